@@ -11,7 +11,7 @@ SEED     ?=
 ARGS     ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench differential chaos mutations audit check format clean
+.PHONY: help setup demo test bench notebooks differential chaos mutations audit check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without
 
 bench: setup ## Measure, into docs/benchmarks (FULL=1: an hour; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
 	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)
+
+notebooks: setup ## Run the notebooks on memory: and keep their outputs (ARGS=01: only that one)
+	$(BIN)/python -m tests.notebooks $(ARGS)
 
 differential: setup ## Run random programs on memory: and on URL, which is cleared again and again, and compare every answer
 	@test -n "$(URL)" || { echo "Name a database that holds nothing of worth: make differential URL=fdb:PATH PROGRAMS=5000" >&2; exit 2; }

@@ -21,6 +21,7 @@ from fdbqueue.items import Blob, Chunked, parse
 from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.position import Position
+from fdbqueue.reprs import Shown
 from fdbqueue.stats import Stats, read_level_counts, read_stats
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ CLAIMED = "claimed"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(Shown):
     """The findings of a check."""
 
     items: int

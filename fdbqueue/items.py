@@ -33,6 +33,7 @@ import msgspec
 from fdbqueue.codecs import UNREADABLE, V
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.position import Position
+from fdbqueue.reprs import Shown
 
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2
@@ -80,8 +81,8 @@ class Headers(dict[str, Any]):
 _NO_HEADERS = Headers()
 
 
-@dataclass(frozen=True, slots=True)
-class Item(Generic[V]):
+@dataclass(frozen=True, slots=True, repr=False)
+class Item(Shown, Generic[V]):
     """An item that was taken from a queue, or browsed."""
 
     position: Position
@@ -145,8 +146,8 @@ class Chunked(NamedTuple):
     crc32: int
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+@dataclass(frozen=True, slots=True, repr=False)
+class Blob(Shown):
     """Data of an item that are stored beside it, in pieces; `fdbqueue.layers.blobs` writes and reads them."""
 
     id: bytes

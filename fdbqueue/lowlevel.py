@@ -116,6 +116,7 @@ from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
+from fdbqueue.reprs import Named, Shown
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.stored import STATES, State, stored_item
 from fdbqueue.times import LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
@@ -177,6 +178,7 @@ __all__ = [
     "Layout",
     "Moves",
     "Name",
+    "Named",
     "NoOrderCheck",
     "Notes",
     "Pace",
@@ -184,6 +186,7 @@ __all__ = [
     "Place",
     "Plan",
     "ReadTransaction",
+    "Shown",
     "Standing",
     "State",
     "Steps",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from fdbqueue.reprs import Shown
+
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
-class Position:
+class Position(Shown):
     """An item's identity and its place in the queue's order. It is assigned once, at the item's enqueue."""
 
     rank: int | None = field(default=None, kw_only=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fdbqueue.position import Position
+from fdbqueue.reprs import Shown
 
 
-@dataclass(frozen=True, slots=True)
-class BulkReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class BulkReport(Shown):
     """The result of a bulk enqueue."""
 
     items: int

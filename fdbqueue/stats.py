@@ -10,6 +10,7 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
+from fdbqueue.reprs import Shown
 
 _COUNT = struct.Struct("<q")
 _KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted")
@@ -22,8 +23,8 @@ COUNTED_RANKS = 256
 items, if they are deadlines for instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+@dataclass(frozen=True, slots=True, repr=False)
+class Stats(Shown):
     """The items of a queue by state, and the totals since it was created or cleared."""
 
     available: int

@@ -9,6 +9,7 @@ from typing import Any, Generic, Literal, TypeAlias, get_args
 from fdbqueue.codecs import V
 from fdbqueue.items import Item, notes_of
 from fdbqueue.position import Position
+from fdbqueue.reprs import Shown
 from fdbqueue.times import seconds_or_none
 
 State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
@@ -17,8 +18,8 @@ Claimed: TypeAlias = Literal["claimed"]
 """The state of an item that a batch of a stream has."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem(Generic[V]):
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredItem(Shown, Generic[V]):
     """An item with its stored notes. Times are seconds by the clock of the process that wrote them."""
 
     position: Position

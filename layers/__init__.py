@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         types,
     )
     from .staged import RelaxedQueue, StagedQueue
-    from .subscriptions import Selector, Subscription, Subscriptions
+    from .subscriptions import Follower, Selector, Subscription, Subscriptions
 
 _ROOMS = {
     "ACKED": "consumer",
@@ -91,6 +91,7 @@ _ROOMS = {
     "EarliestDeadline": "priority",
     "Disposition": "leases",
     "FollowUp": "results",
+    "Follower": "subscriptions",
     "Gate": "sessions",
     "GateInfo": "sessions",
     "Group": "groups",
@@ -157,6 +158,7 @@ __all__ = [
     "Done",
     "EarliestDeadline",
     "FollowUp",
+    "Follower",
     "Gate",
     "GateInfo",
     "Group",

@@ -22,6 +22,7 @@ from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
 from fdbqueue.cli.export import export, import_
 from fdbqueue.cli.groups import groups
 from fdbqueue.cli.helptext import Command, reflowed
+from fdbqueue.cli.inspecting import inspect
 from fdbqueue.cli.lease import lease
 from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
@@ -31,6 +32,7 @@ from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.top import top
+from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
 
 app = typer.Typer(
@@ -47,7 +49,7 @@ COMMANDS = (
     *(get, cancel, update, reschedule),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(export, import_, copy, backup),
-    *(stats, check, top, watchdog),
+    *(inspect, watch, stats, check, top, watchdog),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

@@ -11,6 +11,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
+from fdbqueue.cli.where import Where, wanted_rows
 from fdbqueue.items import Item
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases._browsing import browse as browse_kept
@@ -33,6 +34,7 @@ def browse(
             "--duty-cycle", min=0.001, max=1, help="Fraction of the time spent reading. Less disturbs others less."
         ),
     ] = 1.0,
+    where: Where = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: Records = False,
@@ -41,7 +43,7 @@ def browse(
 ) -> None:
     """Print items in order and leave them in their places. Exits with 1 if there is none.
 
-    Example: fdbqueue browse orders --reverse --limit 5
+    Example: fdbqueue browse orders --reverse --limit 5 --where "color = 'red'"
     """
     check_raw(raw, codec)
     table = wants_table(as_json) and not raw
@@ -50,9 +52,16 @@ def browse(
     with opened(url) as db:
         source = queue_of(queue, codec)
         found: Browser[Item] | Browser[StoredItem]
-        if records:
+        if records or where is not None:
             found = browse_kept(
-                db, source, state="available", after=start, limit=most, reverse=reverse, duty_cycle=duty_cycle
+                db,
+                source,
+                state="available",
+                after=start,
+                limit=most,
+                reverse=reverse,
+                duty_cycle=duty_cycle,
+                wanted=wanted_rows(where, source.layout, source.layout.available),
             )
         else:
             found = source.browse(db, after=start, limit=most, reverse=reverse, duty_cycle=duty_cycle)

@@ -14,7 +14,9 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.layers.leases import Leases, StoredItem
+from fdbqueue.cli.where import Where, wanted_rows
+from fdbqueue.layers.leases import StoredItem
+from fdbqueue.layers.leases._browsing import browse
 
 SCREENFUL = 20
 
@@ -25,6 +27,7 @@ def dead(
         int | None,
         typer.Option("--limit", "-n", min=1, help="Number of dead letters. Default: all, or 20 on a terminal."),
     ] = None,
+    where: Where = None,
     url: Url = None,
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
@@ -42,7 +45,10 @@ def dead(
     for column in ("item", "value", "error", "attempts", "died"):
         shown.add_column(column, overflow="fold", no_wrap=column == "item")  # a column to copy from
     with opened(url) as db:
-        for letter in Leases(queue_of(queue, codec)).dead.browse(db, limit=limit or (SCREENFUL if table else None)):
+        source = queue_of(queue, codec)
+        wanted = wanted_rows(where, source.layout, source.layout.dead)
+        most = limit or (SCREENFUL if table else None)
+        for letter in browse(db, source, state="dead", limit=most, wanted=wanted):
             printed += 1
             with writing(letter.position):
                 line = _line(letter, codec)

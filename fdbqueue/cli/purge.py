@@ -13,6 +13,7 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
+from fdbqueue.cli.where import Where, chosen_positions, refuse_both
 from fdbqueue.layers.leases import Leases
 
 
@@ -25,6 +26,7 @@ def purge(
     older_than: Annotated[
         float, typer.Option("--older-than", min=0.0, help="Only those that died at least this many seconds ago.")
     ] = 0.0,
+    where: Where = None,
     url: Url = None,
     yes: Yes = False,
 ) -> None:
@@ -34,6 +36,7 @@ def purge(
     """
     leases = Leases(queue_of(queue))
     chosen = [position(item) for item in items] if items else None
+    refuse_both(where, items)
     with opened(url) as db:
         there = leases.queue.stats(db).dead
         if not there:
@@ -44,7 +47,11 @@ def purge(
                 raise typer.BadParameter(f"to remove {what} of {queue} unasked, say --yes", param_hint="purge")
             typer.confirm(f"Remove {what} of {queue} for good?", abort=True, err=True)
         with noted("Some dead letters may be removed already; `fdbqueue dead` prints those that are left."):
-            removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
+            if where is None:
+                removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
+            else:
+                lists = chosen_positions(db, where, leases.layout, leases.layout.dead, limit)
+                removed = sum(leases.dead.purge(db, found, older_than=older_than) for found in lists)
     say(f"{removed:,} dead letters removed")
     if not removed:
         raise typer.Exit(errors.EMPTY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
+from fdbqueue.cli.where import Where, chosen_positions, refuse_both
 from fdbqueue.layers.leases import Leases
 
 
@@ -23,17 +25,24 @@ def redrive(
     tail: Annotated[
         bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
     ] = False,
+    where: Where = None,
     url: Url = None,
 ) -> None:
     """Make dead letters available again, with their attempts reset to 0. Exits with 1 if there was none.
 
-    Example: fdbqueue redrive orders --limit 100
+    Example: fdbqueue redrive orders --where "color = 'red'" --limit 100
     """
-    letters = Leases(queue_of(queue)).dead
+    leases = Leases(queue_of(queue))
+    redriven = partial(leases.dead.redrive, to="tail" if tail else "place")
     chosen = [position(item) for item in items] if items else None
+    refuse_both(where, items)
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
     with opened(url) as db, noted(note):
-        moved = letters.redrive(db, chosen, limit=limit, to="tail" if tail else "place")
+        if where is None:
+            moved = redriven(db, chosen, limit=limit)
+        else:
+            lists = chosen_positions(db, where, leases.layout, leases.layout.dead, limit)
+            moved = sum(redriven(db, found) for found in lists)
     say(f"{moved:,} dead letters redriven")
     if not moved:
         raise typer.Exit(errors.EMPTY)

@@ -81,7 +81,7 @@ def _table(found: list[SubscriptionStats]) -> Table:
         table.add_column(column, justify="right")
     for one in found:
         selector = "a function" if one.selector is None else one.selector
-        state = "suspended" if one.suspended else "exclusive" if one.exclusive else ""
+        state = "suspended" if one.suspended else "exclusive" if one.exclusive else "browser" if one.browser else ""
         credit = "" if one.credit is None else f"{one.credit:,}"
         table.add_row(Text(one.name), Text(selector), state, credit, f"{one.held:,}", f"{one.held_bytes:,}")
     return table

@@ -21,8 +21,11 @@ from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.staged import StagedQueue, StagedStats
+from fdbqueue.reprs import sparkline
 
 FLOWS = ("enqueued", "dequeued")
+DEPTHS = 16
+"""How many of its last reads a terminal shows as a line of bars."""
 COLUMNS = {
     **{state: state for state in ("available", "leased", "claimed", "delayed", "dead", "overdue")},
     "in/s": "enqueued_per_s",
@@ -31,7 +34,7 @@ COLUMNS = {
     "wait": "requests",
 }
 
-WIDE_COLUMNS = 92
+WIDE_COLUMNS = 110
 """A narrower terminal would cut off the names of queues."""
 
 
@@ -46,6 +49,8 @@ def top(
 
     The items of sessions are counted with the others. Those in progress are the leased ones.
 
+    On a terminal, "depth" draws the available items of the last reads, from 0 to their maximum.
+
     If an item has no stored time, its age is a lower bound: the time since this command first counted it.
 
     Example: fdbqueue top orders invoices
@@ -59,8 +64,11 @@ def top(
                 write_lines([encode_json({"queue": name, **row}).encode() + b"\n" for name, row in look.items()])
             return
         with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+            depths: dict[str, list[float]] = {name: [] for name in watched}
             for look in shown:
-                live.update(_table(look, live.console.width), refresh=True)
+                for name, row in look.items():
+                    depths[name] = [*depths[name], row["available"] or 0][-DEPTHS:]
+                live.update(_table(look, depths, live.console.width), refresh=True)
 
 
 def _looks(
@@ -103,7 +111,7 @@ def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[
     return row
 
 
-def _table(look: dict[str, dict[str, float | int | None]], width: int) -> Table:
+def _table(look: dict[str, dict[str, float | int | None]], depths: dict[str, list[float]], width: int) -> Table:
     """Return the table: a row for each queue, or a column on a narrow terminal."""
     if width < WIDE_COLUMNS:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
@@ -112,13 +120,15 @@ def _table(look: dict[str, dict[str, float | int | None]], width: int) -> Table:
             table.add_column(Text(name), justify="right", overflow="fold")
         for heading, column in COLUMNS.items():
             table.add_row(heading, *(_number(row[column]) for row in look.values()))
+        table.add_row("depth", *(sparkline(depths[name]) for name in look))
         return table
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
     table.add_column("queue", overflow="fold", min_width=8)
     for heading in COLUMNS:
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("depth", no_wrap=True)
     for name, row in look.items():
-        table.add_row(Text(name), *(_number(row[column]) for column in COLUMNS.values()))
+        table.add_row(Text(name), *(_number(row[column]) for column in COLUMNS.values()), sparkline(depths[name]))
     return table
 
 

@@ -11,6 +11,8 @@ from typing import Any, Generic
 from fdbqueue import CheckReport, Position
 from fdbqueue.lowlevel import (
     Database,
+    Named,
+    Shown,
     Steps,
     Transaction,
     V,
@@ -34,8 +36,8 @@ from ._writer import BlobWriter
 COUNT_LIMIT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class BlobStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class BlobStats(Shown):
     """The blobs of a queue."""
 
     blobs: int
@@ -48,7 +50,7 @@ class BlobStats:
     """Those whose leases have ended, so that the next sweep removes them."""
 
 
-class Blobs(Generic[V]):
+class Blobs(Named, Generic[V]):
     """Writes and reads items with data of 0 to 2^31 bytes, in one queue.
 
     Args:

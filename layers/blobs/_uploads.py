@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import FDBError, UploadLost
-from fdbqueue.lowlevel import BLOB_ID_BYTES, Database, Layout, Steps, Transaction, predicates, rows
+from fdbqueue.lowlevel import BLOB_ID_BYTES, Database, Layout, Shown, Steps, Transaction, predicates, rows
 
 LEASE_SECONDS = 600.0
 SWEEP_LIMIT = 16
@@ -15,8 +15,8 @@ SWEEP_LIMIT = 16
 PAGE_UPLOADS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class SweepReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class SweepReport(Shown):
     """The result of a sweep."""
 
     swept: int

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, cast, overload
 
-from fdbqueue.lowlevel import Database, Steps, V, only_database, verb
+from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
 from ..common._composing import QueueWithLeases, given_leases
 from ..common._handlers import Handler
@@ -26,7 +26,7 @@ from ._session_run import SessionRun
 from ._terms import ConsumerReport, Terms
 
 
-class Consumer(Generic[V]):
+class Consumer(Named, Generic[V]):
     """Runs a handler for the items of a queue.
 
     Args:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from fdbqueue.lowlevel import Shown
+
 _NOT_COUNTS = ("seconds", "stopped")
 
 
@@ -21,8 +23,8 @@ class Terms:
     until_empty: bool
 
 
-@dataclass(slots=True)
-class ConsumerReport:
+@dataclass(slots=True, repr=False)
+class ConsumerReport(Shown):
     """The report of a consumer so far."""
 
     acked: int = 0

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from fdbqueue.lowlevel import LEASE, Database, Steps, attempts, only_database, verb
+from fdbqueue.lowlevel import LEASE, Database, Named, Shown, Steps, attempts, only_database, verb
 
 from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common._handlers import call_back, not_awaited
@@ -44,8 +44,8 @@ _log = logging.getLogger(__name__)
 _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
 
 
-@dataclass(slots=True)
-class WatchdogReport:
+@dataclass(slots=True, repr=False)
+class WatchdogReport(Shown):
     """The report of a watchdog so far."""
 
     leases: int = 0
@@ -58,7 +58,7 @@ class WatchdogReport:
     """Calls of the hook that raised; each was logged."""
 
 
-class Watchdog:
+class Watchdog(Named):
     """Fires a queue's timers as they become due.
 
     Its verbs make their own transactions: they take a database and refuse a transaction. Both have an awaitable form,

@@ -17,6 +17,8 @@ from fdbqueue.lowlevel import (
     Database,
     GroupRecord,
     Layout,
+    Named,
+    Shown,
     Steps,
     Transaction,
     begin_sweep,
@@ -47,8 +49,8 @@ BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class GroupStats(Shown):
     """The members of a group by state, now or, once they have ended, in total."""
 
     state: str
@@ -76,7 +78,7 @@ class GroupStats:
 _STATES = ("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted")
 
 
-class Group:
+class Group(Named):
     """One group. `Groups.open` and `Groups.group` return it.
 
     Args:

@@ -14,6 +14,7 @@ from fdbqueue.lowlevel import (
     Editing,
     GroupRecord,
     KeyValue,
+    Named,
     Steps,
     Subspace,
     Transaction,
@@ -42,7 +43,7 @@ NAME_BYTES = 100
 KEEP_SECONDS = 86_400.0
 
 
-class Groups(QueueWithLeases[Any]):
+class Groups(Named, QueueWithLeases[Any]):
     """The groups of one queue's items. Other layers take them in place of its leases.
 
     Args:

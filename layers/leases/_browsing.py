@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from fdbqueue import Position, Queue, StoredItem
@@ -36,8 +37,12 @@ def browse(
     limit: int | None = None,
     reverse: bool = False,
     duty_cycle: float = 1.0,
+    wanted: Callable[[KeyValue], bool] | None = None,
 ) -> Browser[StoredItem[V]]:
     """Return the items of one state in the order of their positions, as `Queue.browse` returns available ones.
+
+    Args:
+        wanted: returns whether the item of a row is shown; None: all are.
 
     Raises:
         ValueError: there is no such state.
@@ -49,10 +54,11 @@ def browse(
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
     end = place.end if before is None else place.key(pack(before))
 
-    def look(row: KeyValue) -> Steps[StoredItem[V] | None]:
-        return _open(tr, queue, place, row, state)
+    def look(row: KeyValue) -> Steps[StoredItem[V] | None] | None:
+        return _open(tr, queue, place, row, state) if wanted is None or wanted(row) else None
 
-    return Browser(Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle)), look)
+    read = limit if wanted is None else None
+    return Browser(Pages(tr, begin, end, limit=read, reverse=reverse, pace=Pace(duty_cycle)), look, limit=limit)
 
 
 def _open(

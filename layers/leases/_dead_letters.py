@@ -16,6 +16,7 @@ from fdbqueue.lowlevel import (
     Browser,
     Database,
     KeyValue,
+    Named,
     Notes,
     Steps,
     Transaction,
@@ -46,7 +47,7 @@ _Deal: TypeAlias = Callable[[Transaction, Transitions, KeyValue, Notes], Steps[i
 """Handles one dead letter; returns about how many bytes that writes."""
 
 
-class DeadLetters(Generic[V]):
+class DeadLetters(Named, Generic[V]):
     """The dead letters of one queue; `Leases.dead`.
 
     Args:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeAlias
 
 from fdbqueue import Item, Position
-from fdbqueue.lowlevel import Notes, V
+from fdbqueue.lowlevel import Notes, Shown, V
 
 from ._times import seconds_or_none
 
@@ -28,8 +28,8 @@ class Disposition(StrEnum):
     """It was removed: it was a follow-up of an item or a group that did not end well."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseHandle:
+@dataclass(frozen=True, slots=True, repr=False)
+class LeaseHandle(Shown):
     """Proves a lease, without the item. It can be stored, or sent to the process that acks.
 
     >>> from fdbqueue import Position
@@ -62,8 +62,8 @@ class LeaseHandle:
             raise ValueError(f"{text!r} is not a lease's handle. A handle looks like 7:72616e64:746f6b65.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Lease(Generic[V]):
+@dataclass(frozen=True, slots=True, repr=False)
+class Lease(Shown, Generic[V]):
     """The right of one consumer to one item for some time."""
 
     position: Position

@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
     ByPosition,
     Database,
     Editing,
+    Named,
     Notes,
     Steps,
     Table,
@@ -55,7 +56,7 @@ TOKEN_BYTES = 8
 CONSUMER_BYTES = 200
 
 
-class Leases(ByPosition[V]):
+class Leases(Named, ByPosition[V]):
     """Leases of one queue's items.
 
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,

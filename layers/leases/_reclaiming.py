@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Steps, Transaction
+from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction
 
 from ._timers import Reclaimed, due_timers, fire_due
 from ._transitions import Retry, Transitions
 
 
-@dataclass(frozen=True, slots=True)
-class ReclaimReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReclaimReport(Shown):
     """The result of a reclaim."""
 
     reclaimed: tuple[Reclaimed, ...]

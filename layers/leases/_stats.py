@@ -27,7 +27,7 @@ LOOK_US = 1_000_000
 """A look within this time after another one is not remembered."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LeaseStats(Stats):
     """`fdbqueue.Stats`, with due timers and ages."""
 

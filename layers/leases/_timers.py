@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Notes,
+    Shown,
     Steps,
     Transaction,
     notes_of,
@@ -51,8 +52,8 @@ _OUTCOME = b"\x02%b\x00" % RESULT.encode()
 _FAR_US = (1 << 62) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Reclaimed:
+@dataclass(frozen=True, slots=True, repr=False)
+class Reclaimed(Shown):
     """An item whose timer fired."""
 
     position: Position

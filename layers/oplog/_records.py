@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     Layout,
     Notes,
     Place,
+    Shown,
     Subspace,
     envelope_without_notes,
     fdb_tuple,
@@ -69,8 +70,8 @@ class Moved(NamedTuple):
     """The number of its leases so far."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+@dataclass(frozen=True, slots=True, repr=False)
+class Record(Shown):
     """The changes of one transaction to a queue."""
 
     stamp: bytes

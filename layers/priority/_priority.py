@@ -12,6 +12,8 @@ from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
 from fdbqueue.lowlevel import (
     Browser,
     Database,
+    Named,
+    Shown,
     Steps,
     Table,
     Transaction,
@@ -36,8 +38,8 @@ from ._weighted import WeightedHead
 _GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class PriorityStats(Shown):
     """The contents of a priority queue."""
 
     items: LeaseStats
@@ -46,7 +48,7 @@ class PriorityStats:
     """The number of available items in each level, the soonest level first."""
 
 
-class PriorityQueue(QueueWithLeases[V]):
+class PriorityQueue(Named, QueueWithLeases[V]):
     """A queue whose items have priorities.
 
     `leases` leases, acks and gives back its items, and every layer on top of the priority queue takes them. Every verb

@@ -13,7 +13,9 @@ from fdbqueue import CodecError, CompletionError, Position
 from fdbqueue.lowlevel import (
     TTL,
     Database,
+    Named,
     ReadTransaction,
+    Shown,
     Steps,
     Transaction,
     only_database,
@@ -38,8 +40,8 @@ _TOLD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[R]):
+@dataclass(frozen=True, slots=True, repr=False)
+class Outcome(Shown, Generic[R]):
     """How an item ended."""
 
     state: str
@@ -52,7 +54,7 @@ class Outcome(Generic[R]):
     """When it ended, in seconds by the clock of the process that ended it."""
 
 
-class Completion(Generic[R]):
+class Completion(Named, Generic[R]):
     """The end of one item: wait for it, or await it. `Results.enqueue` and `Results.completion` return it.
 
     It can be pickled, and ``str(completion)`` is a text from which `Results.completion` makes it again in any process.

@@ -13,6 +13,7 @@ from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Database,
     Editing,
+    Named,
     Notes,
     Steps,
     Transaction,
@@ -36,7 +37,7 @@ R = TypeVar("R")
 KEEP_SECONDS = 3_600.0
 
 
-class Results(QueueWithLeases[Any], Generic[R]):
+class Results(Named, QueueWithLeases[Any], Generic[R]):
     """Enqueues items whose results can be waited for.
 
     The results are those of a `Consumer`'s handlers: it stores what a handler returns. Without a consumer, give the

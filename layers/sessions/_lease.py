@@ -12,7 +12,7 @@ from ..leases._lease import Lease, LeaseHandle
 from ._records import SessionName, name_of, pack_name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SessionHandle(LeaseHandle):
     """Proves the lease of a session, without its item. It can be stored, or sent to the process that acks.
 
@@ -73,7 +73,7 @@ class Behind:
     """Each stored item as the consumer read it ahead; b"": it was leased. Empty: unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SessionLease(Lease[V]):
     """The right of one worker to one session for some time, and the item of it to work on."""
 

@@ -12,6 +12,7 @@ from fdbqueue.lowlevel import (
     Database,
     KeyValue,
     Pages,
+    Shown,
     Steps,
     Transaction,
     notes_of,
@@ -32,8 +33,8 @@ STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "
 _TOTALS = ("enqueued", "dequeued", "delayed", "dead", "expired", "purged", "deleted")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionInfo(Shown):
     """A session, as it was when it was read. Times are seconds by the clock of the process that wrote them."""
 
     session: SessionName
@@ -67,8 +68,8 @@ class SessionInfo:
     """If it is gated: the gate at which its first item waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionStats(Shown):
     """The numbers of sessions, and of items in all sessions."""
 
     ready: int

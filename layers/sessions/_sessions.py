@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
-from fdbqueue.lowlevel import UNCHANGED, Database, Notes, Steps, Transaction, V, is_database, pack, verb
+from fdbqueue.lowlevel import UNCHANGED, Database, Named, Notes, Steps, Transaction, V, is_database, pack, verb
 
 from ..common._batcher import PendingCall, TransactionBatcher
 from ..leases._backoff import Backoff
@@ -38,7 +38,7 @@ QUEUE_BYTES = 6_500
 """The most bytes of the name of a queue with sessions, as a key."""
 
 
-class Sessions(Operators[V]):
+class Sessions(Named, Operators[V]):
     """Items in sessions: one worker a session, one item at a time, and a fair turn for each session.
 
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,

@@ -11,6 +11,7 @@ from fdbqueue.lowlevel import (
     Database,
     KeyValue,
     Layout,
+    Shown,
     Steps,
     Transaction,
     is_database,
@@ -34,8 +35,8 @@ from ._scanning import position_of
 COUNTED = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class RecipientStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class RecipientStats(Shown):
     """The items that one recipient has yet to handle, each counted up to 1,000."""
 
     unsent: int
@@ -44,8 +45,8 @@ class RecipientStats:
     """Items that it must confirm, fetched or not."""
 
 
-@dataclass(frozen=True, slots=True)
-class SmartStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SmartStats(Shown):
     """The contents of a smart queue."""
 
     items: LeaseStats

@@ -16,7 +16,7 @@ SEVERAL = b"several"
 """Stored in place of a packed position; no packed position begins with this byte."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Copy(Item):
     """A copy of an item, as one recipient has fetched it."""
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue import Position
+from fdbqueue.lowlevel import Shown
 
 
 class Decision(StrEnum):
@@ -70,8 +71,8 @@ class Asked:
     """The time by the clock of the enqueueing process; a check uses no clock of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, repr=False)
+class Outcome(Shown):
     """The decision, reads and writes of a smart enqueue."""
 
     decision: Decision

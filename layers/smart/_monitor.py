@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, only_database, verb
+from fdbqueue.lowlevel import Database, Future, Shown, Steps, Transaction, attempts, only_database, verb
 
 from ..common._handlers import call_back, not_awaited
 from ..common._waiting import Stop, long_wait
@@ -22,8 +22,8 @@ _log = logging.getLogger(__name__)
 _IN_A_TRANSACTION = "In a transaction use Deadlines.claim(tr)."
 
 
-@dataclass(slots=True)
-class MonitorReport:
+@dataclass(slots=True, repr=False)
+class MonitorReport(Shown):
     """The work of a monitor so far."""
 
     missed: int = 0

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue, QueueFull
-from fdbqueue.lowlevel import Database, Editing, Steps, Transaction, check_values, is_database, verb
+from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
 
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
@@ -38,7 +38,7 @@ MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue(QueueWithLeases[Any]):
+class SmartQueue(Named, QueueWithLeases[Any]):
     """A queue whose items decide about incoming items.
 
     As everywhere, a verb takes a transaction or a database. In a transaction it commits nothing. Given a database, it

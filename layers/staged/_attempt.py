@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Transaction
+from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Shown, Transaction
 
 from ..common._batcher import Alarm, PendingCall
 from ..common._waiting import Promise
@@ -79,8 +79,8 @@ class Unforeseen(Exception):
     """Ends a transaction whose prediction was wrong."""
 
 
-@dataclass(slots=True)
-class ContentionStats:
+@dataclass(slots=True, repr=False)
+class ContentionStats(Shown):
     """Counts of what calls met at the head."""
 
     looks: int = 0

@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fdbqueue import Item, Queue
-from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Steps, Transaction, V, rank_of, verb
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, rank_of, verb
 
 from ..common._composing import QueueWithLeases, leases_of, strict
 from ..leases._head import Head
@@ -89,7 +89,7 @@ class RelaxedHead(Head):
         tr.clear_range(begin, last + TAKEN)
 
 
-class RelaxedQueue(QueueWithLeases[V]):
+class RelaxedQueue(Named, QueueWithLeases[V]):
     """A queue whose consumers pick among its first items.
 
     Its verbs take a database, or a transaction that they become part of; every verb has an awaitable form.

@@ -17,6 +17,8 @@ from fdbqueue.lowlevel import (
     Database,
     Editing,
     LastIndex,
+    Named,
+    Shown,
     Steps,
     Transaction,
     V,
@@ -51,8 +53,8 @@ MOST_TERMS = 16
 """The number of lease durations for which a process keeps its state. Durations that are in use now come on top."""
 
 
-@dataclass(frozen=True, slots=True)
-class StagedStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class StagedStats(Shown):
     """The items in a queue, and the requests that wait for items."""
 
     items: LeaseStats
@@ -63,7 +65,7 @@ class StagedStats:
     """Items that these requests want."""
 
 
-class StagedQueue(ByPosition[V]):
+class StagedQueue(Named, ByPosition[V]):
     """A queue for many consumers at once, in many processes, threads and tasks.
 
     Its verbs make their own transactions: they take a database and refuse a transaction. Only `stats`, `check` and the

@@ -54,11 +54,13 @@ Source
 
 from __future__ import annotations
 
+from ._following import Follower
 from ._selectors import Selector
 from ._subscription import Subscription
 from ._subscriptions import Subscriptions, SubscriptionStats
 
 __all__ = [
+    "Follower",
     "Selector",
     "Subscription",
     "SubscriptionStats",

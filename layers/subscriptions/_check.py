@@ -62,8 +62,8 @@ def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[s
         return registration, cursor.spans
 
     registration, spans = run(leases.queue.read(tr, look))
-    if registration.selector is None:
-        return
+    if registration.selector is None or registration.browser:
+        return  # a browser leaves the items that it has told of
     wants = ItemTest(layout, Selector(registration.selector))
     place = layout.available
     for page in pages(tr, place.begin, place.end):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Steps, Transaction, rows
+from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows
 
 from ._records import Registration
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+@dataclass(frozen=True, slots=True, repr=False)
+class Credit(Shown):
     """How many more items and bytes a subscription may deliver; None: no limit."""
 
     items: int | None

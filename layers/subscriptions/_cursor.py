@@ -260,35 +260,42 @@ class Cursor(Head):
         """Remove the arrivals that all subscriptions know, except subscriptions that lag or have never looked.
 
         This uses snapshot reads and blind writes. No transaction reads arrivals with a conflict. A subscription that
-        misses removed arrivals learns so from the trimmed version at the same read version. One slow subscription out
-        of a thousand keeps all arrivals. Each of the others would search again in vain, so one searches per second.
+        misses removed arrivals learns so from the trimmed version at the same read version.
         """
         if not self._fresh:
             return
-        layout, now_us = self._layout, self._now_us
-        looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
-        if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
-            return
-        if (yield from announces(tr, layout)):
+        if (yield from announces(tr, self._layout)):
             # Until the commit, a record of this transaction counts as one at its read version. A clear up to that
             # version removes it too, and no subscription would learn of the item. Another transaction will trim.
             return
-        tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
-        span = layout.pointers.range()
-        seen = self._seen
-        for row in (yield from rows(tr.snapshot, span.start, span.stop)):
-            pointer = read_pointer(layout, layout.pointers.unpack(row.key)[0], row.value)
-            if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < LAG_SECONDS * 1e6:
-                seen = min(seen, pointer.seen)
-        if seen > self._trimmed:
-            tr.clear_range(*arrivals_until(layout, seen))
-            tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
+        yield from trim_arrivals(tr, self._layout, self._now_us, self._seen, self._trimmed)
 
     def _learn(self) -> None:
         if self._rows:
             habit = self._habit
             habit.rows_per_item += (self._rows / max(1, self._accepted) - habit.rows_per_item) / 2
             habit.row_bytes += (self._bytes / self._rows + 1 - habit.row_bytes) / 2
+
+
+def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int, trimmed: int) -> Steps[None]:
+    """Remove the arrivals up to the version `seen` that no reader needs any more.
+
+    One slow reader out of a thousand keeps all arrivals. Each of the others would search again in vain, so one
+    searches per second.
+    """
+    looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
+    if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
+        return
+    tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
+    span = layout.pointers.range()
+    for row in (yield from rows(tr.snapshot, span.start, span.stop)):
+        pointer = read_pointer(layout, layout.pointers.unpack(row.key)[0], row.value)
+        lag_us = max(LAG_SECONDS * 1e6, pointer.keep_us)
+        if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < lag_us:
+            seen = min(seen, pointer.seen)
+    if seen > trimmed:
+        tr.clear_range(*arrivals_until(layout, seen))
+        tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
 
 
 def _number(value: Any, order: Any = "little") -> int:

@@ -10,6 +10,7 @@ from typing import Any
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Notes,
+    Shown,
     Steps,
     Transaction,
     chunks_of,
@@ -33,8 +34,8 @@ from ._selectors import ItemTest, Selector
 from ._waiters import Waiters
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+@dataclass(frozen=True, slots=True, repr=False)
+class Delivery(Shown):
     """The result of an enqueue."""
 
     position: Position

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,9 @@ from fdbqueue.lowlevel import UNREADABLE, Layout
 VERSION = 1
 NO_LOOK = -1
 """In place of a number of items: a subscription with this pointer looks at everything next."""
+
+
+Browses: TypeAlias = Literal["", "named", "passing"]
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -33,6 +36,9 @@ class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     since_us: int = msgspec.field(default=0, name="t")
     """Time of its registration."""
 
+    browser: Browses = msgspec.field(default="", name="w")
+    """"" for consumers. A browser takes nothing: "named" keeps its place, "passing" ends with its process."""
+
     @property
     def exclusive_all(self) -> bool:
         """Whether it is exclusive and has no selector: the head of the queue is then its pointer."""
@@ -53,9 +59,24 @@ class Pointer(msgspec.Struct, frozen=True, gc=False):
     version: int = VERSION
 
 
+class BrowserPlace(Pointer, frozen=True, gc=False, omit_defaults=True):
+    """How far a browser has told. It tells the scan first, and then the arrivals in commit order."""
+
+    keep_us: int = 0
+    """Arrivals that it has yet to tell are kept for so long after `at_us`; 0: as long as those of subscriptions."""
+    scan: bytes | None = None
+    """The packed position from which the scan goes on; None: it is done."""
+    scan_end: bytes = b""
+    """The packed position of the last item of the scan."""
+    after: bytes = b""
+    """The key of the last arrival that was told completely; b"": all up to the version `seen` were."""
+    within: bytes = b""
+    """The packed position from which the next arrival's span goes on."""
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _registrations = msgspec.msgpack.Decoder(Registration)
-_pointers = msgspec.msgpack.Decoder(Pointer)
+_pointers = msgspec.msgpack.Decoder(BrowserPlace)
 
 
 def pack_record(record: Registration | Pointer) -> bytes:
@@ -73,13 +94,13 @@ def read_registration(layout: Layout, name: str, stored: bytes) -> Registration:
     return found
 
 
-def read_pointer(layout: Layout, name: str, stored: bytes) -> Pointer:
-    """Return the stored pointer.
+def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPlace:
+    """Return the stored pointer. That of a subscription has the defaults of a browser's place.
 
     Raises:
         FormatError: the pointer can't be read.
     """
-    found: Pointer = _decoded(_pointers, layout, name, stored)
+    found: BrowserPlace = _decoded(_pointers, layout, name, stored)
     return found
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Steps, Transaction, finished, rows, started
+from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, finished, rows, started
 
 from ._records import Registration, read_registration
 
 _AFTER = b"\x00"  # appended to a key: the next key in sort order
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubscriptionStats(Shown):
     """The terms of one subscription, and the items that its consumers hold."""
 
     name: str
@@ -29,6 +29,8 @@ class SubscriptionStats:
     """How many bytes they hold."""
     exclusive: bool
     """Whether a process owns it now."""
+    browser: bool = False
+    """Whether it is a browser, which takes nothing (`Subscriptions.follow`)."""
 
 
 def read_page(
@@ -78,7 +80,15 @@ def _with_held(
         exclusive = bool(one.owner) and one.owned_until_us > now_us
         stats.append(
             SubscriptionStats(
-                name, one.selector, one.suspended, one.credit, one.credit_bytes, items, size_bytes, exclusive
+                name,
+                one.selector,
+                one.suspended,
+                one.credit,
+                one.credit_bytes,
+                items,
+                size_bytes,
+                exclusive,
+                bool(one.browser),
             )
         )
     return stats

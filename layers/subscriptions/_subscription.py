@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import AdaptiveLimit, Database, Steps, Transaction, V, check_limit, is_database, verb
+from fdbqueue.lowlevel import AdaptiveLimit, Database, Named, Steps, Transaction, V, check_limit, is_database, verb
 
 from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
@@ -34,7 +34,7 @@ T = TypeVar("T")
 TOKEN_BYTES = 8
 
 
-class Subscription(Generic[V]):
+class Subscription(Named, Generic[V]):
     """A registered subscription of one queue; `Subscriptions` makes it.
 
     Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`.
@@ -322,6 +322,11 @@ class Subscription(Generic[V]):
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
+        if registration.browser:
+            raise SubscriptionError(
+                f"{self.name!r} of {self._layout.describe()} is a browser, which takes nothing. Subscribe under another"
+                " name."
+            )
         if registration.owner != self._owner:
             raise SubscriptionError(
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"

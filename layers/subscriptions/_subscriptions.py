@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import (
     Database,
     Editing,
     KeyValue,
+    Named,
     Pace,
     Pages,
     Steps,
@@ -26,6 +27,7 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     made_exclusive,
+    only_database,
     rows,
     verb,
 )
@@ -37,8 +39,9 @@ from ..leases._leases import Leases
 from ..leases._times import positive, visible_at
 from ._arguments import check_name
 from ._check import check_subscriptions
+from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
 from ._immediate_delivery import Delivery, ImmediateDelivery
-from ._records import NO_LOOK, Pointer, Registration, pack_record, read_registration
+from ._records import NO_LOOK, Browses, Pointer, Registration, pack_record, read_registration
 from ._selectors import ItemTest, Selector, Selects
 from ._spans import everything
 from ._stats import SubscriptionStats, count_registrations, read_page
@@ -50,7 +53,7 @@ __all__ = ["SubscriptionStats", "Subscriptions"]
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 
 
-class Subscriptions(ByPosition[V]):
+class Subscriptions(Named, ByPosition[V]):
     """The subscriptions of one queue.
 
     Args:
@@ -113,11 +116,7 @@ class Subscriptions(ByPosition[V]):
         number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
         check_name(name)
-        if not isinstance(selector, str) and not callable(selector):
-            raise TypeError(f"A selector is a condition, as in \"color = 'red'\", or a function, not {selector!r}.")
-        text = Selector(selector).text if isinstance(selector, str) else None
-        function = None if isinstance(selector, str) else selector
-        not_awaited(function, "A selector")
+        text, function = _selector_of(selector)
         ownership_us = positive(ownership, "ownership")
         owner = os.urandom(8) if exclusive else b""
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
@@ -133,6 +132,61 @@ class Subscriptions(ByPosition[V]):
             ownership_us=ownership_us,
             exclusive_all=new.exclusive_all,
         )
+
+    @verb
+    def follow(
+        self,
+        db: Database,
+        name: str | None = None,
+        *,
+        selector: str | Selects = "",
+        start: Start = "head",
+        keep: float | None = None,
+    ) -> Steps[Follower[V]]:
+        """Return a browser that stays: it is told of each item that becomes available, and takes none.
+
+        ``for item in …`` and ``async for item in …`` wait for later arrivals. A browser with a name keeps its place
+        when its process ends, and goes on there.
+
+        Args:
+            db: a database; a browser makes its own transactions.
+            name: its name; None: it has no place to keep, and is removed when it is closed.
+            selector: as `subscribe`.
+            start: "head": with the items that are available now; "tail": with the next arrival. A browser that has a
+                place goes on there instead.
+            keep: seconds for which arrivals are kept for a browser that does not look; then its place is lost. None: a
+                day, or ten minutes without a name. `unsubscribe` removes a browser that has a name.
+
+        Raises:
+            SelectorError: as `subscribe`.
+            SubscriptionError: a subscription has this name, or the queue has an exclusive subscription with a live
+                owner.
+
+        *Conflicts:* as `subscribe`. *Cost:* as `subscribe`, and three reads. As long as a queue has a browser or
+        subscriptions, each enqueue also notes where its items are.
+
+        >>> import fdbqueue
+        >>> from fdbqueue.layers import Subscriptions
+        >>> db = fdbqueue.open("memory:")
+        >>> orders = fdbqueue.Queue("orders", codec="str")
+        >>> with Subscriptions(orders).follow(db) as seen:
+        ...     position = orders.enqueue(db, "teapot")
+        ...     next(seen).value, orders.stats(db).available
+        ('teapot', 1)
+        """
+        only_database(db, "Subscriptions.follow", "In a transaction use Subscriptions.browse(tr).")
+        if name is not None:
+            check_name(name)
+        check_start(start)
+        text, _ = _selector_of(selector)
+        kind: Browses = "passing" if name is None else "named"
+        keep_us = positive(KEEP_SECONDS[kind] if keep is None else keep, "keep")
+        name = new_name() if name is None else name
+        now_us = self.leases.now_us()
+        first = FirstPlace(self._layout, now_us=now_us, keep_us=keep_us, start=start)
+        new = Registration(selector=text, browser=kind, since_us=now_us)
+        yield from self._queue.transact(db, partial(self._subscribe, name=name, new=new, first=first))
+        return Follower(self.leases, name, db, selector=selector, first=first, keep_us=keep_us)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:
         """Return a subscription that was registered before, with any selector; touch no key.
@@ -328,7 +382,8 @@ class Subscriptions(ByPosition[V]):
         """Return the changes of items by their positions; for layers."""
         return self.leases.editing()
 
-    def _subscribe(self, tr: Transaction, name: str, new: Registration) -> Steps[None]:
+    def _subscribe(self, tr: Transaction, name: str, new: Registration, first: FirstPlace | None = None) -> Steps[None]:
+        """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
         registered = yield from self._registered(tr, name)
         for other, registration in registered.items():
@@ -344,10 +399,15 @@ class Subscriptions(ByPosition[V]):
             if other != name and registration.owner:
                 tr.set(layout.subscriptions.pack((other,)), pack_record(replace(registration, owner=b"")))
         old = registered.get(name)
+        if old is not None and bool(old.browser) != bool(new.browser):
+            kind = "a browser" if old.browser else "a subscription"
+            raise SubscriptionError(f"{name!r} of {layout.describe()} is {kind}. Give another name.")
         if old is not None:
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
-        if old is None or old.selector != new.selector or new.exclusive_all:
+        if first is not None:
+            yield from first(tr, name, is_new=old is None)
+        elif old is None or old.selector != new.selector or new.exclusive_all:
             # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
             # sole one, it looks at all items that came meanwhile.
             pointer = Pointer(everything(), 0, NO_LOOK, now_us)
@@ -402,3 +462,16 @@ class Subscriptions(ByPosition[V]):
             found[own_key] = bytes(stored)
         names = {key: layout.subscriptions.unpack(key)[0] for key in found}
         return {names[key]: read_registration(layout, names[key], value) for key, value in found.items()}
+
+
+def _selector_of(selector: str | Selects) -> tuple[str | None, Selects | None]:
+    """Return a selector as its text or as its function.
+
+    Raises:
+        TypeError: it is neither. SelectorError: it is no condition.
+    """
+    if not isinstance(selector, str) and not callable(selector):
+        raise TypeError(f"A selector is a condition, as in \"color = 'red'\", or a function, not {selector!r}.")
+    function = None if isinstance(selector, str) else selector
+    not_awaited(function, "A selector")
+    return Selector(selector).text if isinstance(selector, str) else None, function

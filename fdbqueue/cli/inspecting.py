@@ -1,0 +1,63 @@
+"""``fdbqueue inspect``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
+from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
+from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.inspecting import Inspection, SeenItem
+
+
+def inspect(
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of items to show at each end.")] = 5,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    as_json: AsJson = False,
+) -> None:
+    """Print a page about a queue: its states, the ages of items, who has leases, why items died.
+
+    It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
+    there has no age. Items of sessions are not shown; `fdbqueue sessions` lists them.
+
+    Example: fdbqueue inspect orders
+    """
+    with opened(url) as db:
+        page = queue_of(queue, codec).inspect(db, limit=limit)
+    if wants_table(as_json):
+        print_shown(Text(repr(page)))
+    else:
+        write_lines([encode_json({"queue": queue, **_record(page, codec)}).encode() + b"\n"])
+
+
+def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
+    return {
+        "at": page.at,
+        "order": page.order,
+        "states": asdict(page.stats),
+        "overdue": page.overdue,
+        "next_due_at": page.next_due_at,
+        "requests": page.waiting,
+        "first": [_item(one, codec) for one in page.head],
+        "last": [_item(one, codec) for one in page.tail],
+        "ages": page.age_counts,
+        "ages_sampled": page.sampled,
+        "holders": [asdict(one) for one in page.holders],
+        "leased_read": page.leased_read,
+        "errors": [asdict(one) for one in page.errors],
+        "dead_read": page.dead_read,
+    }
+
+
+def _item(one: SeenItem, codec: CodecName) -> dict[str, Any]:
+    with writing(one.position):
+        value = {"note": one.note} if one.note else {"value": to_json(one.value, codec)}
+    own = {"item": one.position.text, **value, "age_s": one.age_s, "attempt": one.attempt}
+    return {**own, **rank_of(one.position), **headers_shown(one.headers)}

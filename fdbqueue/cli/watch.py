@@ -1,0 +1,96 @@
+"""``fdbqueue watch``."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.errors import Stopped, told
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
+from fdbqueue.cli.output import line, write_lines
+from fdbqueue.cli.stopping import SIGNALS
+from fdbqueue.cli.where import Where
+from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.layers.subscriptions import Subscriptions
+
+ITEMS_AT_ONCE = 100
+
+
+def watch(
+    queue: QueueName,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Keep the place under this name, and go on there the next time.")
+    ] = None,
+    head: Annotated[
+        bool, typer.Option("--head", help="Begin with the items that are there now, not with the next arrival.")
+    ] = False,
+    where: Where = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after this number of items.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", "-t", min=0.0, help="End after this many seconds without an arrival.")
+    ] = None,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    records: Records = False,
+    raw: Raw = False,
+) -> None:
+    """Print items when they arrive, and leave them in their places, like tail -f. Repeats until Ctrl-C.
+
+    Items that are given back, or become due, arrive again. Items that a consumer takes at once may not be printed. With
+    --name no other item is missed, also while the command does not run; `fdbqueue unsubscribe` removes the name.
+
+    Exits with 1 if there was no item.
+
+    Example: fdbqueue watch orders --where "color = 'red'"
+    """
+    check_raw(raw, codec)
+    source = Subscriptions(queue_of(queue, codec))
+    printed = 0
+    with opened(url) as db, _stopped_by_signals():
+        follower = source.follow(db, name, selector=where or "", start="head" if head else "tail")
+        try:
+            while limit is None or printed < limit:
+                most = ITEMS_AT_ONCE if limit is None else min(ITEMS_AT_ONCE, limit - printed)
+                try:
+                    found = follower.next_many(limit=most, timeout=timeout)
+                except (CodecError, FormatError) as error:
+                    typer.echo(f"Error: {told(error)}", err=True)
+                    continue
+                if not found:
+                    break
+                write_lines([line(item, codec, records=records, raw=raw) for item in found])
+                printed += len(found)
+        finally:
+            follower.close()
+    if not printed:
+        raise typer.Exit(errors.EMPTY)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Let the first signal that asks the command to stop end its wait, so that the browser can be closed."""
+    stopped = False
+
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
+        stopped = True
+        raise Stopped(number)
+
+    before: dict[int, Any] = {}
+    try:
+        for one in SIGNALS:
+            if signal.getsignal(one) not in (signal.SIG_IGN, None):
+                before[one] = signal.signal(one, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,46 @@
+"""``fdbqueue inspect``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+def test_inspect_prints_a_page_of_a_queue(run: Run, db: Any, space: Subspace, name: str) -> None:
+    leases = Leases(Queue(space, codec="json"), max_attempts=1)
+    for number in range(20):
+        leases.enqueue(db, {"n": number}, headers={"color": "red"})
+    leases.lease(db, consumer="Ann")
+    failed = leases.lease(db)
+    assert failed is not None
+    leases.nack(db, failed, error="no stock")
+    page = json.loads(run("inspect", name, "--limit", "2").stdout)
+
+    assert page["states"]["available"] == 18
+    assert [one["value"]["n"] for one in (*page["first"], *page["last"])] == [2, 3, 18, 19]
+    assert page["first"][0]["headers"] == {"color": "red"}
+    assert [(one["consumer"], one["items"]) for one in page["holders"]] == [("Ann", 1)]
+    assert [(one["error"], one["items"]) for one in page["errors"]] == [("no stock", 1)]
+    assert sum(page["ages"].values()) == page["ages_sampled"] == 18
+
+
+def test_inspect_shows_items_of_another_codec_as_unreadable(run: Run, db: Any, space: Subspace, name: str) -> None:
+    Queue(space, codec="str").enqueue(db, "no json")
+    page = json.loads(run("inspect", name).stdout)
+
+    assert page["first"][0]["note"].startswith("can't be read")
+    assert json.loads(run("inspect", name, "--codec", "str").stdout)["first"][0]["value"] == "no json"
+
+
+def test_inspect_of_an_empty_queue_is_no_error(run: Run, db: Any, name: str) -> None:
+    assert json.loads(run("inspect", name).stdout)["states"]["available"] == 0
+    assert run("inspect", name, "--limit", "0").exit_code == 2
