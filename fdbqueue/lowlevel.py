@@ -44,6 +44,8 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
+from fdbqueue.engine.turns import has_turns, shares_turns
+from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
 from fdbqueue.exclusive import keep_out, made_exclusive
 from fdbqueue.groups import (
@@ -219,6 +221,8 @@ __all__ = [
     "chunks_of",
     "claimed_places",
     "clear_parts",
+    "committed_version",
+    "conflict_since",
     "count",
     "count_levels",
     "count_members",
@@ -236,6 +240,7 @@ __all__ = [
     "group_record",
     "has_notes",
     "has_parts",
+    "has_turns",
     "headers_of",
     "in_batches",
     "is_chunked",
@@ -282,6 +287,7 @@ __all__ = [
     "seconds_or_none",
     "set_rows",
     "settle",
+    "shares_turns",
     "size_beside",
     "size_of",
     "span_of",

@@ -20,8 +20,16 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError, adopt_binding, leaves_in_doubt, predicates
+from fdbqueue.engine.errors import (
+    COMMIT_UNKNOWN_RESULT,
+    NOT_COMMITTED,
+    FDBError,
+    adopt_binding,
+    leaves_in_doubt,
+    predicates,
+)
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import StorageError
 from fdbqueue.layout import Layout
 
@@ -50,6 +58,7 @@ class Once:
         body: Callable[[Transaction], Steps[T]],
         *,
         on_retry: Callable[[FDBError], None] = lambda error: None,
+        takes: bool = False,
     ) -> Steps[T]:
         """Run `body` in a transaction of its own, and commit it exactly once.
 
@@ -58,6 +67,7 @@ class Once:
             body: its steps. They run again at every retry.
             on_retry: called with the error before each retry, once it is certain that the attempt had no effect. An
                 exception from it ends the call.
+            takes: whether the body takes the first items of a queue, and so waits for this process's turn.
 
         Raises:
             FDBError: an error that `Transaction.on_error` does not retry. The outcome is unknown (`leaves_in_doubt`)
@@ -70,6 +80,8 @@ class Once:
         client = self._client
         if client is None or client.pid != os.getpid():
             yield from self.sweep(db)
+        if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
+            yield coming
         claim = self.claim()
         try:
             return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))
@@ -158,6 +170,8 @@ class Claim:
                     if doubt is None:
                         on_retry(failed)
                     yield tr.on_error(failed.code)
+                    if failed.code == NOT_COMMITTED and (coming := getattr(tr, "next_turn", no_turn)()) is not None:
+                        yield coming
                     last, failed = failed, None
                 if doubt is not None:
                     # The client library answers 1021 only when the commit can no longer be under way, so this read is

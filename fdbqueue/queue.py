@@ -226,7 +226,7 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
         ...     Queue("q").dequeue(db) is None
         True
         """
-        taken = yield from self.transact(tr, partial(self._dequeue, limit=1))
+        taken = yield from self.transact(tr, partial(self._dequeue, limit=1), takes=True)
         return taken[0] if taken else None
 
     @verb
@@ -249,7 +249,11 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
         """
         check_limit(limit, "items to take")
         adaptive = AdaptiveLimit(limit)
-        return (yield from self.transact(tr, lambda tr: self._dequeue(tr, adaptive.limit), on_retry=adaptive.note))
+
+        def body(tr: Transaction) -> Steps[list[Item[V]]]:
+            return self._dequeue(tr, adaptive.limit)
+
+        return (yield from self.transact(tr, body, on_retry=adaptive.note, takes=True))
 
     @verb
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
@@ -384,14 +388,21 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
         body: Callable[[Transaction], Steps[T]],
         *,
         on_retry: Callable[[FDBError], None] = lambda error: None,
+        takes: bool = False,
     ) -> Steps[T]:
         """Run `body` in the caller's transaction. Given a database, run it in a new one that takes effect exactly once.
 
-        This is for layers: they write their keys about this queue's items under this queue's subspace too. `on_retry`
-        is called with the error before each retry of a new transaction. An exception from it ends the call.
+        This is for layers: they write their keys about this queue's items under this queue's subspace too.
+
+        Args:
+            tr: a transaction, or a database.
+            body: its steps. In a new transaction they run again at every retry.
+            on_retry: called with the error before each retry of a new transaction. An exception from it ends the call.
+            takes: whether the body takes the first items. A new transaction then waits for this process's turn, on an
+                engine that has turns.
         """
         if is_database(tr):
-            return self._once.transact(cast(Database, tr), body, on_retry=on_retry)
+            return self._once.transact(cast(Database, tr), body, on_retry=on_retry, takes=takes)
         return body(cast(Transaction, tr))
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:

@@ -24,6 +24,7 @@ def commit_if_written(
     body: Callable[[Transaction], Steps[tuple[T, bool]]],
     *,
     on_retry: Callable[[FDBError], None] = lambda error: None,
+    takes: bool = False,
 ) -> Steps[T]:
     """Run a `body` that also returns whether it wrote. If it only read, it needs no commit and no commit marker.
 
@@ -37,7 +38,7 @@ def commit_if_written(
         return result
 
     try:
-        return (yield from queue.transact(db, commit_or_leave, on_retry=on_retry))
+        return (yield from queue.transact(db, commit_or_leave, on_retry=on_retry, takes=takes))
     except _NothingWritten as nothing:
         result: T = nothing.result
         return result

@@ -310,7 +310,9 @@ class Leases(Named, ByPosition[V]):
                 self.head.found_nothing(own)
             return taken.leases
         while True:
-            taken = yield from commit_if_written(self.queue, cast(Database, tr), take, on_retry=adaptive.note)
+            taken = yield from commit_if_written(
+                self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
+            )
             if not taken.again:
                 return taken.leases
 

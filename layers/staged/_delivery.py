@@ -269,7 +269,7 @@ class Delivery:
         def body(tr: Transaction) -> Steps[list[Item]]:
             return self._take_out(tr, adaptive.limit)
 
-        items = yield from self._queue.transact(tr, body, on_retry=adaptive.note)
+        items = yield from self._queue.transact(tr, body, on_retry=adaptive.note, takes=True)
         if not items and not is_database(tr):
             self._leases.head.found_nothing(cast(Transaction, tr))
         return items

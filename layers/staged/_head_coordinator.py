@@ -1,7 +1,8 @@
 """Coordinate the calls of one process with other processes that take items from the same head.
 
 An uncontended process fulfills the registered requests in their order, and takes its own items behind them, in one
-transaction. A process that meets a conflict, or met others lately, registers a request by a blind write. The requests
+transaction. Where processes take turns (`fdbqueue.engine.turns`), each of them does that. Elsewhere a process that
+meets a conflict, or met others lately, registers a request by a blind write. The requests
 and the items in front of a request assign items to it. The process takes these items while other processes take theirs,
 and these transactions do not conflict (docs/adr/0078). A process without assigned items waits. It watches its own grant
 and the request in front of its own. Only the first process in order on an empty queue watches the counters, which every
@@ -25,6 +26,9 @@ from fdbqueue.lowlevel import (
     Future,
     Steps,
     Transaction,
+    committed_version,
+    conflict_since,
+    has_turns,
     predicates,
     started,
 )
@@ -130,15 +134,21 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._place.request is None:
             yield from self.calls.gather()
-        self._uncontended.guessed = False
+        saves_reads = not has_turns(db)
+        self._uncontended.guessed, self._uncontended.may_prefetch = False, saves_reads
         if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
             self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
-        lately = time.monotonic() - self._hints.met <= AFTERMATH_SECONDS
+        lately = time.monotonic() - self._hints.met <= AFTERMATH_SECONDS and not self._hints.take_turns(db)
         self._retried = False
         try:
-            attempt = yield from self._leases.queue.transact(db, self._body(lately), on_retry=self._on_retry)
+            attempt = yield from self._leases.queue.transact(
+                db, self._body(lately), on_retry=self._on_retry, takes=self._place.state is State.direct
+            )
         except Contended:
-            self._advance(Event.conflict)
+            if self._place.state is State.direct and self._hints.take_turns(db):
+                self._hints.lost_turns += 1
+            else:
+                self._advance(Event.conflict)
             return None
         except Unforeseen:
             return None
@@ -146,16 +156,18 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             attempt = left.attempt
         else:
             if self._duration_us or lately or attempt.wish is not None or attempt.prefetch is not None:
-                attempt.version = attempt.tr.get_committed_version()
+                # Only where reads have round trips will this process read at that version.
+                attempt.version = attempt.tr.get_committed_version() if saves_reads else committed_version(attempt.tr)
             if attempt.prefetch is not None:
                 self._uncontended.committed(attempt.prefetch, attempt.version)
             self._recent_leases.forget_grants(attempt.old_grants)
+        self._hints.lost_turns = 0
         self._version.note(attempt.version)
         if self._duration_us:
             self._recent_leases.add(attempt.version, attempt.got)
         if attempt.wish is not None and attempt.stamp is not None:
             request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
-            self._hints.read_at = self._own_version.of(attempt.version)
+            self._hints.read_at = self._own_version.of(attempt.version) if saves_reads else 0
             self._advance(Event.registered, request)
         elif attempt.request is not None:
             self._place = self._place.renewed(attempt.request)
@@ -177,11 +189,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 return self._look
 
     def _advance(self, event: Event, request: Request | None = None) -> None:
-        self._place = self._place.after(event, request=request, claims=self._claims())
-
-    def _claims(self) -> bool:
-        """Return whether each process takes its own items. Otherwise the first in order fulfills all requests."""
-        return not self._delivery.large and type(self._leases.head) is Head
+        # A process takes its own items. If they are large, or in another order, the first one fulfills all requests.
+        claims = not self._delivery.large and type(self._leases.head) is Head
+        self._place = self._place.after(event, request=request, claims=claims)
 
     def _on_retry(self, error: FDBError) -> None:
         self._retried = True
@@ -234,7 +244,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
         attempt = Attempt(tr, self.calls.waiting())
-        limit = self._at_most(wanted_by(attempt.callers))
+        limit = min(self._adaptive_limit.limit, wanted_by(attempt.callers))
         look = None
         standing: list[Request] = []
         # This process has met no other one lately, and expects neither requests nor timers.
@@ -267,7 +277,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         # version. A version that was seen meanwhile does not help it.
         recent = 0 if self._retried else self._version.take()
         if recent and self._registrar.swept:
-            tr.set_read_version(recent)
+            conflict_since(tr, recent)
         return (yield from self._register(tr))
 
     def _register(self, tr: Transaction) -> Steps[Attempt]:
@@ -365,7 +375,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         look = None
         if self._hints.is_first:
-            look = self._delivery.look(tr, limit=self._at_most(max(self._hints.fulfilled, wanted_by(attempt.callers))))
+            limit = max(self._hints.fulfilled, wanted_by(attempt.callers))
+            look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
         value = yield granted
         if value.present():
             yield from self._collect(tr, attempt, grant_key, self._requests.granted(bytes(value)))
@@ -437,7 +448,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if request is None:
             allotments.append(own)
         if look is None:
-            look = self._delivery.look(tr, limit=self._at_most(sum(allotment.wanted for allotment in allotments)))
+            limit = sum(allotment.wanted for allotment in allotments)
+            look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
         served = yield from self._delivery.take(tr, look, allotments, most=self._adaptive_limit.limit)
         attempt.got, attempt.error, attempt.drained = own.got, served.error, served.drained
         self._hints.fulfilled = served.items
@@ -481,9 +493,6 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
             yield from self._delivery.collect(tr, self._requests.granted(bytes(value)), unwanted)
             tr.clear(grant_key)
-
-    def _at_most(self, items: int) -> int:
-        return min(self._adaptive_limit.limit, items)
 
     def _allotment(self, attempt: Attempt, request: Request | None) -> Allotment:
         """Return the allotment of our callers: all that they want, or at most the number that `request` wants."""

@@ -7,7 +7,12 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fdbqueue.lowlevel import Database, shares_turns
+
 from ._requests import Request
+
+MOST_LOST_TURNS = 4
+"""After so many conflicts, one after the other, a process registers a request even where processes take turns."""
 
 
 class State(StrEnum):
@@ -128,3 +133,12 @@ class Hints:
     """The version of its registration, to read at once; 0: read at the newest version."""
     pause: float = 0.0
     """How many seconds it waits before it checks the request in front. Each look doubles them."""
+    lost_turns: int = 0
+    """How many direct attempts conflicted, one after the other, although processes take turns."""
+
+    def take_turns(self, db: Database) -> bool:
+        """Return whether to take items directly beside other processes.
+
+        Where processes take turns, a conflict is rare, and a direct attempt costs half of a request and a claim.
+        """
+        return self.lost_turns < MOST_LOST_TURNS and shares_turns(db)

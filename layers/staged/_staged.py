@@ -25,6 +25,8 @@ from fdbqueue.lowlevel import (
     append_items,
     check_limit,
     chunks_of,
+    committed_version,
+    conflict_since,
     envelope,
     new_random,
     only_database,
@@ -145,7 +147,7 @@ class StagedQueue(Named, ByPosition[V]):
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
-        items = cast(list[Item[V]], (yield from self._take(db, "dequeue", 1, timeout, 0)))
+        items = cast("list[Item[V]]", (yield from self._take(db, "dequeue", 1, timeout, 0)))
         return items[0] if items else None
 
     @verb
@@ -154,7 +156,7 @@ class StagedQueue(Named, ByPosition[V]):
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
-        return cast(list[Item[V]], (yield from self._take(db, "dequeue_many", limit, timeout, 0)))
+        return cast("list[Item[V]]", (yield from self._take(db, "dequeue_many", limit, timeout, 0)))
 
     @verb
     def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
@@ -171,7 +173,9 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
-        leases = cast(list[Lease[V]], (yield from self._take(db, "lease", 1, timeout, positive(duration, "duration"))))
+        leases = cast(
+            "list[Lease[V]]", (yield from self._take(db, "lease", 1, timeout, positive(duration, "duration")))
+        )
         return leases[0] if leases else None
 
     @verb
@@ -181,7 +185,7 @@ class StagedQueue(Named, ByPosition[V]):
         """Lease up to `limit` first items, in order, once there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
         return cast(
-            list[Lease[V]], (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
+            "list[Lease[V]]", (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
         )
 
     @verb
@@ -318,13 +322,13 @@ class _ProcessState:
             old_grants[:] = self._recent_leases.clear_grants(tr)
             if not live:
                 return (yield from self._ack_each(tr, leases))
-            tr.set_read_version(live[0].version)
+            conflict_since(tr, live[0].version)
             self._leases.ack_unchanged(tr, live)
             return [None] * len(leases)
 
         results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
         self._recent_leases.forget_grants(old_grants)
-        self._version_of(db).note(last[0].get_committed_version())
+        self._version_of(db).note(committed_version(last[0]))
         return results
 
     def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:

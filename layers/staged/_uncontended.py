@@ -37,7 +37,10 @@ class Uncontended:
         begin: the begin of the range of requests.
     """
 
-    __slots__ = ("_begin", "_delivery", "_layout", "_limit", "_pause", "_prefetch", "_seen_at", "guessed")
+    __slots__ = (
+        *("_begin", "_delivery", "_layout", "_limit", "_pause", "_prefetch", "_seen_at"),
+        *("guessed", "may_prefetch"),
+    )
 
     def __init__(self, delivery: Delivery, layout: Layout, begin: bytes) -> None:
         self._delivery = delivery
@@ -50,6 +53,8 @@ class Uncontended:
         self.guessed = False
         """Whether the last attempt conflicts with more than the item that it takes. Such a conflict does not prove
         contention yet."""
+        self.may_prefetch = True
+        """Whether a read has a round trip, which prefetch can save."""
 
     def take(self, tr: Transaction, attempt: Attempt) -> Steps[HeadRead | None]:
         """Take one item out for an attempt. Else return the look, as `Delivery.look_uncontended` does.
@@ -100,6 +105,6 @@ class Uncontended:
         """Read more the next time, if the look took so long that prefetch saves time."""
         if self._pause:
             self._pause -= 1
-        elif seconds >= WORTH_SECONDS:
+        elif self.may_prefetch and seconds >= WORTH_SECONDS:
             size = sum(len(row.value) for row in rows)
             self._limit = max(1, len(rows) // 2) if size > BYTES_AT_MOST else min(2 * self._limit, ROWS_AT_MOST)

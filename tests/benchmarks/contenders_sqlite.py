@@ -11,6 +11,7 @@ import sqlite3
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,17 @@ class _OnSQLite(OneForAllThreads):
         self._table = table
 
     def fill(self, amount: int, value: bytes) -> None:
-        with sqlite3.connect(self._file) as connection:
-            connection.executemany(self.INSERT, (self.row(value) for _ in range(amount)))
+        self.fill_with(value for _ in range(amount))
+
+    def fill_with(self, values: Iterable[bytes]) -> None:
+        """Put these items in, as fast as may be."""
+        with sqlite3.connect(self._file, timeout=PATIENCE_SECONDS) as connection:
+            connection.executemany(self.INSERT, map(self.row, values))
         connection.close()
+
+    def relax(self) -> None:
+        """Let the commits of this thread survive a kill, and perhaps no power cut."""
+        raise NotImplementedError
 
     def clear(self) -> None:
         connection = sqlite3.connect(self._file, timeout=PATIENCE_SECONDS, isolation_level=None)
@@ -59,7 +68,12 @@ class PersistQueue(_OnSQLite):
 
     def __init__(self, where: str) -> None:
         super().__init__(str(Path(where, "data.db")), "queue_default")
-        self._queue = persistqueue.SQLiteQueue(where, auto_commit=True, multithreading=True)
+        self._queue = persistqueue.SQLiteQueue(where, auto_commit=True, multithreading=True, timeout=PATIENCE_SECONDS)
+
+    def relax(self) -> None:
+        connections: tuple[Any, ...] = (self._queue._getter, self._queue._putter)
+        for connection in connections:
+            connection.execute("PRAGMA synchronous=NORMAL")
 
     def row(self, value: bytes) -> tuple[Any, ...]:
         return pickle.dumps(value), time.time()
@@ -91,6 +105,9 @@ class LiteQueue(_OnSQLite):
     def connect(self) -> None:
         mine = self._local.queue = litequeue.LiteQueue(self._file, timeout=PATIENCE_SECONDS)
         mine.conn.execute("PRAGMA synchronous=FULL")  # it asks for NORMAL, which may lose what it acknowledged
+
+    def relax(self) -> None:
+        self._local.queue.conn.execute("PRAGMA synchronous=NORMAL")
 
     def disconnect(self) -> None:
         self._local.queue.conn.close()
@@ -124,6 +141,9 @@ class Huey(_OnSQLite):
         file = str(Path(where, "huey.sqlite"))
         super().__init__(file, "task")
         self._storage = SqliteStorage("bench", file, fsync=True, strict_fifo=True, timeout=PATIENCE_SECONDS)
+
+    def relax(self) -> None:
+        self._storage.conn.execute("PRAGMA synchronous=NORMAL")
 
     def row(self, value: bytes) -> tuple[Any, ...]:
         return (value,)

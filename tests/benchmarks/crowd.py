@@ -25,6 +25,8 @@ class Crowd:
     """
 
     def __init__(self, where: Any, size: int, *, opener: Callable[[Any], Any] | None = None) -> None:
+        self.notes: list[Any] = []
+        """What the functions of the last run returned beside their samples, in the order of the processes."""
         self._members: list[tuple[Any, Connection]] = []
         for _ in range(size):
             ours, theirs = _spawning.Pipe()
@@ -49,18 +51,24 @@ class Crowd:
             pipe.send(None)
             process.join()
 
-    def run(self, function: Callable[..., Sample], *args: Any, members: int | None = None) -> Sample:
-        """Run an importable ``function(db, *args)`` in each process at once, or in the first `members` of them."""
+    def run(self, function: Callable[..., Any], *args: Any, members: int | None = None) -> Sample:
+        """Run an importable ``function(db, *args)`` in each process at once, or in the first `members` of them.
+
+        The function returns a sample, or a sample and a note.
+        """
         chosen = self._members[:members]
         for _, pipe in chosen:
             pipe.send((function, args))
         started = time.perf_counter()
         samples: list[Sample] = []
+        self.notes = []
         for _, pipe in chosen:
             answer = pipe.recv()
             if isinstance(answer, BaseException):
                 raise answer
-            samples.append(answer)
+            sample, *notes = answer if isinstance(answer, tuple) else (answer,)
+            samples.append(sample)
+            self.notes += notes
         used = [sample.cpu_seconds for sample in samples]
         return Sample(
             sum(sample.items for sample in samples),

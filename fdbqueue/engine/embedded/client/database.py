@@ -21,6 +21,7 @@ from fdbqueue.engine.embedded.client.ranges import KeyValue
 from fdbqueue.engine.embedded.client.transaction import Transaction
 from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.client.write_api import add_operations
+from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.streaming import StreamingMode
@@ -105,6 +106,15 @@ class Database:
         The store makes pending commits in one step. That pays off if commits wait for the disk.
         """
         return 8 if self._store().options.durable else 2
+
+    def next_turn(self) -> Turn | None:
+        """Return the future of this process's next time slice, or None if it has one now (`engine.turns`)."""
+        return (self._opened or self._store()).process_scheduler.next_turn()
+
+    @property
+    def shares_turns(self) -> bool:
+        """Whether another process had a time slice lately."""
+        return self._store().process_scheduler.shared
 
     @property
     def options(self) -> DatabaseOptions:

@@ -37,6 +37,7 @@ from fdbqueue.engine.embedded.client.views import Snapshot, integer, key_to_byte
 from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
+from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.errors import FDBError
 
@@ -161,6 +162,10 @@ class Transaction(WriteApi):
     @property
     def snapshot(self) -> Snapshot:
         return Snapshot(self)
+
+    def next_turn(self) -> Turn | None:
+        """Return the future of this process's next time slice, as `Database.next_turn` does."""
+        return self._db.next_turn()
 
     # -- states --------------------------------------------------------------------------------------------------
 
@@ -312,6 +317,13 @@ class Transaction(WriteApi):
             with contextlib.suppress(FDBError):  # an unavailable version fails the reads, not this call
                 self._snap = self._store.snapshot_at(version)
 
+    def conflict_since(self, version: int) -> None:
+        """Check conflicts from `version` on, as `set_read_version` does, for a transaction that reads nothing.
+
+        It takes no view of that version, which may be unavailable by now.
+        """
+        self._version = version
+
     def _has_version(self) -> bool:
         return self._version is not None or (self._commit is not None and self._commit.versioned)
 
@@ -444,6 +456,11 @@ class Transaction(WriteApi):
                     self._store.pin(snap)
                     snap.close()
         return self._committed
+
+    def committed_version(self) -> int:
+        """Return the version of the last successful commit, but do not keep its state readable."""
+        commit = self._commit
+        return self._committed if commit is None else commit.version(self._committed)
 
     def get_versionstamp(self) -> FutureString:
         """Return the future of the commit's 10-byte versionstamp. Call this before the commit."""

@@ -101,6 +101,7 @@ class Store:
         except StorageError:
             self.files.close()
             raise
+        self.process_scheduler = self._committer.process_scheduler
         self._background_committer = BackgroundCommitter(self._committer)
         self._changes = Changes(self, self.notifier)
         self._snapshot_reaper = SnapshotReaper(self)
@@ -474,7 +475,8 @@ class Store:
 
 _WORK = (
     *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
-    *("_ensure", "notifier", "_committer", "_background_committer", "_changes", "_snapshot_reaper"),
+    *("_ensure", "notifier", "_committer", "process_scheduler"),
+    *("_background_committer", "_changes", "_snapshot_reaper"),
 )  # fmt: skip
 
 

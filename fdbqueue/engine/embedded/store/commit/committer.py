@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
+from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 import lmdb
@@ -98,8 +99,9 @@ class Committer:
         self._batch: list[CommitRequest] = []
         self._durable = durable = host.files.options.durable
         self._commit_scheduler: CommitScheduler = Gathering() if durable else TimeSlices()
+        self.process_scheduler = ProcessScheduler(host.path)
         # With a wait for the disk, the wait for another process hardly matters.
-        self._process_scheduler = None if durable else ProcessScheduler(host.path)
+        self._await_slice = None if durable else self.process_scheduler.wait
         self._notifier = host.notifier
         self._asleep: Any = host.notifier.asleep
         self._lead = threading.Lock()
@@ -159,10 +161,8 @@ class Committer:
         with self._lead:
             self._begin = self._closed
             self._asleep = b"\0"
+            self.process_scheduler.close()
             shut()
-            if self._process_scheduler is not None:
-                self._process_scheduler.close()
-                self._process_scheduler = None
         self.sweep()
 
     def _closed(self, *_: Any) -> Any:
@@ -312,8 +312,8 @@ class Committer:
         """Commit the requests of `batch` that do not conflict or fail, in one LMDB transaction."""
         if self._last and (len(self._last) > 1 or self._last[0]() is not None):
             self._keep_last()
-        if self._process_scheduler is not None:
-            self._process_scheduler.wait()
+        if self._await_slice is not None:
+            self._await_slice()
         txn = self._begin(self._dbs.data, None, True)
         try:
             recent = self._recent
@@ -343,9 +343,13 @@ class Committer:
             except lmdb.Error as error:
                 self._lost(txn_id, error, accepted)
                 return
-            if self._durable and (failure := self._not_kept(txn_id)) is not None:
-                self._unknown(failure, accepted)
-                return
+            if self._durable:
+                before = perf_counter_ns()
+                failure = self._not_kept(txn_id)
+                self.process_scheduler.waited(perf_counter_ns() - before)
+                if failure is not None:
+                    self._unknown(failure, accepted)
+                    return
         except BaseException:
             txn.abort()
             raise

@@ -6,11 +6,13 @@ previous commit is on the disk, and it labels the commit first. Relaxed commits 
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import lmdb
 
@@ -18,6 +20,12 @@ from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 from fdbqueue.engine.embedded.store.disk import redo
 from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
 from fdbqueue.errors import StorageError
+
+SHORTEST_PAUSE: Final = 0.00005
+LONGEST_PAUSE: Final = 0.001
+"""Seconds between two looks whether another process has synced: first the shortest, in the end the longest."""
+LONGEST_SHARED_SECONDS: Final = 0.1
+"""After this time a process no longer waits for another one's sync."""
 
 
 class Disk(Protocol):
@@ -92,8 +100,7 @@ class Durable:
                 # other commits.
                 self._locked(self._settle)
             else:
-                self._sync()
-                self._note(txn)
+                self._share_sync(txn)
 
     def release(self) -> None:
         self._locked(self._unlabel)
@@ -113,11 +120,13 @@ class Durable:
         """Make sure that `last` is on the disk, and that it is trusted or made again after a power cut."""
         if self._folder_lock.synced >= last:
             return
-        self._sync()
         if self._label_at(last) == (last, False):
+            self._sync()
             self._clear(last)
             self._sync()
-        self._note(last)
+            self._note(last)
+        else:
+            self._share_sync(last)
 
     def _unlabel(self, last: int) -> None:
         """Make sure that `last` is on the disk, and that it is trusted after a power cut."""
@@ -144,6 +153,32 @@ class Durable:
     def _note(self, txn: int) -> None:
         if self._folder_lock.synced < txn:  # another process may overwrite it with less: that only costs a wait
             self._folder_lock.synced = txn
+
+    def _share_sync(self, txn: int) -> None:
+        """Wait until the commit `txn`, which was made, is on the disk; let one process sync for all that wait.
+
+        A process locks the data file while it syncs. The lock only saves needless syncs: a process that waited for too
+        long syncs without it.
+        """
+        folder_lock, pause = self._folder_lock, SHORTEST_PAUSE
+        until = time.monotonic() + LONGEST_SHARED_SECONDS
+        while not (locked := self._try_lock()) and folder_lock.synced < txn and time.monotonic() < until:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        try:
+            if folder_lock.synced < txn:
+                self._sync()
+                self._note(txn)
+        finally:
+            if locked:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False  # another process syncs, or this file system has no locks
+        return True
 
     def _sync(self) -> None:
         if self._folder_lock.failed:

@@ -1,0 +1,292 @@
+"""A few worker processes of one thread each, at one queue on the embedded engine, beside the queues on SQLite.
+
+Every process makes one call at a time. A second table has the commits, waits for the disk and snapshots of each item,
+and the shares: the items of the process that got most, divided by those of the one that got least. They are counted,
+so they hardly depend on the machine. Every item has a number, and items that came out twice are counted too.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.engine.embedded.store.commit.committer import Committer
+from fdbqueue.engine.embedded.store.disk.disk import Durable
+from fdbqueue.engine.embedded.store.store import Store
+from fdbqueue.layers import Leases, StagedQueue
+from tests.benchmarks import contenders_sqlite
+from tests.benchmarks.crowd import Crowd
+from tests.benchmarks.harness import SIZE, Entrant, Sample, for_seconds, heading, say, sweep
+
+PROCESSES = {"quick": (1, 2), "full": (1, 2, 4, 8)}.get(SIZE, (1, 2, 4, 8))
+SECONDS = {"quick": 0.3, "full": 4.0}.get(SIZE, 2.0)
+VALUE_BYTES = 100
+FASTEST = {True: 8_000, False: 30_000}
+"""Items per second, by durability, that no contestant is expected to take."""
+
+Verb = Literal["enqueue", "dequeue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way of doing the work, for any process of this machine."""
+
+    name: str
+    kind: str
+    """The name of a class of this module, or of `contenders_sqlite`."""
+    where: str
+    durable: bool
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the processes of one round counted."""
+
+    commits: int = 0
+    syncs: int = 0
+    snapshots: int = 0
+    items: list[int] = field(default_factory=list)
+    """The items of each process."""
+    twice: int = 0
+    """How many items came out more than once."""
+
+
+def main() -> None:
+    heading("A few processes of one thread each")
+    for durable in (True, False):
+        setting = "durable" if durable else "relaxed: a power cut may undo the last commits"
+        with tempfile.TemporaryDirectory(prefix="fdbqueue-bench-") as folder:
+            options = "" if durable else "?durability=relaxed"
+            own = partial(Way, where=f"file:{folder}/fdbqueue{options}", durable=durable)
+            peers = [
+                _peer(folder, "persist-queue", "PersistQueue", durable),
+                _peer(folder, "litequeue", "LiteQueue", durable),
+                _peer(folder, "Huey's SQLite storage", "Huey", durable),
+            ]
+            plain = own("fdbqueue: Queue", "Plain")
+            taking = [
+                plain,
+                own("StagedQueue", "Staged"),
+                own("Leases, lease and ack", "Leased"),
+                own("StagedQueue, lease and ack", "StagedLeased"),
+                *peers,
+            ]
+            _ask(f"one item out at a time, {setting}", "dequeue", taking)
+            _ask(f"one item in at a time, {setting}", "enqueue", [plain, *peers])
+
+
+def _peer(folder: str, name: str, kind: str, durable: bool) -> Way:
+    where = Path(folder, kind)
+    where.mkdir()
+    return Way(name, kind, str(where), durable)
+
+
+def _ask(question: str, verb: Verb, ways: Sequence[Way]) -> None:
+    found: dict[tuple[str, int], list[Counts]] = {}
+    crowds = {way.name: Crowd(way, max(PROCESSES), opener=_opened) for way in ways}
+
+    def run(way: Way, processes: int) -> Sample:
+        sample, counts = _round(crowds[way.name], way, verb, processes)
+        found.setdefault((way.name, processes), []).append(counts)
+        return sample
+
+    try:
+        sweep(question, "processes", PROCESSES, [Entrant(way.name, partial(run, way)) for way in ways])
+    finally:
+        for crowd in crowds.values():
+            crowd.close()
+    _print_counts(found)
+
+
+def _round(crowd: Crowd, way: Way, verb: Verb, processes: int) -> tuple[Sample, Counts]:
+    here = _opened(way)
+    try:
+        here.clear()
+        if verb == "dequeue":
+            here.fill(int(FASTEST[way.durable] * SECONDS))
+        sample = crowd.run(_work, verb, members=processes)
+        counts = Counts()
+        taken: list[bytes] = []
+        for one in crowd.notes:
+            counts.commits += one.commits
+            counts.syncs += one.syncs
+            counts.snapshots += one.snapshots
+            counts.items.append(len(one.taken))
+            taken += one.taken
+        if verb == "dequeue":
+            counts.twice = len(taken) - len(set(taken))
+    finally:
+        here.close()
+    return sample, counts
+
+
+def _print_counts(found: dict[tuple[str, int], list[Counts]]) -> None:
+    say("\n| contestant | processes | commits/item | syncs/item | snapshots/item | most/least | twice |")
+    say("|---|---:|---:|---:|---:|---:|---:|")
+    for (name, processes), rounds in found.items():
+        items = max(1, sum(sum(one.items) for one in rounds))
+        ours = any(one.commits for one in rounds)
+        cells = [
+            f"{sum(getattr(one, what) for one in rounds) / items:.2f}" if ours else ""
+            for what in ("commits", "syncs", "snapshots")
+        ]
+        share = statistics.median(max(one.items) / max(1, min(one.items)) for one in rounds)
+        twice = sum(one.twice for one in rounds)
+        say(f"| {name} | {processes} | {' | '.join(cells)} | {share:.2f} | {twice} |")
+
+
+# -- in the processes -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Note:
+    """What one process counted in one round."""
+
+    commits: int
+    syncs: int
+    snapshots: int
+    taken: list[bytes]
+
+
+class _Counter:
+    """Counts the calls of some methods in this process."""
+
+    def __init__(self) -> None:
+        self.calls = {"commits": 0, "syncs": 0, "snapshots": 0}
+        for kind, method, name in (
+            (Committer, "_attempt", "commits"),
+            (Durable, "_sync", "syncs"),
+            (Store, "snapshot", "snapshots"),
+        ):
+            setattr(kind, method, self._counted(getattr(kind, method), name))
+
+    def _counted(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            self.calls[name] += 1
+            return method(*args)
+
+        return counted
+
+
+class Plain:
+    """This library's queue."""
+
+    def __init__(self, way: Way) -> None:
+        self.db = fdbqueue.open(way.where)
+        self.queue = Queue("bench of processes")
+        self.leases = Leases(self.queue)
+        self.staged = StagedQueue(self.leases)
+
+    def fill(self, amount: int) -> None:
+        self.queue.enqueue_many(self.db, map(_value, range(amount)))
+
+    def clear(self) -> None:
+        self.queue.clear(self.db)
+
+    def connect(self) -> None:
+        """Do nothing: a thread needs nothing of its own."""
+
+    def close(self) -> None:
+        self.db.close()
+
+    def enqueue(self, value: bytes) -> None:
+        self.queue.enqueue(self.db, value)
+
+    def dequeue(self) -> bytes | None:
+        item = self.queue.dequeue(self.db)
+        return None if item is None else item.value
+
+
+class Staged(Plain):
+    """Its layer for many consumers."""
+
+    def dequeue(self) -> bytes | None:
+        item = self.staged.dequeue(self.db)
+        return None if item is None else item.value
+
+
+class Leased(Plain):
+    """Its leases."""
+
+    def dequeue(self) -> bytes | None:
+        lease = self.leases.lease(self.db)
+        if lease is None:
+            return None
+        self.leases.ack(self.db, lease)
+        return lease.value
+
+
+class StagedLeased(Plain):
+    """The leases of its layer for many consumers."""
+
+    def dequeue(self) -> bytes | None:
+        lease = self.staged.lease(self.db)
+        if lease is None:
+            return None
+        self.staged.ack(self.db, lease)
+        return lease.value
+
+
+class _Peer:
+    """A queue on SQLite."""
+
+    def __init__(self, way: Way) -> None:
+        self._queue = getattr(contenders_sqlite, way.kind)(way.where)
+        self._durable = way.durable
+        self.enqueue = self._queue.enqueue
+        self.dequeue = self._queue.dequeue
+        self.clear = self._queue.clear
+        self.close = self._queue.close
+
+    def connect(self) -> None:
+        """Get ready for calls from this thread."""
+        self._queue.connect()
+        if not self._durable:
+            self._queue.relax()
+
+    def fill(self, amount: int) -> None:
+        self._queue.fill_with(map(_value, range(amount)))
+
+
+def _opened(way: Way) -> Any:
+    kinds = {"Plain": Plain, "Staged": Staged, "Leased": Leased, "StagedLeased": StagedLeased}
+    return kinds.get(way.kind, _Peer)(way)
+
+
+_counter: _Counter | None = None
+
+
+def _work(opened: Any, verb: Verb) -> tuple[Sample, Note]:
+    global _counter
+    _counter = _counter or _Counter()
+    before = dict(_counter.calls)
+    taken: list[bytes] = []
+
+    def take() -> bytes | None:
+        value: bytes | None = opened.dequeue()
+        if value is not None:
+            taken.append(value)
+        return value
+
+    def put() -> bytes:
+        value = _value(len(taken))
+        opened.enqueue(value)
+        taken.append(value)
+        return value
+
+    time.sleep(0.05)  # all processes begin at about the same time
+    sample = for_seconds(1, SECONDS, take if verb == "dequeue" else put, connect=opened.connect)
+    calls = {name: count - before[name] for name, count in _counter.calls.items()}
+    return sample, Note(**calls, taken=taken)
+
+
+def _value(number: int) -> bytes:
+    return str(number).zfill(VALUE_BYTES).encode()
