@@ -22,6 +22,7 @@ from fdbqueue.by_position import (
     told_cancelled,
     why_lost,
 )
+from fdbqueue.catalogue import register
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -43,7 +44,7 @@ from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.errors import FormatError
-from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.exclusive import is_paused, keep_out, made_exclusive
 from fdbqueue.groups import (
     GroupRecord,
     begin_sweep,
@@ -232,6 +233,7 @@ __all__ = [
     "is_chunked",
     "is_database",
     "is_over",
+    "is_paused",
     "items_of_all_places",
     "join_chunks",
     "keep_out",
@@ -264,6 +266,7 @@ __all__ = [
     "read_record",
     "read_stats",
     "refuse_if_changed",
+    "register",
     "remove_outcome",
     "reopen_outcome",
     "reschedule_of",

@@ -24,6 +24,7 @@ from fdbqueue.errors import (
     OrderError,
     SelectorError,
     SubscriptionError,
+    UnknownQueue,
     UrlError,
 )
 
@@ -104,7 +105,7 @@ def exit_code_of(error: BaseException) -> int:
         return exit_code_of(error.__cause__)
     if isinstance(error, Stopped):
         return 128 + error.number
-    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError):
+    if isinstance(error, UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError | UnknownQueue):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
         return VALUE
