@@ -41,13 +41,16 @@ from fdbqueue.errors import (
     StorageError,
     StreamError,
     SubscriptionError,
+    UnknownQueue,
     UploadLost,
     UrlError,
 )
 from fdbqueue.items import Item
 from fdbqueue.order import Order
+from fdbqueue.pausing import Pause
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
+from fdbqueue.queues import QueueInfo, find_queues, queues
 from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats
 from fdbqueue.stored import StoredItem
@@ -76,9 +79,11 @@ __all__ = [
     "MsgpackCodec",
     "Order",
     "OrderError",
+    "Pause",
     "Position",
     "Queue",
     "QueueFull",
+    "QueueInfo",
     "ScanTooLarge",
     "SelectorError",
     "SessionClosed",
@@ -89,10 +94,13 @@ __all__ = [
     "SubscriptionError",
     "Subspace",
     "Transaction",
+    "UnknownQueue",
     "UploadLost",
     "UrlError",
     "__version__",
     "aio",
+    "find_queues",
     "open",
+    "queues",
     "transactional",
 ]

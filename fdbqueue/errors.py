@@ -52,6 +52,13 @@ class ChecksBypassed(FdbQueueError):
     """
 
 
+class UnknownQueue(FdbQueueError, LookupError):
+    """No queue of this name is registered; the message proposes the nearest name.
+
+    A queue registers itself by its first enqueue. Register an older one by `Queue.register`.
+    """
+
+
 class LeaseLost(FdbQueueError):
     """A consumer no longer has its lease: it acked the item or gave it back, or another consumer took the expired item.
 

@@ -1,11 +1,12 @@
-"""Exclusive subscriptions keep other consumers out.
+"""Exclusive subscriptions and pauses keep consumers out.
 
 An exclusive subscription (`layers/subscriptions`) must be its queue's only consumer. Calls that take items at the head
 of the queue, such as `Queue.dequeue` and `Leases.lease`, are refused while its owner lives.
 
 A read in each of them would cost nearly a fifth of their time. So a process checks once a second for each queue object,
 and again once it has made a subscription exclusive itself. A refusal always follows from a read. Another process may
-therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict.
+therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict. The same look
+reads whether the queue is paused (`pausing.py`), and whether it is registered with another codec (`catalogue.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import cast
 
 import msgspec
 
+from fdbqueue.catalogue import check_codec
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
@@ -54,29 +56,58 @@ def made_exclusive() -> None:
     Changes.count += 1
 
 
-def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[None]:
-    """Refuse a call that takes items while another consumer has an exclusive subscription.
+def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[bool]:
+    """Return whether the queue is paused, so that a call finds no items.
 
     Raises:
-        SubscriptionError: there is one, and its owner lives.
+        SubscriptionError: another consumer has an exclusive subscription, and its owner lives.
+        CodecError: the queue is registered with another codec.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call if there is or was an owner.
+    *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
+    paused, or if there is or was an owner.
     """
     if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
-        return
+        return False
     changes = Changes.count
     look = partial(_look, layout=layout, now_us=now_us)
-    owned = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
-    if not owned:
+    owned, paused = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
+    if not owned and not paused:
         layout.open_until, layout.open_at = time.monotonic() + LOOK_SECONDS, changes
+    return paused
 
 
-def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
-    """Return whether there was an owner. It may come back, or another clock may judge it differently.
+def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether the queue is paused; for a subscription, which knows its owner itself.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call while the queue is paused.
+    """
+    if layout.unpaused_until > time.monotonic() and layout.unpaused_at == Changes.count:
+        return False
+    changes = Changes.count
+    paused: bool = (yield tr.snapshot.get(layout.paused_key)).present()
+    if not paused:
+        layout.unpaused_until, layout.unpaused_at = time.monotonic() + LOOK_SECONDS, changes
+    return paused
+
+
+def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[tuple[bool, bool]]:
+    """Return whether there was an owner, and whether the queue is paused.
+
+    The owner may come back, or another clock may judge it differently.
 
     Raises:
-        SubscriptionError: the owner lives.
+        SubscriptionError: the owner lives. CodecError: the queue is registered with another codec.
     """
+    stopped = tr.snapshot.get(layout.paused_key)
+    registered = None if layout.registration is None else tr.snapshot.get(layout.catalogue_key)
+    owned = yield from _is_owned(tr, layout, now_us)
+    paused = (yield stopped).present()
+    if registered is not None and (about := (yield registered)).present():
+        check_codec(layout, bytes(about))
+    return owned, paused
+
+
+def _is_owned(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
     span = layout.subscriptions.range()
     # An exclusive subscription is the queue's only subscription.
     for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):

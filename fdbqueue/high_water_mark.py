@@ -20,9 +20,11 @@ items (`layers/smart`). An enqueue reads this key along with its other reads, so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue.arrivals import wants_arrivals
+from fdbqueue.catalogue import note_registered
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, started
@@ -76,6 +78,7 @@ class LastIndex:
     """
 
     __slots__ = (
+        "_about",
         "_composed",
         "_entry",
         "_item",
@@ -104,6 +107,10 @@ class LastIndex:
         self._order = order
         self.unmarked = False
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
+        own = layout.registration
+        self._about = None
+        if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
+            self._about = tr.snapshot.get(layout.catalogue_key)
         has_high_water_mark = layout.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
@@ -126,8 +133,11 @@ class LastIndex:
         Raises:
             OrderError: the queue has another order.
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
+            CodecError: the queue is registered with another codec.
         """
         layout = self._layout
+        if self._about is not None:
+            yield from note_registered(self._tr, layout, self._about)
         subscribed = None if self._subscribed is None else (yield self._subscribed)
         layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
         is_smart = self._type is not None and (yield self._type).present()

@@ -67,9 +67,13 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 | ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
+| ``("stopped",)`` | who paused the queue, when and why | `pausing.py` |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
+
+The catalogue has one key for each queue, outside all queues: `CATALOGUE`, and then the queue's prefix (`catalogue.py`).
+It begins with a byte that begins no tuple and no directory.
 
 >>> from fdbqueue import Position
 >>> from fdbqueue.layout import Layout
@@ -96,6 +100,8 @@ from fdbqueue.position import Position
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
 RANDOM_BYTES = 8
+CATALOGUE = b"\xfdfdbqueue/queue/"
+"""The begin of the keys of the catalogue."""
 MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
@@ -188,6 +194,7 @@ class Layout:
         "available",
         "begin",
         "blobs",
+        "catalogue_key",
         "chunks",
         "claimed_chunks",
         "claimed_tracked",
@@ -214,9 +221,11 @@ class Layout:
         "missed",
         "open_at",
         "open_until",
+        "paused_key",
         "pointers",
         "prefix",
         "recipients_key",
+        "registration",
         "requests",
         "resent_key",
         "returned",
@@ -232,6 +241,8 @@ class Layout:
         "trimmed_key",
         "trimming_key",
         "type_key",
+        "unpaused_at",
+        "unpaused_until",
         "unsent",
         "uploads",
         "uploads_until",
@@ -252,6 +263,9 @@ class Layout:
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
                 f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
             )
+        self.catalogue_key: bytes = CATALOGUE + self.prefix
+        self.registration: Any = None
+        """What the queue's object registers (`catalogue.py`); None: nothing."""
         self.available = Place(self.prefix)
         self.begin = self.available.begin
         self.end = self.available.end
@@ -282,6 +296,8 @@ class Layout:
         self.jobs = self.space["job"]
         self.agents = self.space["agent"]
         self.imports = self.space["import"]
+        # Between the requests and the items: a staged dequeue that expects no other process sees it there.
+        self.paused_key: bytes = self.space.pack(("stopped",))
         self.subscribed = False
         """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
         self.exclusive_all: str | None = None
@@ -290,6 +306,8 @@ class Layout:
         """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
         self.open_at = 0
         """The value of `exclusive.Changes.count` when the process looked."""
+        self.unpaused_until, self.unpaused_at = 0.0, 0
+        """The same, for calls that only look whether the queue is paused."""
         # This sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not
         # read it.
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))

@@ -24,6 +24,7 @@ from fdbqueue.by_position import (
     told_cancelled,
     why_lost,
 )
+from fdbqueue.catalogue import register
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -47,7 +48,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.engine.turns import has_turns, shares_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
-from fdbqueue.exclusive import keep_out, made_exclusive
+from fdbqueue.exclusive import is_paused, keep_out, made_exclusive
 from fdbqueue.groups import (
     GroupRecord,
     begin_sweep,
@@ -246,6 +247,7 @@ __all__ = [
     "is_chunked",
     "is_database",
     "is_over",
+    "is_paused",
     "items_of_all_places",
     "join_chunks",
     "keep_out",
@@ -278,6 +280,7 @@ __all__ = [
     "read_record",
     "read_stats",
     "refuse_if_changed",
+    "register",
     "remove_outcome",
     "reopen_outcome",
     "reschedule_of",

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar, cast, overload
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
+from fdbqueue.administered import Administered
 from fdbqueue.appending import append_items
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrow.needs import Table, check_columns, needed
@@ -27,6 +28,7 @@ from fdbqueue.batches import Encoding
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.by_position import Editing
+from fdbqueue.catalogue import Registration, forget_queue, path_of
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -58,7 +60,7 @@ from fdbqueue.order import Order, check_order, rank_in
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.position import Position
-from fdbqueue.positional import ByPosition
+from fdbqueue.queues import open_queue
 from fdbqueue.report import BulkReport
 from fdbqueue.reprs import Named
 from fdbqueue.stats import Stats, count, count_levels, read_stats
@@ -67,7 +69,7 @@ from fdbqueue.verbs import verb
 T = TypeVar("T")
 
 
-class Queue(Named, ArrowVerbs, ByPosition[V]):
+class Queue(Named, ArrowVerbs, Administered[V]):
     """An ordered queue in a subspace of its own.
 
     Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and
@@ -98,6 +100,8 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
     True
     """
 
+    open = open_queue
+
     @overload
     def __init__(
         self: Queue[bytes], name: Name, *, codec: Literal["bytes"] = "bytes", order: Order | None = None
@@ -119,6 +123,7 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
         self.codec: Codec[V] = codec_named(codec)
         self.order = order
         self.order_name = None if order is None else order.name
+        self.layout.registration = Registration(self.codec.name, self.order_name, path_of(name))
         self._once = Once(self.layout)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -523,7 +528,8 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
     def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
     ) -> Steps[list[Any]]:
-        yield from keep_out(tr, self.layout)
+        if (yield from keep_out(tr, self.layout)):
+            return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
             found = yield from rows(tr, begin, end, limit=1)
@@ -605,6 +611,7 @@ class Queue(Named, ArrowVerbs, ByPosition[V]):
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
         tr.clear_range(*self.layout.whole_range())
+        forget_queue(tr, self.layout)
         forget(tr, self.layout)
 
 

@@ -8,6 +8,7 @@ import typer
 
 from fdbqueue.browse import Browser
 from fdbqueue.cli import errors
+from fdbqueue.cli.known import tell_if_unknown
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
@@ -73,6 +74,8 @@ def browse(
             else:
                 write_lines([line(item, codec, records=records, raw=raw)])
             printed += 1
+        if not printed:
+            tell_if_unknown(db, source)
     if shown:
         print_shown(items_table(shown, codec))
     if not printed:

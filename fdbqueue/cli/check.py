@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
@@ -41,6 +42,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     """
     checked = queue_of(queue)
     with opened(url) as db:
+        check_known(db, checked)
         staged = StagedQueue(checked)
         report = staged.check(db)
         problems = [

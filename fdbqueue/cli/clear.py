@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli.input import is_terminal
+from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
@@ -24,6 +25,7 @@ def clear(
     """
     with opened(url) as db:
         cleared = queue_of(queue)
+        check_known(db, cleared)
         held = cleared.stats(db)
         items = held.available + held.leased + held.delayed + held.dead + held.claimed
         if not yes:

@@ -12,6 +12,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
+from fdbqueue.cli.known import tell_if_unknown
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import CUT_OFF, Output, items_table, line, lines_of, rendered, wants_table
@@ -63,6 +64,8 @@ def dequeue(
         drain = Drain(db, leases, signals, show, table)
         with noted(f"Items that were not taken out yet come back within {LEASE_SECONDS:g} s."):
             drain.run(None if everything else limit)
+        if not drain.out:
+            tell_if_unknown(db, leases.queue)
     if drain.lost:
         raise typer.Exit(errors.LOST)
     if not drain.out:

@@ -26,6 +26,7 @@ from fdbqueue.errors import (
     SelectorError,
     SubscriptionError,
     TransferError,
+    UnknownQueue,
     UrlError,
 )
 
@@ -128,7 +129,14 @@ def exit_code_of(error: BaseException) -> int:
         return 128 + error.number
     if isinstance(
         error,
-        UrlError | OrderError | ChecksBypassed | SelectorError | SubscriptionError | GroupError | TransferError,
+        UrlError
+        | OrderError
+        | ChecksBypassed
+        | SelectorError
+        | SubscriptionError
+        | GroupError
+        | TransferError
+        | UnknownQueue,
     ):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
+from fdbqueue.cli.known import tell_if_unknown
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import (
@@ -96,6 +97,8 @@ def lease(
                 typer.echo(told + (CUT_OFF if output.cut_off else ""), err=True)
                 raise
             printed += len(batch)
+        if not printed:
+            tell_if_unknown(db, leases.queue)
     if not printed:
         raise typer.Exit(errors.EMPTY)
 

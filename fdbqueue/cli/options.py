@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fdbqueue.cli.known import complete_queue
 from fdbqueue.layout import Name
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
@@ -31,7 +32,11 @@ def _kept(url: str | None) -> str | None:
 
 QueueName = Annotated[
     str,
-    typer.Argument(metavar="QUEUE", help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.'),
+    typer.Argument(
+        metavar="QUEUE",
+        help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.',
+        autocompletion=complete_queue,
+    ),
 ]
 Url = Annotated[
     str | None,

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
@@ -57,6 +58,8 @@ def top(
     """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:
+        for name in queues:
+            check_known(db, queue_of(name))
         watched = {name: StagedQueue(queue_of(name)) for name in queues}
         shown = _looks(db, watched, looks, interval)
         if not wants_table(as_json):

@@ -298,7 +298,8 @@ class Leases(Named, ByPosition[V]):
         adaptive = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
-            yield from keep_out(tr, self.layout, self.now_us)
+            if (yield from keep_out(tr, self.layout, self.now_us)):
+                return Taken([], again=False), False
             return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=adaptive.limit), self.now_us()))
 
         if not is_database(tr):

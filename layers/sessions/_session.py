@@ -101,7 +101,16 @@ class SessionLayout(Layout):
 
 
 _TEMPLATE = Layout(Subspace(rawPrefix=b"\x00"))  # a prefix of one byte
-_SAME = ("exclusive_all", "has_high_water_mark", "open_at", "open_until", "subscribed")
+_SAME = (
+    "exclusive_all",
+    "has_high_water_mark",
+    "open_at",
+    "open_until",
+    "registration",
+    "subscribed",
+    "unpaused_at",
+    "unpaused_until",
+)
 
 
 class SessionMoves(Transitions):

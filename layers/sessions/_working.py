@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     is_database,
     notes_of,
     pack,
+    register,
     rows,
     started,
     why_lost,
@@ -163,6 +164,7 @@ class Working(Generic[V]):
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
             of_sessions.setdefault(item.label, []).append(at)
+        yield from register(tr, self._queue.layout)
         moves = Transitions(tr, self._line.layout)
         under_way = [
             (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))

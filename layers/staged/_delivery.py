@@ -57,7 +57,7 @@ TOKEN_BYTES = 8
 class Delivery:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_predicate", "_queue", "large")
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_paused", "_predicate", "_queue", "large")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -66,6 +66,8 @@ class Delivery:
         self._layout = leases.layout
         self._bare = type(leases.head) is Head
         """Whether the last look found nothing between the first timer's place and the first item."""
+        self._paused = False
+        """Whether the queue was paused at the last look: timers fire, and no item is taken."""
         self._looks = 0
         self._others = 0
         self.large = False
@@ -133,13 +135,14 @@ class Delivery:
 
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
-        yield from keep_out(tr, self._layout, self._leases.now_us)
+        self._paused = yield from keep_out(tr, self._layout, self._leases.now_us)
         if look.due is not None:
             due = yield from look.due
-            return due, (yield from look.head)
+            head = yield from look.head
+            return due, [] if self._paused else head
         found = yield from look.head
         if not found or found[0].key >= self._layout.begin:
-            return [], found
+            return [], [] if self._paused else found
         self._bare = False
         return (yield from self.see(tr, self.look(tr, limit=look.limit)))
 
@@ -167,7 +170,8 @@ class Delivery:
                 served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
                 if not served.again:
                     # The head was read before the timers returned items.
-                    seen, found = limit, (yield from self._leases.head.first(tr, limit=limit))
+                    found = [] if self._paused else (yield from self._leases.head.first(tr, limit=limit))
+                    seen = limit
             if not served.again:
                 if len(found) == seen < limit:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)

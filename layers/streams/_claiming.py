@@ -97,10 +97,10 @@ class Claiming:
 
         *Conflicts:* as `Queue.dequeue_many`. *Cost:* one range read, one write per item, and one read per group.
         """
-        yield from keep_out(tr, self._layout)
+        paused = yield from keep_out(tr, self._layout)
         wanted = min(limit, self._terms.items - batch.count)
         begin = self._layout.begin
-        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted)
+        found = [] if paused else (yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted))
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Haul()
         groups = CancelledGroups()

@@ -273,6 +273,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         look.alarms += [
             tr.watch(self._layout.returned.pack((name,))),
             tr.watch(self._layout.subscriptions.pack((name,))),
+            tr.watch(self._layout.paused_key),
         ]
         look.seconds = min(REQUEST_SECONDS, (yield from self._next_due(tr)))
         yield from self._set(tr)

@@ -11,7 +11,18 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import AdaptiveLimit, Database, Named, Steps, Transaction, V, check_limit, is_database, verb
+from fdbqueue.lowlevel import (
+    AdaptiveLimit,
+    Database,
+    Named,
+    Steps,
+    Transaction,
+    V,
+    check_limit,
+    is_database,
+    is_paused,
+    verb,
+)
 
 from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
@@ -276,9 +287,10 @@ class Subscription(Named, Generic[V]):
             settled = moves.any
             left = yield from credit_left(tr, self._layout, self.name, registration)
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
-        if registration.suspended or not limit:
+        suspended = registration.suspended or (yield from is_paused(tr, self._layout))
+        if suspended or not limit:
             # One transaction fires a limited number of timers; the rest may return credit too.
-            return Taken([], again=settled and terms.strict and not registration.suspended), renewed or settled, False
+            return Taken([], again=settled and terms.strict and not suspended), renewed or settled, False
         head.bytes_left = left.size_bytes
         if isinstance(head, Cursor):
             head.accepts = self._test(registration)

@@ -55,8 +55,8 @@ def verbs() -> dict[str, dict[str, Parameters]]:
                 parameters = dict(inspect.signature(method).parameters)
                 if (name, attribute) == ("Queue", "read"):
                     continue  # for layers: it runs a function in a transaction
-                if (name, attribute) == ("Group", "cancel"):
-                    continue  # of the group itself, so that it needs no position
+                if (name, attribute) in (("Group", "cancel"), ("Queue", "register")):
+                    continue  # of the group or the queue itself, so that it needs no position and no recipient
                 if list(parameters)[1:2] in (["tr"], ["db"]):
                     rest = dict(list(parameters.items())[2:])
                     rest.pop("session", None)  # the verbs of sessions begin with it

@@ -1,0 +1,112 @@
+"""The verbs of operators for a whole queue: register it in the catalogue, pause it, resume it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from fdbqueue.catalogue import set_about
+from fdbqueue.codecs import V
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.exclusive import made_exclusive, wall_us
+from fdbqueue.layout import Layout
+from fdbqueue.pausing import Pause, end_pause, read_pause, write_pause
+from fdbqueue.positional import ByPosition
+from fdbqueue.verbs import verb
+
+T = TypeVar("T")
+TEXT_BYTES = 1_000
+
+
+class Administered(ByPosition[V]):
+    """Gives a queue the verbs of its operators."""
+
+    layout: Layout
+
+    def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
+        raise NotImplementedError
+
+    @verb
+    def register(self, tr: Transaction | Database) -> Steps[None]:
+        """Register the queue in the catalogue, with this object's codec, order and policy.
+
+        An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
+        or to correct a registration. It stays registered since the same time.
+
+        *Conflicts:* with another call that corrects the registration. *Cost:* one read, one write.
+        """
+        yield from self.read(tr, partial(set_about, layout=self.layout))
+
+    @verb
+    def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> Steps[None]:
+        """Pause the queue: calls that take items find none, and those that wait go on waiting, until `resume`.
+
+        Producers go on. Leased items can be acked, extended and given back, and timers fire. Sessions pause, too. A
+        process that took items within the last second may take some for a second more.
+
+        Args:
+            tr: a transaction, or a database.
+            reason: why, for people who look at the queue.
+            by: who pauses it; host name and process id by default.
+
+        Raises:
+            TypeError: an argument is no text. ValueError: it is over 1,000 bytes.
+
+        *Conflicts:* with staged dequeues that take items at this moment. *Cost:* three writes.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     orders = Queue("orders", codec="str")
+        ...     position = orders.enqueue(db, "a cup")
+        ...     orders.pause(db, reason="stocktaking", by="Ann")
+        ...     print(orders.dequeue(db), orders.paused(db).reason)
+        ...     orders.resume(db)
+        ...     orders.dequeue(db).value
+        None stocktaking
+        'a cup'
+        """
+        _check_text(reason, "reason")
+        if by is not None:
+            _check_text(by, "by")
+        who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from ()
+            write_pause(tr, self.layout, who, reason, wall_us())
+
+        yield from self.read(tr, body)
+        made_exclusive()  # this process looks again before it takes an item
+
+    @verb
+    def resume(self, tr: Transaction | Database) -> Steps[None]:
+        """End a pause, and wake the consumers that wait.
+
+        *Conflicts:* as `pause`. *Cost:* four writes.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            if (yield tr.get(self.layout.paused_key)).present():
+                end_pause(tr, self.layout)
+
+        yield from self.read(tr, body)
+
+    @verb
+    def paused(self, tr: Transaction | Database) -> Steps[Pause | None]:
+        """Return who paused the queue, when and why; None if it is not paused.
+
+        *Conflicts:* in a transaction, with `pause` and `resume`. *Cost:* one read.
+        """
+        return (yield from self.read(tr, partial(read_pause, layout=self.layout)))
+
+
+def _check_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a text, not {text!r}.")
+    if len(text.encode("utf-8", "replace")) > TEXT_BYTES:
+        raise ValueError(f"{name} has at most {TEXT_BYTES:,} bytes, not {len(text.encode('utf-8', 'replace')):,}.")

@@ -1,0 +1,266 @@
+"""List the queues of a database, find those that are not registered, and open one by its name alone."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from fdbqueue.catalogue import FORMATS, About, read_about
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.transactional import attempts, is_database, only_database
+from fdbqueue.errors import CodecError, FormatError, UnknownQueue
+from fdbqueue.layout import CATALOGUE, Layout, Name
+from fdbqueue.pausing import Pause, read_pause
+from fdbqueue.stats import Stats, read_stats
+from fdbqueue.verbs import verb
+
+if TYPE_CHECKING:
+    from fdbqueue.queue import Queue
+
+PAGE_QUEUES = 100
+"""How many queues one transaction of a list looks at."""
+SCAN_ROWS = 100
+_OWN_CODECS = (*FORMATS, "bytes")
+_COUNTED: tuple[bytes, ...] = (
+    fdb_tuple.pack(("count", "enqueued")),
+    fdb_tuple.pack(("line", "count", "enqueued")),  # a queue that only has sessions
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue, as it was when it was listed."""
+
+    name: tuple[Any, ...] | bytes
+    """Its key tuple; its prefix, if that is no tuple."""
+    codec: str
+    """The name of its codec; "" if it is not registered."""
+    order: str
+    """The name of its order; "" if it is first in, first out, or not registered."""
+    policy: str
+    """Its leases with their policy, as text; "" if they have none, or if it is not registered."""
+    path: tuple[str, ...]
+    """Its path in the directory layer; empty if it is in none."""
+    registered_at: float | None
+    """When it registered itself, in seconds by the clock of that process; None: it is not registered."""
+    paused: Pause | None
+    """Who paused it and why; None if it is not paused."""
+    stats: Stats
+    """Its items by state, and the totals."""
+
+    @property
+    def text(self) -> str:
+        """The name as the command line takes it: plain text, or a key tuple as JSON."""
+        return name_text(self.name)
+
+
+def name_text(name: tuple[Any, ...] | bytes) -> str:
+    """Return a queue's name as the command line takes it.
+
+    >>> name_text(("orders",)), name_text(("shop", 7))
+    ('orders', '["shop", 7]')
+    """
+    if isinstance(name, bytes):
+        return repr(name)
+    if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
+        return name[0]
+    if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
+        return json.dumps(list(name), ensure_ascii=False)
+    return repr(name)
+
+
+class _Catalogue:
+    """Holds the verbs about all queues of a database."""
+
+    def __repr__(self) -> str:
+        return "fdbqueue"
+
+    @verb
+    def queues(self, tr: Transaction | Database, *, within: Name | None = None) -> Steps[list[QueueInfo]]:
+        """Return the registered queues of a database, in the order of their keys, with their figures.
+
+        A queue registers itself when something is enqueued into it. `find_queues` finds queues that an older version of
+        the library has written.
+
+        Args:
+            tr: a transaction, or a database. A database uses a transaction for each 100 queues.
+            within: only queues in this subspace or directory, or below this name; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and two reads for each of them,
+        in parallel.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = fdbqueue.Queue("orders", codec="json").enqueue(db, 1)
+        ...     [(info.text, info.codec, info.stats.available) for info in fdbqueue.queues(db)]
+        [('orders', 'json', 1)]
+        """
+        prefix = b"" if within is None else _space_of(within).key()
+        begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+        found: list[QueueInfo] = []
+        while begin < end:
+            body = partial(_page, begin=begin, end=end)
+            page: list[QueueInfo]
+            page, begin = (
+                yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+            )
+            found += page
+        return found
+
+    @verb
+    def open(self, tr: Transaction | Database, name: Name) -> Steps[Queue[Any]]:
+        """Return a registered queue with the codec that it is registered with.
+
+        Args:
+            tr: a transaction, or a database.
+            name: the queue's name, a key tuple, or a `Subspace`.
+
+        Raises:
+            UnknownQueue: no queue of this name is registered. The message proposes the nearest name.
+            CodecError: its codec is a program's own, and must be given: Queue(name, codec=…).
+
+        *Conflicts:* in a transaction, with its registration. *Cost:* one read; one more if it is not registered.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = fdbqueue.Queue("orders", codec="json").enqueue(db, {"sku": 7})
+        ...     fdbqueue.Queue.open(db, "orders").dequeue(db).value
+        {'sku': 7}
+        """
+        from fdbqueue.queue import Queue  # it imports this module
+
+        layout = Layout(name)
+
+        def body(tr: Transaction) -> Steps[About | None]:
+            value = yield tr.get(layout.catalogue_key)
+            return read_about(layout, bytes(value))[1] if value.present() else None
+
+        about = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+        if about is None:
+            near = yield from nearest(tr, layout)
+            raise UnknownQueue(f"No queue {layout.describe()} is registered.{near}")
+        if about.codec not in _OWN_CODECS:
+            raise CodecError(
+                f"The codec of {layout.describe()} is {about.codec!r}, which is a program's own. Give it:"
+                " Queue(name, codec=…)."
+            )
+        return Queue(name, codec=about.codec)
+
+
+queues = _Catalogue().queues
+open_queue = _Catalogue().open
+
+
+def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
+    """Return a sentence that proposes the registered queue with the nearest name; "" if none is near."""
+
+    def body(tr: Transaction) -> Steps[list[KeyValue]]:
+        return rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000)
+
+    found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+    names = {name_text(_name_of(row.key[len(CATALOGUE) :])) for row in found}
+    near = difflib.get_close_matches(name_text(_name_of(layout.prefix)), sorted(names), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
+    """Yield all queues of a database, registered or not, in the order of their keys. It reads the database's keys.
+
+    Args:
+        db: a database.
+        within: only queues in this subspace or directory, or below this name; None: all.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* skips the keys of queues, and reads all others with their values.
+    """
+    only_database(db, "find_queues", "In a transaction use queues(tr), for registered queues.")
+    prefix = b"" if within is None else _space_of(within).key()
+    begin, end = prefix, strinc(prefix) if prefix else CATALOGUE[:1]
+    tested: set[bytes] = set()
+    while begin < end:
+        info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
+        if info is not None:
+            yield info
+
+
+def _scan(tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]) -> Steps[tuple[QueueInfo | None, bytes]]:
+    """Look for a queue among the next keys. Return it, and where to go on."""
+    page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
+    candidates = list(dict.fromkeys(one for row in page for one in _prefixes(row.key) if one not in tested))
+    reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]
+    for one, counts in reads:
+        for count in counts:
+            if (yield count).present():
+                [info] = yield from _infos(tr, [(one, None)])
+                return info, strinc(one)
+    tested.update(candidates)
+    return None, page[-1].key + b"\x00" if len(page) == SCAN_ROWS else end
+
+
+def _prefixes(key: bytes) -> Iterator[bytes]:
+    """Yield the tuples that begin a key, packed, the shortest first."""
+    try:
+        parts = fdb_tuple.unpack(key)
+    except (ValueError, IndexError):
+        return
+    for length in range(1, len(parts)):
+        yield fdb_tuple.pack(parts[:length])
+
+
+def _page(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[QueueInfo], bytes]]:
+    page = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
+    infos = yield from _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
+    return infos, page[-1].key + b"\x00" if len(page) == PAGE_QUEUES else end
+
+
+def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:
+    """Describe queues, from their prefixes and their records; None: read the record."""
+    reads = []
+    for prefix, stored in found:
+        layout = Layout(Subspace(rawPrefix=prefix))
+        record = started(_record(tr, layout, stored))
+        reads.append((layout, record, started(read_stats(tr, layout)), started(_paused(tr, layout))))
+    infos = []
+    for layout, record, counting, pausing in reads:
+        created_us, about = yield from record
+        stats = yield from counting
+        paused = yield from pausing
+        created = created_us / 1e6 if created_us else None
+        name = _name_of(layout.prefix)
+        infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats))
+    return infos
+
+
+def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> Steps[tuple[int, About]]:
+    if stored is None:
+        value = yield tr.snapshot.get(layout.catalogue_key)
+        stored = bytes(value) if value.present() else b""
+    try:
+        return read_about(layout, stored) if stored else (0, About(""))
+    except FormatError:
+        return 0, About("")  # of a newer version, or damaged: the queue is there, and can be registered again
+
+
+def _paused(tr: Transaction, layout: Layout) -> Steps[Pause | None]:
+    try:
+        return (yield from read_pause(tr.snapshot, layout))
+    except FormatError as error:
+        return Pause("", str(error), 0.0)
+
+
+def _space_of(name: Name) -> Subspace:
+    return Layout(name).space
+
+
+def _name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
+    try:
+        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
+    except (ValueError, IndexError):
+        return prefix
+    return name

@@ -1,0 +1,83 @@
+"""Commands list, register, pause and resume queues, and propose the nearest name for a mistyped one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.cli.known import complete_queue
+from fdbqueue.engine import Subspace
+from tests.cli.conftest import Run
+
+pytestmark = pytest.mark.engines("file", "cluster")
+
+
+def objects(text: str) -> list[Any]:
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+def test_queues_are_listed_and_those_of_older_versions_are_found_and_registered(
+    db: Any, space: Subspace, run: Run, name: str
+) -> None:
+    Queue(space["orders"], codec="json").enqueue_many(db, [1, 2])
+    Queue(space["old"], codec="str").enqueue(db, "a")
+    del db[Queue(space["old"]).layout.catalogue_key]
+    within = ["--within", name]
+
+    [orders] = objects(run("queues", *within).stdout)
+    assert (orders["codec"], orders["available"], orders["enqueued"]) == ("json", 2, 2)
+    assert run("stats", orders["queue"]).exit_code == 0
+    old, _ = objects(run("queues", "--scan", *within).stdout)
+    assert (old["available"], "codec" in old) == (1, False)
+    assert run("register", old["queue"], "--codec", "str").exit_code == 0
+    assert [one.get("codec") for one in objects(run("queues", *within).stdout)] == ["str", "json"]
+    assert run("queues", "--within", f'{name[:-1]},"none"]').exit_code == 1
+
+
+def test_a_pause_shows_who_and_why(db: Any, space: Subspace, run: Run, name: str) -> None:
+    Queue(space, codec="json").enqueue(db, 1)
+
+    assert run("pause", name, "--reason", "stocktaking", "--by", "Ann").exit_code == 0
+    assert run("dequeue", name).exit_code == 1
+    for command in (("stats", name), ("queues", "--within", name)):
+        [shown] = objects(run(*command).stdout)
+        assert (shown["paused"]["by"], shown["paused"]["reason"]) == ("Ann", "stocktaking")
+    assert run("resume", name).exit_code == 0
+    assert run("resume", name).exit_code == 1
+    assert run("dequeue", name).stdout == "1\n"
+
+
+def test_a_mistyped_name_is_an_error_that_proposes_the_nearest(db: Any, space: Subspace, run: Run, name: str) -> None:
+    Queue(space["orders"], codec="json").enqueue(db, 1)
+    right = f'{name[:-1]},"orders"]'
+    wrong = f'{name[:-1]},"ordres"]'
+
+    for command in (["stats"], ["check"], ["clear", "--yes"], ["top", "--count", "1"], ["pause"], ["register"]):
+        refused = run(command[0], wrong, *command[1:])
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "Did you mean" in refused.stderr
+        assert "orders" in refused.stderr
+    for taking in ("peek", "browse", "dequeue", "lease"):
+        empty = run(taking, wrong)
+        assert (empty.exit_code, empty.stdout) == (1, "")
+        assert "Did you mean" in empty.stderr
+    assert "Did you mean" not in run("dequeue", right, "--all").stderr
+    assert run("stats", right).exit_code == 0
+
+
+def test_the_shell_completes_names(db: Any, url: str, space: Subspace) -> None:
+    Queue(space["orders"], codec="json").enqueue(db, 1)
+
+    [info] = fdbqueue.queues(db, within=space)
+
+    def completed(url: str, typed: str) -> list[str]:
+        context: Any = SimpleNamespace(params={"url": url})
+        return complete_queue(context, typed)
+
+    assert completed(url, info.text[:-4]) == [info.text]
+    assert completed("file:/no/such/folder", "") == completed("memory:", "") == []
