@@ -1,10 +1,10 @@
 """Gates: limits that many sessions share, as a tenant's or a user's.
 
-A gate has as many slots as its limit. A slot of a session needs a slot of each gate of the session's chain to stand in
-the line. It takes them inside out: the session's own first, then the user's, then the tenant's. Where there is none
-left, its pointer waits in that gate's own line, and keeps the slots that it has. A transaction that gives a slot back
-moves the first waiting pointer on. So what stands in the main line has all its slots, and many waiting sessions of one
-gate cost others nothing.
+A gate has as many slots as its limit. A session's pointer is in the line only with a slot of each of its gates. It
+takes them inside out: the session's own first, then the user's, then the tenant's. Where there is none left, the
+pointer waits in that gate's own line, and keeps the slots that it has. A transaction that gives a slot back moves the
+first waiting pointer on. So a pointer in the main line has all its slots, and many waiting sessions of one gate cost
+others nothing.
 
 A gate's record holds how many slots are taken. It is read with a conflict, and written only if that number changes:
 not where a slot goes from one session to another. A second key says how many slots are too many, since an operator
@@ -241,7 +241,7 @@ class Gates:
         """Take the slots of further gates for a pointer, and append it to the line; or let it wait at the next gate.
 
         Args:
-            one: the pointer. Its stage is the first gate of which it has no slot yet.
+            one: the pointer. Its stage is the first gate whose slot it lacks.
             spare: gates whose slots the transaction gives back. Where no other pointer waits, this one gets the slot,
                 and the gate's record need not change.
         """
