@@ -166,7 +166,8 @@ class Turns(Generic[V]):
         session = self._line.session(held.name, held.generation)
         places = [pack(done.position) for done in one.done]
         packed = pack(one.pointer.position)
-        reading = started(read_turn(tr, self._line, packed, session, limit=len(places) + 1))
+        limit = 0 if held.slot else len(places) + 1  # a slot looks for its next item itself
+        reading = started(read_turn(tr, self._line, packed, session, limit=limit))
         found = yield from rows_at(tr, session, places)
         turn, head = yield from reading
         if turn is None or turn.notes.token != one.pointer.token:

@@ -184,3 +184,20 @@ def test_workers_of_sessions_with_gates_seldom_conflict(db: Any, space: Subspace
         thread.join()
     assert owns[0].stats(db).dequeued == 600
     assert counting.counted.conflicts < 0.05 * 600, counting.counted
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("terms", [{"concurrency": 2}, {"gates": lambda _: (Gate("all", 2),)}])
+def test_a_consumer_makes_at_most_two_transactions_per_item_of_a_session_with_slots(
+    db: Any, space: Subspace, terms: dict[str, Any]
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"), **terms)
+    sessions.enqueue_many(db, ["x"] * 60, session="ann")
+    counted = Counted(db)
+
+    async def handle(lease: SessionLease) -> None:
+        """Do nothing."""
+
+    assert Consumer(sessions, handle, concurrency=2).drain(counted).acked == 60
+    assert counted.did["commits"] <= 2 * 60 + 5
+    assert counted.did["reads"] <= 20 * 60
