@@ -34,7 +34,7 @@ _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 STATES = ("available", "leased", "delayed", "dead")
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
 _SESSION_STATES = ("delay", "dead")
-_SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in ("request", "session", "line"))
+_SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in ("request", "session", "line", "gate"))
 """Begins of keys whose whole values a record keeps: they hold no contents of items."""
 
 
@@ -48,7 +48,7 @@ class Change(NamedTuple):
     param: bytes = b""
     """For "set" the value's digest; for "clear_range" the end, b"" for the queue's end; else the parameter."""
     notes: bytes = b""
-    """For an item, its stored notes. For a request, a session's record or a pointer in the line, its whole value."""
+    """For an item, its stored notes. For a request, a session's record, a gate or a pointer, its whole value."""
     content: bytes = b""
     """For an item, the digest of its headers and payload, which never change."""
     stamp_at: int = -1

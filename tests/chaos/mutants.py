@@ -309,6 +309,24 @@ MUTANTS = (
         Kind.sessions,
     ),
     Mutant(
+        "a gate's slot is given to another session, and given back too",
+        "layers/sessions/_gates.py",
+        (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
+        Kind.gates,
+    ),
+    Mutant(
+        "a lowered limit of a gate does not converge",
+        "layers/sessions/_gates.py",
+        (("max(0, held - wanted)", "0"),),
+        Kind.gates,
+    ),
+    Mutant(
+        "a paused session that waits at a gate leaves its pointer behind",
+        "layers/sessions/_slots.py",
+        (("self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
+        Kind.gates,
+    ),
+    Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",
         "fdbqueue/agents/connection.py",
         (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),

@@ -11,10 +11,11 @@ from fdbqueue.layout import Layout
 from tests.chaos.agentpromises import AsAnswered
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
+from tests.chaos.gatepromises import WithinGates
 from tests.chaos.history import Told
 from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
-from tests.chaos.kinds import Kind
+from tests.chaos.kinds import WITH_SESSIONS
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
 from tests.chaos.replay import Replay
 from tests.chaos.rules import Rules
@@ -39,6 +40,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneAtATime,
     FairTurns,
     SessionsLoseNothing,
+    WithinGates,
     AsAnswered,
 )
 
@@ -82,7 +84,7 @@ def judge(db: Any, layout: Layout, log: OperationLog, calls: list[Told], rules: 
     """
     claims = read_claims(calls)
     invariants = [invariant(claims, rules) for invariant in INVARIANTS if rules.kind in invariant.kinds]
-    replay = SessionReplay(layout) if rules.kind is Kind.sessions else Replay(layout)
+    replay = SessionReplay(layout) if rules.kind in WITH_SESSIONS else Replay(layout)
     verdict = Verdict()
     for record in log.records(db):
         step = replay.step(record)
