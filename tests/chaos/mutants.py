@@ -321,9 +321,9 @@ MUTANTS = (
         Kind.gates,
     ),
     Mutant(
-        "a paused session that waits at a gate leaves its pointer behind",
-        "layers/sessions/_slots.py",
-        (("self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
+        "two sessions take the last slot of a gate",
+        "layers/sessions/_gates.py",
+        (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
         Kind.gates,
     ),
     Mutant(

@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant(
         "a session that waits at a gate leaves its pointer behind",
         SLOTS,
-        (("self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
+        (("yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
     ),
     Mutant(
         "a turn does not end for sessions that wait at its gate",
