@@ -28,6 +28,7 @@ class Status(StrEnum):
 
     ready = "ready"
     busy = "busy"
+    gated = "gated"
     waiting = "waiting"
     paused = "paused"
     blocked = "blocked"
@@ -55,8 +56,8 @@ def sessions(
 ) -> None:
     """List the sessions of a queue by their names. Exits with 1 if there is none.
 
-    A session is ready, busy (with its worker, since when and until when), waiting for a delay, paused, blocked, or idle
-    with dead letters only. A session's name is text, or a tuple as JSON.
+    A session is ready, busy (with its worker, since when and until when), gated (waiting for a slot of a gate), waiting
+    for a delay, paused, blocked, or idle with dead letters only. A session's name is text, or a tuple as JSON.
 
     With one of the options that take a name it changes that session, and prints it. It then exits with 1 if the session
     has nothing any more.
@@ -111,6 +112,7 @@ def _record(one: SessionInfo) -> dict[str, Any]:
         "since": one.since,
         "until": one.until,
         "reason": one.reason or None,
+        "gate": None if one.gate is None else name_shown(one.gate),
         "closing": one.closing or None,
     }
     return record | {name: value for name, value in optional.items() if value is not None}
@@ -128,7 +130,11 @@ def _cells(one: SessionInfo) -> tuple[str | Text, ...]:
     counts = (f"{one.items:,}", _number(one.delayed), _number(one.dead))
     status = f"{one.status}, closing" if one.closing else one.status
     shown = Text(name if isinstance(name, str) else encode_json(name))
-    return shown, status, *counts, Text(one.consumer), _time(one.since), _time(one.until), Text(one.reason)
+    return shown, status, *counts, Text(one.consumer), _time(one.since), _time(one.until), Text(_reason(one))
+
+
+def _reason(one: SessionInfo) -> str:
+    return one.reason if one.gate is None else f"waits at the gate {one.gate!r}"
 
 
 def _number(number: int) -> str:

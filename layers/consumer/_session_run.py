@@ -36,8 +36,9 @@ class TurnHold(Hold):
 
     done: list[Done] = field(default_factory=list)
     """Items whose handlers have returned, in order, and that are not known to be acked."""
-    acked: Done | None = None
-    """The last item that is known to be acked."""
+    before: Behind = field(default_factory=lambda: Behind((), (), (), ()))
+    """What a verb of the next item's lease has to ack first: these items, behind the last one that is known to be
+    acked."""
     current: bytes = b""
     """The packed position of the item that is in progress."""
     leaving: Where | None = None
@@ -49,16 +50,15 @@ class TurnHold(Hold):
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when items were acked."""
 
-    def behind(self) -> Behind | None:
-        """Return what a verb of the next item's lease has to ack first."""
-        done = [*([] if self.acked is None else [self.acked]), *self.done]
-        if not done:
-            return None
-        return Behind(
-            tuple(one.position for one in done),
-            tuple(one.state for one in done),
-            tuple(one.result for one in done),
-            tuple(one.stored for one in done),
+    def add(self, done: Done) -> None:
+        """Note that an item's handler has returned."""
+        self.done.append(done)
+        before = self.before
+        self.before = Behind(
+            (*before.positions, done.position),
+            (*before.states, done.state),
+            (*before.results, done.result),
+            (*before.stored, done.stored),
         )
 
     def note_acked(self, last: Done) -> int:
@@ -66,10 +66,13 @@ class TurnHold(Hold):
 
         A verb of a later item may have acked it already. Then this says nothing about the items that are left.
         """
-        count = 0
-        while last in self.done:
-            self.acked = self.done.pop(0)
-            count += 1
+        count = next((at for at, one in enumerate(self.done, 1) if one is last), 0)
+        if count:
+            del self.done[:count]
+            kept, before = -1 - len(self.done), self.before
+            self.before = Behind(
+                before.positions[kept:], before.states[kept:], before.results[kept:], before.stored[kept:]
+            )
         self.room.set()
         return count
 
@@ -127,16 +130,20 @@ class SessionRun(Run):
             used += 1
             fresh = fresh and not lease.used
             if result is ACKED:
-                hold.done.append(Done(lease.position, UNCHANGED))
+                hold.add(Done(lease.position, UNCHANGED))
                 self._count_acked(hold)
                 fresh = False
             else:
                 done = await self._done_with(hold, lease, result)
                 if done is None:
                     return None
-                hold.done.append(replace(done, stored=stored))
+                hold.add(replace(done, stored=stored))
                 if not isinstance(done.state, Unchanged):
                     state, fresh = done.state, True
+                if hold.lease.value.pointer.slot:
+                    # Another slot may take the next item, so that nothing is read ahead.
+                    self._leave(hold, "tail" if used >= quota else "place")
+                    return None
                 self._settle_soon(hold)
             if hold.urgent or not fresh:
                 hold.urgent = False
@@ -171,9 +178,7 @@ class SessionRun(Run):
             row = ahead.popleft()
             stored = row.value
             try:
-                lease = await run_async(
-                    self._turns.item(self._db, hold.lease, row, state, hold.behind() or Behind((), (), ()))
-                )
+                lease = await run_async(self._turns.item(self._db, hold.lease, row, state, hold.before))
             except (FormatError, CodecError):
                 # The next lease of this session begins with the item, and blocks the session.
                 self._leave(hold, "place")

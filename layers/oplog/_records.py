@@ -35,7 +35,7 @@ _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 STATES = ("available", "leased", "delayed", "dead")
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
 _SESSION_STATES = ("delay", "dead")
-_SHOWN_NAMES = ("request", "session", "line", "group", "upload")
+_SHOWN_NAMES = ("request", "session", "line", "gate", "group", "upload")
 _SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in _SHOWN_NAMES)
 """Begins of keys whose whole values a record keeps: they hold no contents of items."""
 
@@ -50,8 +50,8 @@ class Change(NamedTuple):
     param: bytes = b""
     """For "set" the value's digest; for "clear_range" the end, b"" for the queue's end; else the parameter."""
     notes: bytes = b""
-    """For an item, its stored notes. For a request, a session's record, a pointer in the line, a group or an upload,
-    its whole value."""
+    """For an item, its stored notes. For a request, a session's record, a gate, a pointer in the line, a group or an
+    upload, its whole value."""
     content: bytes = b""
     """For an item, the digest of its headers and payload, which never change."""
     stamp_at: int = -1

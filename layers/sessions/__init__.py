@@ -60,7 +60,7 @@ Guarantees
     Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
     several items end, and no item waits beside a free slot.
 
-    A session with gates has slots too (`_gates.py`). Its pointers stand in the line with a slot of each gate, or wait
+    A session with gates has slots too (`_gates.py`). Its pointers are in the line with a slot of each gate, or wait
     at one. A transaction that takes a slot reads and writes the gate's record. One that gives it back, and finds no
     session that waits, does the same, and conflicts with a session that begins to wait. So a gate never has too many
     items at work, and no item waits beside a free slot. A slot that goes from one session to another changes no record.

@@ -1,10 +1,10 @@
 """Gates: limits that many sessions share, as a tenant's or a user's.
 
-A gate has as many slots as its limit. A slot of a session needs a slot of each gate of the session's chain to stand in
-the line. It takes them inside out: the session's own first, then the user's, then the tenant's. Where there is none
-left, its pointer waits in that gate's own line, and keeps the slots that it has. A transaction that gives a slot back
-moves the first waiting pointer on. So what stands in the main line has all its slots, and many waiting sessions of one
-gate cost others nothing.
+A gate has as many slots as its limit. A session's pointer is in the line only with a slot of each of its gates. It
+takes them inside out: the session's own first, then the user's, then the tenant's. Where there is none left, the
+pointer waits in that gate's own line, and keeps the slots that it has. A transaction that gives a slot back moves the
+first waiting pointer on. So a pointer in the main line has all its slots, and many waiting sessions of one gate cost
+others nothing.
 
 A gate's record holds how many slots are taken. It is read with a conflict, and written only if that number changes:
 not where a slot goes from one session to another. A second key says how many slots are too many, since an operator
@@ -80,13 +80,7 @@ class Gates:
     # --- the slots of one pointer
 
     def enter(
-        self,
-        tr: Transaction,
-        moves: Transitions,
-        session: Session,
-        record: Record,
-        pointer: Pointer,
-        current: bytes = b"",
+        self, tr: Transaction, moves: Transitions, session: Session, record: Record, pointer: Pointer
     ) -> Steps[None]:
         """Take a slot of each gate for a new pointer, and append it to the line; or let it wait at the first full one.
 
@@ -129,10 +123,12 @@ class Gates:
         yield from self.give_up(tr, moves, record.gates, stage, len(record.gates))
         yield from self._park(tr, Waiting(pointer, session, record, stage))
 
-    def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
-        """Take a waiting pointer out of a gate's line."""
-        tr.clear(self._keys.gated(gate).key(place))
-        self._count(tr, gate, session, -1)
+    def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> Steps[None]:
+        """Take a waiting pointer out of a gate's line, and not to the next one."""
+        self._remove(tr, gate, session, place)
+        record = (yield from self._record(tr, gate)) or GateRecord()
+        if not record.held:  # it has kept the record because of this pointer
+            yield from self._write(tr, gate, record)
 
     def give_up(self, tr: Transaction, moves: Transitions, chain: Chain, begin: int, end: int) -> Steps[None]:
         """Give back the slots of gates of a chain. Each goes to the first pointer that waits there.
@@ -165,11 +161,7 @@ class Gates:
         Args:
             limit: the limit; None: that of the function `gates`.
         """
-        record = yield from self._record(tr, gate)
-        if record is None:
-            if limit is not None:
-                yield from self._write(tr, gate, GateRecord(limit=limit, kept=True))
-            return False
+        record = (yield from self._record(tr, gate)) or GateRecord()
         wanted = record.default if limit is None else limit
         held, moved = record.held, 0
         moves = Transitions(tr, self._line.layout)
@@ -186,10 +178,11 @@ class Gates:
 
     def _take(self, tr: Transaction, gate: bytes, default: int) -> Steps[bool]:
         """Take a slot of a gate. Return False if there is none left."""
-        record = (yield from self._record(tr, gate)) or GateRecord(limit=default, default=default)
+        stored = yield from self._record(tr, gate)
+        record = stored or GateRecord(limit=default)
         free = record.held < record.limit
-        taken = replace(record, held=record.held + free, default=record.default or default)
-        if free or taken.default != record.default:
+        taken = replace(record, held=record.held + free, default=default if free else record.default or default)
+        if taken != stored:
             tr.set(self._keys.gate(gate), pack_gate_record(taken))
         return free
 
@@ -228,7 +221,7 @@ class Gates:
             place = self._keys.gated(gate).packed(found[0].key)
             pointer = pointer_of(found[0].value)
             session = self._line.session(pointer.name, pointer.generation)
-            self.leave(tr, gate, session, place)
+            self._remove(tr, gate, session, place)
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.
             recorded = tr.snapshot.get(session.record_key)
             entry = started(self._line.slots.entry(tr.snapshot, session, pointer.slot))
@@ -237,11 +230,15 @@ class Gates:
                 return Waiting(pointer, session, record, own.stage)
         return None
 
+    def _remove(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
+        tr.clear(self._keys.gated(gate).key(place))
+        self._count(tr, gate, session, -1)
+
     def _go_on(self, tr: Transaction, moves: Transitions, one: Waiting, spare: list[bytes]) -> Steps[None]:
         """Take the slots of further gates for a pointer, and append it to the line; or let it wait at the next gate.
 
         Args:
-            one: the pointer. Its stage is the first gate of which it has no slot yet.
+            one: the pointer. Its stage is the first gate whose slot it lacks.
             spare: gates whose slots the transaction gives back. Where no other pointer waits, this one gets the slot,
                 and the gate's record need not change.
         """

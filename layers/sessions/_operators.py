@@ -490,7 +490,8 @@ class Operators(Generic[V]):
 
     @verb
     def clear(self, tr: Transaction | Database) -> Steps[None]:
-        """Remove all sessions with their items, dead letters and states. The queue's plain items stay.
+        """Remove all sessions with their items, dead letters and states, and the limits of gates. The queue's plain
+        items stay.
 
         *Conflicts:* with every transaction that reads a session. *Cost:* five writes.
         """

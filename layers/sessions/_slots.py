@@ -283,7 +283,7 @@ class Slots:
             if surplus is not None and (surplus <= 0 or entry.current):
                 continue
             if entry.stage >= 0:
-                self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
+                yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
             elif not (yield from self._line.withdraw(tr, moves, replace(record, pointer=entry.place))):
                 continue
             given_back.append(self.gates.held(record.gates, entry.stage))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import Notes, Steps, Transaction, notes_of, started
+from fdbqueue.lowlevel import Notes, Steps, Transaction, finished, notes_of, started
 
 from ._records import Pointer, Record, pointer_of, record_of
 from ._session import Head, Session
@@ -32,10 +32,13 @@ def read_turn(
 ) -> Steps[tuple[Turn | None, Head]]:
     """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
 
+    Args:
+        limit: how many items; 0: it does not look at them.
+
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
     leased, recorded = tr.get(line.layout.leased.key(packed)), tr.get(session.record_key)
-    looking = started(session.look(tr, limit=limit))
+    looking = started(session.look(tr, limit=limit) if limit else finished(Head()))
     value = yield leased
     record = record_of((yield recorded))
     head = yield from looking

@@ -168,7 +168,8 @@ class Turns(Generic[V]):
         session = self._line.session(held.name, held.generation)
         places = [pack(done.position) for done in one.done]
         packed = pack(one.pointer.position)
-        reading = started(read_turn(tr, self._line, packed, session, limit=len(places) + 1))
+        limit = 0 if held.slot else len(places) + 1  # a slot looks for its next item itself
+        reading = started(read_turn(tr, self._line, packed, session, limit=limit))
         seen = {place: done.stored for place, done in zip(places, one.done, strict=True)}
         found = yield from rows_at(tr, session, places, seen)
         turn, head = yield from reading

@@ -30,6 +30,8 @@ QUANTUM = 3
 """Of sessions: small, so that turns end often."""
 SESSIONS = tuple(f"session {number}" for number in range(12))
 SESSION_LEVELS = 2
+GATES = {f"tenant {number}": 3 for number in range(2)} | {f"user {number}": 2 for number in range(4)}
+"""Gates, and their limits unless a keeper changes them."""
 SESSION_ACKS = frozenset({"session ack", "session ack and next"})
 DEADLINE_S = 0.3
 """Of reports: short, so that many are missed."""
@@ -48,15 +50,23 @@ class Kind(StrEnum):
     blobs = "blobs"
     results = "results"
     sessions = "sessions"
+    gates = "sessions with gates"
     agents = "agents"
 
 
-OF_THEIR_OWN = (Kind.sessions, Kind.agents)
+WITH_SESSIONS = (Kind.sessions, Kind.gates)
+OF_THEIR_OWN = (*WITH_SESSIONS, Kind.agents)
 """Kinds that have processes and promises of their own."""
 ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 
 
 HAVE_LEVELS = (Kind.priority, Kind.weights)
+
+
+def gates_of(session: str) -> list[str]:
+    """Return the names of the gates of a session, the outermost first."""
+    number = int(session.rpartition(" ")[2])
+    return [f"tenant {number % 2}", f"user {number % 4}"]
 
 
 def answer(queued: dict[str, Any], new: dict[str, Any]) -> Any:

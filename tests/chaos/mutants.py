@@ -396,6 +396,24 @@ MUTANTS = (
         tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
+        "a gate's slot is given to another session, and given back too",
+        "layers/sessions/_gates.py",
+        (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
+        Kind.gates,
+    ),
+    Mutant(
+        "a lowered limit of a gate does not converge",
+        "layers/sessions/_gates.py",
+        (("max(0, held - wanted)", "0"),),
+        Kind.gates,
+    ),
+    Mutant(
+        "two sessions take the last slot of a gate",
+        "layers/sessions/_gates.py",
+        (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
+        Kind.gates,
+    ),
+    Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",
         "fdbqueue/agents/connection.py",
         (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),

@@ -12,10 +12,11 @@ from tests.chaos.agentpromises import AsAnswered
 from tests.chaos.blobpromises import WholeOrNotAtAll
 from tests.chaos.claims import read_claims
 from tests.chaos.composed import OneOwner, SerialDecision, ToldOnce, WithinCredit
+from tests.chaos.gatepromises import WithinGates
 from tests.chaos.history import Told
 from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
-from tests.chaos.kinds import Kind
+from tests.chaos.kinds import WITH_SESSIONS
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
 from tests.chaos.replay import Replay
 from tests.chaos.resultpromises import EndsAreTold
@@ -43,6 +44,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     WholeOrNotAtAll,
     EndsAreTold,
     SessionsLoseNothing,
+    WithinGates,
     AsAnswered,
 )
 
@@ -86,7 +88,7 @@ def judge(db: Any, layout: Layout, log: OperationLog, calls: list[Told], rules: 
     """
     claims = read_claims(calls)
     invariants = [invariant(claims, rules) for invariant in INVARIANTS if rules.kind in invariant.kinds]
-    replay = SessionReplay(layout) if rules.kind is Kind.sessions else Replay(layout)
+    replay = SessionReplay(layout) if rules.kind in WITH_SESSIONS else Replay(layout)
     verdict = Verdict()
     for record in log.records(db):
         step = replay.step(record)

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Backoff, immediately
 from fdbqueue.layers.oplog._oplog import calling
-from fdbqueue.layers.sessions import SessionLease, Sessions
+from fdbqueue.layers.sessions import Gate, SessionLease, Sessions
 from tests.chaos.hand import DURATION_S, Hand, Tools
 from tests.chaos.history import OK, History, content, value_of
-from tests.chaos.kinds import MAX_ATTEMPTS, QUANTUM, SESSION_LEVELS, SESSIONS
+from tests.chaos.kinds import GATES, MAX_ATTEMPTS, QUANTUM, SESSION_LEVELS, SESSIONS, Kind, gates_of
 
 REMEMBERED = 20
 """Leases that a hand remembers after it used them; it uses lost ones too."""
@@ -20,10 +20,14 @@ AHEAD = (3, 3, 30, 100)
 """A producer rests until fewer items wait: few, so that sessions end, or many, so that turns do."""
 
 
-def sessions_of(queue: Queue, backoff: Backoff, clock: Callable[[], float], *, consumer: str) -> Sessions[bytes]:
+def sessions_of(
+    queue: Queue, backoff: Backoff, clock: Callable[[], float], *, consumer: str, kind: Kind
+) -> Sessions[bytes]:
     """Return the round's sessions."""
+    gated = kind is Kind.gates
     return Sessions(
         queue,
+        gates=(lambda session: [Gate(gate, GATES[gate]) for gate in gates_of(session)]) if gated else None,
         levels=SESSION_LEVELS,
         quantum=QUANTUM,
         max_attempts=MAX_ATTEMPTS,
@@ -228,9 +232,25 @@ class SessionKeeper(SessionHand):
         self.call("look", {}, act)
 
 
-def drain_sessions(db: Any, queue: Queue, history: History, *, clock: Callable[[], float]) -> None:
+class GateKeeper(SessionKeeper):
+    """Also changes the limits of gates."""
+
+    VERBS: ClassVar[dict[str, int]] = {**SessionKeeper.VERBS, "limit": 6}
+
+    def limit(self) -> None:
+        gate, limit = self.dice.choice([*GATES]), self.dice.choice([None, 0, 1, 1, 2, 4])
+        self.call("gate limit", {}, lambda: self.sessions.set_limit(self.db, gate, limit))
+
+    def look(self) -> None:
+        super().look()
+        self.call("look", {}, lambda: {"count": len(list(self.sessions.gates(self.db)))})
+
+
+def drain_sessions(db: Any, queue: Queue, history: History, *, clock: Callable[[], float], kind: Kind) -> None:
     """Do all items that are there, as a worker whose clock says that all times have come."""
-    sessions = sessions_of(queue, immediately, clock, consumer="drain")
+    sessions = sessions_of(queue, immediately, clock, consumer="drain", kind=kind)
+    for gate in GATES:
+        sessions.set_limit(db, gate, None)
     for name in SESSIONS:
         sessions.resume(db, name)
     while True:
@@ -263,5 +283,6 @@ def check_of_sessions(db: Any, queue: Queue) -> list[str]:
     """Return the problems that the check of drained sessions finds."""
     sessions: Sessions[bytes] = Sessions(queue)
     stats = sessions.stats(db)
-    left = [f"after the drain the totals are {stats}"] if stats.available or stats.ready else []
+    left = [f"after the drain the totals are {stats}"] if stats.available or stats.ready or stats.gated else []
+    left += [f"after the drain there is {gate}" for gate in sessions.gates(db)]
     return [*sessions.check(db).problems, *left]

@@ -12,7 +12,7 @@ from tests.chaos.claims import Claims, is_unknown
 from tests.chaos.history import OK, Told, value_of
 from tests.chaos.history import content as content_of
 from tests.chaos.invariant import Invariant
-from tests.chaos.kinds import QUANTUM, SESSION_ACKS, Kind
+from tests.chaos.kinds import QUANTUM, SESSION_ACKS, WITH_SESSIONS, Kind
 from tests.chaos.motions import now_us
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
@@ -30,7 +30,7 @@ def position_of(packed: bytes) -> Position:
 class OfSessions(Invariant):
     """A promise of sessions."""
 
-    kinds = (Kind.sessions,)
+    kinds: tuple[Kind, ...] = (Kind.sessions,)
 
     def see(self, step: Step, replay: Replay) -> None:
         if not isinstance(step, SessionStep) or not isinstance(replay, SessionReplay):
@@ -220,6 +220,7 @@ def _is_done(record: Record, stood: Standing | None, stands: Standing | None) ->
 
 class SessionsLoseNothing(OfSessions):
     name, says = "sessions", "every item of a session came once, where it was put, and left once"
+    kinds = WITH_SESSIONS
 
     def __init__(self, claims: Claims, rules: Rules) -> None:
         super().__init__(claims, rules)

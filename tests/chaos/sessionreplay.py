@@ -11,6 +11,7 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.items import Notes, notes_of
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
+from fdbqueue.layers.sessions._gate import GateRecord, unpack_gate_record
 from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_record
 from fdbqueue.layers.sessions._records import Record as SessionRecord
 from fdbqueue.layers.staged._requests import Wish
@@ -65,11 +66,17 @@ class SessionReplay(Replay):
         """The record of each session, by its packed name."""
         self.leased: dict[bytes, set[Position]] = {}
         """The leased pointers of each session."""
+        self.gates: dict[bytes, GateRecord] = {}
+        """The record of each gate, by its packed name."""
+        self.gated: dict[bytes, dict[bytes, Pointer]] = {}
+        """The pointers that wait at each gate, by their keys."""
         self._touched_items: dict[ItemKey, Standing | None] = {}
         self._touched_pointers: dict[Position, Pointed | None] = {}
         self._version = 0
         self._line_prefix = self.line.prefix[len(layout.prefix) :]
         self._line_request_prefix = self._line_prefix + fdb_tuple.pack(("request",))
+        gates = layout.space["gate"]
+        self._gate_prefix, self._gated_prefix = (gates[name].key()[len(layout.prefix) :] for name in ("limit", "line"))
         self._record_prefix = layout.space["session"].key()[len(layout.prefix) :]
 
     def step(self, record: Record) -> SessionStep:
@@ -103,6 +110,12 @@ class SessionReplay(Replay):
         if change.key.startswith(self._record_prefix):
             self.records[change.key[len(self._record_prefix) :]] = unpack_record(change.notes)
             return
+        if change.key.startswith(self._gate_prefix):
+            self.gates[change.key[len(self._gate_prefix) :]] = unpack_gate_record(change.notes)
+            return
+        if change.key.startswith(self._gated_prefix):
+            self.gated.setdefault(self._gate_of(change.key), {})[change.key] = pointer_of(change.notes)
+            return
         found = session_place_of(change.key)
         if found is None:
             return
@@ -127,6 +140,12 @@ class SessionReplay(Replay):
         if key.startswith(self._record_prefix):
             del self.records[key[len(self._record_prefix) :]]
             return
+        if key.startswith(self._gate_prefix):
+            del self.gates[key[len(self._gate_prefix) :]]
+            return
+        if key.startswith(self._gated_prefix):
+            del self.gated[self._gate_of(key)][key]
+            return
         found = session_place_of(key)
         if found is None:
             return
@@ -140,6 +159,10 @@ class SessionReplay(Replay):
             del self.arrived[item]
         if not places:
             del self.of_sessions[item]
+
+    def _gate_of(self, key: bytes) -> bytes:
+        gate: bytes = fdb_tuple.pack(fdb_tuple.unpack(key[len(self._gated_prefix) :])[:1])
+        return gate
 
     def _set_pointer(self, change: Change) -> None:
         if change.key.startswith(self._line_request_prefix):

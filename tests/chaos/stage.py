@@ -24,7 +24,7 @@ from tests.chaos.agenthands import drain_agents
 from tests.chaos.blobhands import drain_blobs, sweep_all
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, WITH_SESSIONS, Kind, credit_of, log_of, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
@@ -132,7 +132,7 @@ class Round:
 
     def _check(self) -> list[str]:
         queue = queue_of(self.space, self.kind)
-        if self.kind is Kind.sessions:
+        if self.kind in WITH_SESSIONS:
             return check_of_sessions(self.db, queue)
         problems = [*StagedQueue(queue).check(self.db).problems]
         if credit_of(self.kind):
@@ -213,9 +213,9 @@ class Round:
         def ahead() -> float:
             return time.time() + FAR_AHEAD_S
 
-        if self.kind is Kind.sessions:
+        if self.kind in WITH_SESSIONS:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
-            drain_sessions(logged, queue, history, clock=ahead)
+            drain_sessions(logged, queue, history, clock=ahead, kind=self.kind)
             return
         if self.kind is Kind.agents:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)

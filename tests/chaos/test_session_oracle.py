@@ -10,10 +10,12 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Sessions
+from fdbqueue.layers import Gate, Sessions
 from fdbqueue.layers.oplog._oplog import calling
+from fdbqueue.layers.sessions._gate import GateRecord, pack_gate_record
+from tests.chaos.gatepromises import PACKED
 from tests.chaos.history import OK, History, read_histories, value_of
-from tests.chaos.kinds import QUANTUM, Kind, log_of, queue_of
+from tests.chaos.kinds import GATES, QUANTUM, Kind, gates_of, log_of, queue_of
 from tests.chaos.oracle import judge
 from tests.chaos.rules import Rules
 from tests.chaos.sessionhands import asked_of, told_of
@@ -25,7 +27,7 @@ class Worker:
     """A process with sessions, whose calls are logged, and in its history."""
 
     def __init__(self, db: Any, space: Subspace, folder: Path, by: str, **terms: Any) -> None:
-        self.queue: Queue[bytes] = queue_of(space, Kind.sessions)
+        self.queue: Queue[bytes] = queue_of(space, Kind.sessions)  # the same one in a round with gates
         self.sessions: Sessions[bytes] = Sessions(self.queue, consumer=by, **{"quantum": QUANTUM, **terms})
         self.db = log_of(space, Kind.sessions).of(db, by=by)
         self.history = History(folder, by)
@@ -55,9 +57,9 @@ class Worker:
         return following
 
 
-def broken(db: Any, space: Subspace, folder: Path) -> dict[str, list[str]]:
-    log, layout = log_of(space, Kind.sessions), queue_of(space, Kind.sessions).layout
-    verdict = judge(db, layout, log, read_histories(folder)[0], Rules(Kind.sessions, max_attempts=6))
+def broken(db: Any, space: Subspace, folder: Path, kind: Kind = Kind.sessions) -> dict[str, list[str]]:
+    log, layout = log_of(space, kind), queue_of(space, kind).layout
+    verdict = judge(db, layout, log, read_histories(folder)[0], Rules(kind, max_attempts=6))
     return {name: found for name, found in verdict.violations.items() if found}
 
 
@@ -110,3 +112,43 @@ def test_a_pointer_that_is_gone_too_early_breaks_i6(db: Any, space: Subspace, tm
     tr.clear_range(layout.begin, layout.end)
     tr.commit().wait()
     assert "has items and no pointer" in str(broken(db, space, tmp_path)["I6"])
+
+
+def gates(session: str) -> list[Gate]:
+    return [Gate(gate, GATES[gate]) for gate in gates_of(session)]
+
+
+def test_work_within_gates_breaks_nothing(db: Any, space: Subspace, tmp_path: Path) -> None:
+    worker = Worker(db, space, tmp_path, "ann", gates=gates)
+    for number in (0, 4, 8, 2, 6, 10, 0, 4):
+        worker.enqueue(f"session {number}")
+    worker.sessions.set_limit(worker.db, "tenant 0", 2)
+    left = 8
+    while left:
+        lease = worker.lease()
+        while lease is not None:
+            lease = worker.next(lease)
+            left -= 1
+    assert broken(db, space, tmp_path, Kind.gates) == {}
+
+
+def test_an_item_that_begins_beyond_the_limit_of_its_gate_is_noticed(db: Any, space: Subspace, tmp_path: Path) -> None:
+    worker, other = Worker(db, space, tmp_path, "ann", gates=gates), Worker(db, space, tmp_path, "bob")
+    for number in (0, 4):
+        worker.enqueue(f"session {number}")
+    other.enqueue("session 8")  # it takes no slot
+    leases = [worker.lease() for _ in range(3)]
+    for lease in leases:
+        assert worker.next(lease) is None
+    assert "as number 3 at 'user 0' of limit 2" in str(broken(db, space, tmp_path, Kind.gates)["gates"])
+
+
+def test_a_session_that_waits_beside_a_free_slot_is_noticed(db: Any, space: Subspace, tmp_path: Path) -> None:
+    worker = Worker(db, space, tmp_path, "ann", gates=gates)
+    for number in (0, 4, 8):
+        worker.enqueue(f"session {number}")
+    key = worker.sessions.line.keys.gate(PACKED["user 0"])
+    tr = worker.db.create_transaction()
+    tr.set(key, pack_gate_record(GateRecord(limit=3, held=2, default=2)))
+    tr.commit().wait()
+    assert "which has a free slot" in str(broken(db, space, tmp_path, Kind.gates)["gates"])

@@ -27,10 +27,10 @@ from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
 from tests.chaos.history import History
 from tests.chaos.keepers import Keeper
-from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, head_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, WITH_SESSIONS, Kind, credit_of, head_of, log_of, queue_of
 from tests.chaos.producers import Loader, Producer
 from tests.chaos.resulthands import Requester, Worker
-from tests.chaos.sessionhands import SessionKeeper, SessionProducer, SessionWorker, sessions_of
+from tests.chaos.sessionhands import GateKeeper, SessionKeeper, SessionProducer, SessionWorker, sessions_of
 from tests.helpers.staging import hurry
 
 THREADS = 2
@@ -77,6 +77,7 @@ RESULT_ROLES: dict[str, type[Hand]] = {
 AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
 ROLES_OF = {
     Kind.sessions: SESSION_ROLES,
+    Kind.gates: SESSION_ROLES | {"keeper": GateKeeper},
     Kind.agents: AGENT_ROLES,
     Kind.blobs: BLOB_ROLES,
     Kind.results: RESULT_ROLES,
@@ -141,7 +142,9 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
         # The round has registered them.
         subscriptions=[Subscription(leases, name, function=None, owner=b"", ownership_us=0) for name in names],
         smart=SmartQueue(leases) if part.kind is Kind.smart else None,
-        sessions=sessions_of(queue, backoff, clock, consumer=part.by) if part.kind is Kind.sessions else None,
+        sessions=sessions_of(queue, backoff, clock, consumer=part.by, kind=part.kind)
+        if part.kind in WITH_SESSIONS
+        else None,
         history=history,
         clock=clock,
     )

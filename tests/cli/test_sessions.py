@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from fdbqueue.layers.sessions import Sessions
+from fdbqueue.layers.sessions import Gate, Sessions
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.sessions import lease_of
@@ -150,3 +150,18 @@ def test_a_terminal_shows_a_table_of_sessions(url: str, name: str, db: Any, sess
     assert code == 0
     assert '["shop",7]' in shown
     assert "ready" in shown
+
+
+def test_a_session_that_waits_at_a_gate_is_shown_with_it(
+    run: Run, db: Any, name: str, url: str, sessions: Sessions
+) -> None:
+    own = Sessions(sessions.queue, gates=lambda _: (Gate(("tenant", 1), 1),))
+    for session in ("ann", "bob"):
+        own.enqueue(db, 1, session=session)
+    shown = lines(run("sessions", name, "--status", "gated").stdout)
+    assert [(one["session"], one["gate"]) for one in shown] == [("bob", ["tenant", 1])]
+    _, told = on_terminal("sessions", name, url=url, COLUMNS="200")
+    assert "waits at the gate ('tenant', 1)" in told
+    leased = run("lease", name, "--sessions")
+    assert run("ack", name, stdin=leased.stdout).exit_code == 0
+    assert lines(run("lease", name, "--sessions").stdout)[0]["session"] == "bob"

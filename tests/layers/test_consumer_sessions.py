@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 from typing import Any
 
@@ -190,14 +191,35 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
 def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
     first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
-    hold = TurnHold(lease, done=[first, second])
+    hold = TurnHold(lease)
+    hold.add(first)
+    hold.add(second)
     assert hold.note_acked(second) == 2, "a handler has acked both itself"
-    hold.done.append(third)
+    hold.add(third)
     assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
     assert hold.done == [third]
-    behind = hold.behind()
-    assert behind is not None
-    assert behind.positions == (second.position, third.position)
+    assert hold.before.positions == (second.position, third.position)
+
+
+def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() -> None:
+    lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
+    costs = []
+    for pending in (1, 100):
+        hold, calls = TurnHold(lease), 0
+        for n in range(pending):
+            hold.add(Done(Position(n, b"", rank=1), UNCHANGED))
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        hold.add(Done(Position(pending, b"", rank=1), UNCHANGED))
+        assert len(hold.before.positions) == pending + 1
+        assert hold.note_acked(hold.done[0]) == 1
+        sys.setprofile(None)
+        costs.append(calls)
+    assert costs[1] < costs[0] + 5
 
 
 def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(

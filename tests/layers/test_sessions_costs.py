@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Consumer, SessionLease, Sessions
+from fdbqueue.layers import Consumer, Gate, SessionLease, Sessions
 from tests.benchmarks.contended import CountingDatabase
 from tests.helpers.sessions import fill, lease_of
 from tests.helpers.standin import StandIn
@@ -126,7 +126,7 @@ def test_workers_hardly_conflict(db: Any, space: Subspace) -> None:
     for thread in threads:
         thread.join()
     assert owns[0].stats(db).dequeued == 600
-    assert counting.counted.conflicts < 0.05 * 600
+    assert counting.counted.conflicts < 0.05 * 600, counting.counted
 
 
 @pytest.mark.engines("memory")
@@ -142,3 +142,62 @@ def test_a_consumer_makes_few_transactions_per_item(db: Any, space: Subspace) ->
     report = Consumer(sessions, handle, concurrency=8).drain(counted)
     assert report.acked == 1_000
     assert counted.did["commits"] < 500
+
+
+@pytest.mark.engines("memory")
+def test_the_cost_of_a_slot_that_goes_on_does_not_grow_with_the_sessions_that_wait(db: Any, space: Subspace) -> None:
+    costs = []
+    for size in (5, 200):
+        sessions = Sessions(Queue(space[size], codec="str"), gates=lambda _: (Gate("tenant", 3), Gate("user", 2)))
+        sessions.enqueue_many(db, map(str, range(size)), session=lambda value: value)
+        lease = lease_of(sessions, db)
+        counted = Counted(db)
+        sessions.ack(counted, lease)
+        costs.append(dict(counted.did))
+        records = sessions.layout.space["gate"]["limit"].key()
+        assert not any(key.startswith(records) for key in counted.written), "a slot that goes on changes no record"
+        costs.append(cost(db, lambda db, own=sessions: own.enqueue(db, "x", session="4")))
+        assert costs[-1] == {"reads": 3, "writes": 4, "commits": 1}
+    assert costs[:2] == costs[2:]
+    assert costs[0]["reads"] <= 22
+    assert costs[0]["writes"] <= 22
+
+
+def test_workers_of_sessions_with_gates_seldom_conflict(db: Any, space: Subspace) -> None:
+    counting = CountingDatabase(db)
+    gates = [(Gate(("tenant", tenant), 4),) for tenant in range(10)]
+    owns = [
+        Sessions(Queue(space, codec="str"), quantum=5, gates=lambda session: gates[session[0] % 10]) for _ in range(4)
+    ]
+    numbers = iter(range(600))
+    owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: (next(numbers) % 60,))
+
+    def work(own: Sessions) -> None:
+        lease = own.lease(counting, duration=600)
+        while lease is not None:
+            lease = own.ack_and_next(counting, lease) or own.lease(counting, duration=600)
+
+    threads = [threading.Thread(target=work, args=(owns[n % 4],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert owns[0].stats(db).dequeued == 600
+    assert counting.counted.conflicts < 0.05 * 600, counting.counted
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("terms", [{"concurrency": 2}, {"gates": lambda _: (Gate("all", 2),)}])
+def test_a_consumer_makes_at_most_two_transactions_per_item_of_a_session_with_slots(
+    db: Any, space: Subspace, terms: dict[str, Any]
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"), **terms)
+    sessions.enqueue_many(db, ["x"] * 60, session="ann")
+    counted = Counted(db)
+
+    async def handle(lease: SessionLease) -> None:
+        """Do nothing."""
+
+    assert Consumer(sessions, handle, concurrency=2).drain(counted).acked == 60
+    assert counted.did["commits"] <= 2 * 60 + 5
+    assert counted.did["reads"] <= 20 * 60

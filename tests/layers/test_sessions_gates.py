@@ -323,6 +323,37 @@ def test_a_gate_that_is_closed_lets_nothing_begin_until_it_is_opened(db: Any, se
     assert (info.limit, info.kept) == (3, False)
 
 
+def test_a_gate_whose_default_limit_is_0_opens_when_it_is_set(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, gates=lambda _: (Gate("all", 0),), clock=clock)
+    sessions.enqueue(db, "x", session="ann")
+    sessions.enqueue(db, "x", session="bob")
+    assert sessions.lease(db) is None
+    assert taken(sessions, db) == {"all": (0, 2)}
+    sessions.set_limit(db, "all", 1)
+    assert len(lease_all(sessions, db)) == 1
+    assert taken(sessions, db) == {"all": (1, 1)}
+
+
+def test_a_gate_at_which_no_session_waits_any_more_leaves_no_key(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, gates=lambda _: (Gate("all", 0),), clock=clock)
+    sessions.enqueue(db, "x", session="ann")
+    sessions.pause(db, "ann")
+    assert taken(sessions, db) == {}
+    assert not [*db.get_range_startswith(sessions.layout.space["gate"].key())]
+
+
+def test_a_new_default_limit_takes_effect_when_the_gate_is_idle(db: Any, queue: Queue, clock: Clock) -> None:
+    for limit in (1, 2):
+        sessions = Sessions(queue, gates=lambda _, limit=limit: (Gate("all", limit),), clock=clock)  # type: ignore[misc]
+        sessions.enqueue_many(db, ["1", "2", "3"], session=lambda value: value)
+        leases = lease_all(sessions, db)
+        assert len(leases) == limit
+        for lease in leases:
+            sessions.ack(db, lease)
+        do_all(sessions, db)
+        assert taken(sessions, db) == {}
+
+
 def test_a_set_limit_stays_while_the_gate_is_idle(db: Any, sessions: Sessions) -> None:
     sessions.set_limit(db, ANN, 1)
     for _ in range(2):

@@ -15,8 +15,10 @@ from tests.chaos.mutations import ROOT, mutated
 
 LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
 TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
+GATES = "layers/sessions/_gates.py"
 SLOTS, TURN = "layers/sessions/_slots.py", "layers/sessions/_turn.py"
 TESTS = (
+    *("bounded", "gates_interleavings", "gates"),
     *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
     *("failures", ""),
 )
@@ -76,7 +78,7 @@ MUTANTS = (
     Mutant(
         "a worker leaves its session though no other waits",
         WORKING,
-        (("not (yield from self._line.others_wait(tr, now_us))", "False"),),
+        (("over = yield from self._line.others_wait(tr, now_us, turn.record)", "over = True"),),
     ),
     Mutant(
         "the pointer of a paused session stays in the line",
@@ -168,6 +170,91 @@ MUTANTS = (
         "a raised limit does not see an item that comes",
         SLOTS,
         (("            session.add_conflicts_with_arrivals(tr)\n        else:", "            pass\n        else:"),),
+    ),
+    Mutant(
+        "a gate's slot is not counted",
+        GATES,
+        (("held=record.held + free,", "held=record.held,"),),
+    ),
+    Mutant(
+        "a gate's slot is given to another session, and given back too",
+        GATES,
+        (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
+    ),
+    Mutant(
+        "a lowered limit of a gate does not converge",
+        GATES,
+        (("max(0, held - wanted)", "0"),),
+    ),
+    Mutant(
+        "two sessions take the last slot of a gate",
+        GATES,
+        (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
+    ),
+    Mutant(
+        "a slot is given back beside a session that begins to wait",
+        GATES,
+        (
+            (
+                "while found := (yield from self._first(tr, gate))",
+                "while found := (yield from self._first(tr.snapshot, gate))",
+            ),
+        ),
+    ),
+    Mutant(
+        "a session that goes on does not see a lowered limit",
+        GATES,
+        (("surplus = [tr.get(", "surplus = [tr.snapshot.get("),),
+    ),
+    Mutant(
+        "a session keeps its slots though others wait at its gate",
+        SLOTS,
+        (('ends=to == "tail"', "ends=False"),),
+    ),
+    Mutant(
+        "an item that waits for its next attempt keeps the slots of its gates",
+        SLOTS,
+        (
+            (
+                "            if record.gates:\n                self.note(",
+                "            if False:\n                self.note(",
+            ),
+        ),
+    ),
+    Mutant(
+        "a session that is ready is taken though the limit of its gate was lowered",
+        SLOTS,
+        (("own.stage == RESTING or (yield from self.gates.is_over(tr, record.gates))", "own.stage == RESTING"),),
+    ),
+    Mutant(
+        "a session that waits at a gate leaves its pointer behind",
+        SLOTS,
+        (("yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
+    ),
+    Mutant(
+        "a turn does not end for sessions that wait at its gate",
+        LINE,
+        (
+            (
+                "return record is not None and (yield from self.slots.gates",
+                "return False and (yield from self.slots.gates",
+            ),
+        ),
+    ),
+    Mutant(
+        "timers are not read again after a layer has moved items",
+        "layers/leases/_timers.py",
+        (("if others_moved else futures", "if False else futures"),),
+    ),
+    Mutant(
+        "an item is lent unseen behind 500 outdated ones",
+        SESSION,
+        (("                head.rows, more = [], True\n", "                more = True\n"),),
+    ),
+    Mutant(
+        "timers that can't be fired keep their session ready",
+        SESSION,
+        (("head.wake_at_us = now_us + UNSETTLED_US", "pass"),),
     ),
 )
 
