@@ -29,6 +29,7 @@ from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
+from fdbqueue.engine.closing import end_wait, wake_at_close
 from fdbqueue.engine.errors import (
     COMMIT_UNKNOWN_RESULT,
     NOT_COMMITTED,
@@ -233,6 +234,7 @@ __all__ = [
     "encode_result",
     "end_member",
     "end_outcome",
+    "end_wait",
     "envelope",
     "envelope_without_notes",
     "fdb_tuple",
@@ -303,6 +305,7 @@ __all__ = [
     "verb",
     "visible_at",
     "wait_in_thread",
+    "wake_at_close",
     "wants_arrivals",
     "why_lost",
     "with_blob",

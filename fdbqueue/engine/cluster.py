@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.engine.closing import wake_all
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError, adopt_binding
 from fdbqueue.errors import ClusterError
 
@@ -61,12 +62,13 @@ class ClusterDatabase:
     def close(self) -> None:
         """Close this database object: every later use raises ClusterError. The binding itself stays loaded.
 
-        It can't end watches of the binding: a call that waits for a change goes on until the key is written. End such
-        calls first.
+        A call of this library that waits for a change, as a dequeue does, raises ClusterError too. Watches of your own
+        go on: the binding can't end them.
         """
         self._raw = None
         self._pid = 0
         self._closed = True
+        wake_all()
 
     def __enter__(self) -> ClusterDatabase:
         return self

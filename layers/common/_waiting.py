@@ -13,7 +13,17 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from fdbqueue.lowlevel import TOO_MANY_WATCHES, FDBError, Future, Steps, pause, run, wait_in_thread
+from fdbqueue.lowlevel import (
+    TOO_MANY_WATCHES,
+    FDBError,
+    Future,
+    Steps,
+    end_wait,
+    pause,
+    run,
+    wait_in_thread,
+    wake_at_close,
+)
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -164,9 +174,14 @@ def alarmed(alarms: Sequence[Future[Any]], seconds: float | None) -> Steps[None]
     """Wait as `first_of` does for futures that may be watches. If one was refused, also pause for a moment.
 
     A watch too many is ready at once, with error 1032. Without the pause, the caller would look again at once, in a
-    busy loop.
+    busy loop. The wait also ends when a database is closed: the caller looks again.
     """
-    yield from first_of(alarms, seconds)
+    closing = Promise()
+    patience = wake_at_close(closing.keep, seconds)
+    try:
+        yield from first_of([*alarms, closing], patience)
+    finally:
+        end_wait(closing.keep)
     if any(map(_is_refused, alarms)):
         yield from pause(UNWATCHED_SECONDS if seconds is None else min(seconds, UNWATCHED_SECONDS))
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
@@ -18,6 +19,7 @@ from fdbqueue.lowlevel import (
     FDBError,
     Steps,
     Transaction,
+    group_record,
 )
 
 from ..leases._lease import Lease
@@ -96,6 +98,17 @@ def all_acked(db: Database, leases: Leases, batch: list[Hold]) -> Steps[list[Hol
         return leases.ack_many.steps(tr, held, results=[results[id(lease)] for lease in held])
 
     return all_not_lost(db, leases, ack, batch)
+
+
+def is_out(db: Database, leases: Leases, lease: Lease) -> Steps[bool]:
+    """Return whether the group of a leased item was cancelled, perhaps after it was leased.
+
+    Args:
+        leases: the leases of the queue that has the group.
+    """
+    look = partial(group_record, layout=leases.layout, name=lease.group)
+    record = yield from leases.queue.read(db, look)
+    return record is not None and record.state == "cancelled"
 
 
 def _in_one_transaction(

@@ -22,7 +22,7 @@ from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
 from ..subscriptions._subscription import Subscription
 from ._background import Background
-from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost
+from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._terms import ConsumerReport, Terms
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
@@ -285,6 +285,10 @@ class Run:
         if hold.missing:  # and another consumer has the item
             self._report.lost += 1
             self._let_go(hold)
+            return
+        if hold.lease.group != "" and await run_async(is_out(self._db, self._leases, hold.lease)):
+            # The next lease removes it.
+            await self._settle(hold, self._verbs.snooze.aio(self._db, hold.lease, delay=0.0), "returned")
             return
         hold.begun = True
         returned, result = await self._attempt(hold, hold.lease)

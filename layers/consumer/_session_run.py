@@ -20,7 +20,7 @@ from ..sessions._lease import Behind, SessionLease
 from ..sessions._line import Where
 from ..sessions._sessions import Sessions
 from ..sessions._turns import Done, NewState, Settled, Settlement
-from ._holds import BATCH_ITEMS, Hold
+from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, Terms
 
@@ -121,6 +121,10 @@ class SessionRun(Run):
         stored = b""  # the first item is that of the lease
         fresh = True  # whether `state` is the newest, though it may not be written yet
         while True:
+            if lease.group != "" and await run_async(is_out(self._db, self._leases, lease)):
+                # The next lease of this session removes the item.
+                self._leave(hold, "place")
+                return None
             hold.current = pack(lease.position)
             hold.ends_at, hold.settling = math.inf, False
             returned, result = await self._attempt(hold, lease)

@@ -32,7 +32,8 @@ Guarantees
     for a time that it can extend. If it dies, the time ends, and so does the group, once its members have ended.
 
     A cancel is one small transaction. From then on no member is taken, and none is added. Members at work run to their
-    end; the waiting ones are removed, however many there are.
+    end; the waiting ones are removed, however many there are. A `Consumer` asks before it begins a member that it has
+    read ahead. A consumer of sessions acks behind its work: a cancel may remove a member whose handler has just begun.
 
 Limits
     A member ends when it is acked or dequeued, when it expires or is removed, and when it becomes a dead letter. A dead

@@ -86,6 +86,8 @@ class Lease(Shown, Generic[V]):
     """When the item's life ends, unless it is leased at that time; None: never."""
     wants_result: bool = False
     """Whether the item has a completion, for which an ack stores a result (`fdbqueue.layers.results`)."""
+    group: str = ""
+    """The group that the item is a member of (`fdbqueue.layers.groups`); "": none."""
 
     @property
     def handle(self) -> LeaseHandle:
@@ -109,4 +111,5 @@ def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
         notes.error,
         seconds_or_none(notes.ttl_at_us),
         bool(notes.keep_s),
+        notes.group,
     )

@@ -266,6 +266,7 @@ class Session:
                     break
                 packed = self.layout.available.packed(row.key)
                 tr.add_read_conflict_key(self.mark(packed))
+                tr.add_read_conflict_key(row.key)  # another slot, or a sweep, may remove it too
                 moves.leave_available(packed, notes)
                 if over:
                     moves.vanish(packed, row.value, "expired")

@@ -116,7 +116,8 @@ class Sessions(Named, Operators[V]):
         if hasattr(queue.codec, "is_over"):
             raise TypeError(
                 f"{queue!r} has messages, and sessions make no smart checks and do not ask types whether a message has"
-                " expired. Give another Queue, as in Sessions(Queue('orders', codec='json'))."
+                " expired. Give another Queue, as in Sessions(Queue('orders', codec='json')), or use a SmartQueue whose"
+                " types have keys that name the session."
             )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")

@@ -122,6 +122,7 @@ class Working(Generic[V]):
             generation=session.generation,
             behind=behind,
             wants_result=bool(notes.keep_s),
+            group=notes.group,
         )
 
     def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:

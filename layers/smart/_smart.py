@@ -86,6 +86,13 @@ class SmartQueue(Named, QueueWithLeases[Any]):
     ) -> None:
         if isinstance(queue, SmartQueue):
             raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
+        if (sessions := getattr(queue, "sessions", None)) is not None:
+            raise TypeError(
+                f"SmartQueue takes a Queue or its Leases, not {queue!r}: a check could change an item that a worker has"
+                " begun, and its ack would remove it undone. Make the SmartQueue of the queue, and let the keys of its"
+                " types name the session: MessageType('bid', Bid, key=lambda bid: (bid.customer, bid.lot),"
+                f" sees=OWN_KEY). {sessions.taken_by}"
+            )
         self.leases = leases_of(queue, "SmartQueue")
         self.queue = self.leases.queue
         if not isinstance(self.queue.codec, Messages):

@@ -111,7 +111,7 @@ QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Groups", "Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
 WORKS = {
-    "Blobs": {*QUEUES, *ANY_HEAD, "StagedQueue", "Subscriptions"} - {"Groups", "Results"},
+    "Blobs": {*QUEUES, *ANY_HEAD, "Sessions", "StagedQueue", "Subscriptions"} - {"Groups", "Results"},
     "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
-from fdbqueue.layers import Sessions
+from fdbqueue import CompletionError, Queue
+from fdbqueue.layers import Groups, Sessions
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.sessions import assert_sound, do_all, fill, lease_all, lease_of, numbers, values
@@ -173,4 +173,33 @@ def test_an_item_whose_life_ends_is_either_leased_or_removed(
     one, other = (early, late) if leases_first else (late, early)
     assert not conflicts(one)
     assert conflicts(other)
+    assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("sweeps_first", [True, False])
+def test_of_a_sweep_and_a_lease_that_remove_the_same_member_one_runs_again(
+    db: Any, sessions: Sessions, sweeps_first: bool
+) -> None:
+    groups = Groups(sessions)
+    group = groups.open(db, "book")
+    group.enqueue_many(db, ["1", "2", "3"], session="ann")
+    group.close(db)
+    fill(sessions, db, "ann:other", "ann:another")
+    at_work = lease_of(sessions, db)
+    cancelling = db.create_transaction()
+    group.cancel(cancelling)  # nothing is swept yet
+    cancelling.commit().wait()
+    leasing = db.create_transaction()
+    assert lease_of(sessions, leasing).value == "other"
+    if sweeps_first:
+        group.cancel(db)
+        assert conflicts(leasing)
+    else:
+        leasing.commit().wait()
+        group.cancel(db)
+    sessions.ack(db, at_work)
+    with pytest.raises(CompletionError, match="cancelled"):
+        group.wait(timeout=10)
+    stats = group.stats(db)
+    assert (stats.done, stats.cancelled, stats.available) == (1, 2, 0)
     assert_sound(sessions, db)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from fdbqueue import CodecError, ItemTooLarge, Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Lease, Leases, PriorityQueue, SessionHandle, Sessions
+from fdbqueue.layers import (
+    Groups,
+    Lease,
+    Leases,
+    Messages,
+    MessageType,
+    PriorityQueue,
+    Results,
+    SessionHandle,
+    Sessions,
+    SmartQueue,
+)
 from tests.helpers.processes import Processes
 from tests.helpers.sessions import do_all, fill, lease_of
 
@@ -139,3 +151,18 @@ def acks(url: str, key: bytes, handle: str) -> None:
 
     with fdbqueue.open(url) as db:
         Sessions(Queue(Subspace((), key), codec="str")).ack(db, SessionHandle.parse(handle))
+
+
+@dataclass
+class Bid:
+    """A message."""
+
+    lot: int
+
+
+def test_smart_checks_within_a_session_are_refused_with_the_remedy(queue: Queue) -> None:
+    for given in (Sessions(queue), Results(Sessions(queue)), Groups(Sessions(queue))):
+        with pytest.raises(TypeError, match=r"let the keys of its types name the session.*taken by their own verbs"):
+            SmartQueue(given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="types have keys that name the session"):
+        Sessions(Queue("orders", codec=Messages(MessageType("bid", Bid))))

@@ -113,6 +113,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Groups.is_empty": lambda s: Call(s.groups.is_empty),
     "Groups.peek": lambda s: Call(s.groups.peek),
     "Groups.enqueue": lambda s: Call(s.groups.enqueue, "new", group=s.group),
+    "Groups.list": lambda s: Call(s.groups.list),
     "Groups.open": lambda s: Call(s.groups.open, "other", then=FollowUp(s.leases, "new")),
     "Leases.ack": lambda s: Call(s.leases.ack, s.lease),
     "Leases.ack_many": lambda s: Call(s.leases.ack_many, [s.lease]),
@@ -284,7 +285,7 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
 """Steps of a transaction, for layers."""
 
 
-READS_OF_LAYERS = {"Queue.item", "Queue.look_at", "Sessions.entered_at"}
+READS_OF_LAYERS = {"Queue.item", "Queue.look_at", "Sessions.entered_at", "Sessions.stored_at"}
 """They open or find what a layer has read or written, and read the chunks of large items at most."""
 
 

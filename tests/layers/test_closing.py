@@ -1,0 +1,113 @@
+"""Calls that wait without a limit end with an error when their database is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import ClusterError, Queue, StorageError
+from fdbqueue.engine import Subspace, closing
+from fdbqueue.engine.steps import run
+from fdbqueue.layers import Consumer, Groups, Leases, Results, Sessions, StagedQueue, Subscriptions
+from fdbqueue.layers.common._waiting import Promise, alarmed
+from tests.helpers.staging import wait_until
+
+CLOSED = (StorageError, ClusterError)
+
+
+@pytest.fixture
+def own(url: str) -> Any:
+    """A database that the test may close. (That in memory is another one than `db`.)"""
+    return fdbqueue.open(url)
+
+
+WAITS: dict[str, Callable[[Any, Queue], Any]] = {
+    "a completion": lambda db, queue: Results(Leases(queue)).enqueue(db, b"").wait,
+    "a completion in a session": lambda db, queue: Results(Sessions(queue)).enqueue(db, b"", session="ann").wait,
+    "a group": lambda db, queue: Groups(Leases(queue)).open(db, "book").wait,
+    "a session": lambda db, queue: partial(Sessions(queue).lease, db, timeout=None),
+    "a dequeue": lambda db, queue: partial(StagedQueue(queue).dequeue, db, timeout=None),
+    "a lease": lambda db, queue: partial(StagedQueue(queue).lease, db, timeout=None),
+    "a subscription": lambda db, queue: partial(
+        Subscriptions(Leases(queue)).subscribe(db, "all").lease, db, timeout=None
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_thread_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -> None:
+    wait = WAITS[kind](own, Queue(space))
+    raised: SimpleQueue[BaseException] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            wait()
+        except CLOSED as error:
+            raised.put(error)
+
+    waiting = len(closing._waiting)
+    threading.Thread(target=work, daemon=True).start()
+    wait_until(lambda: len(closing._waiting) > waiting)
+    own.close()
+    assert "was closed" in str(raised.get(timeout=20))
+
+
+@pytest.mark.parametrize("kind", ["a completion", "a dequeue"])
+def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -> None:
+    wait: Any = WAITS[kind](own, Queue(space))
+
+    async def main() -> None:
+        waiting = len(closing._waiting)
+        verb: Any = wait.func if isinstance(wait, partial) else wait
+        call = verb.aio(own, timeout=None) if verb is not wait else wait.aio()
+        task = asyncio.ensure_future(call)
+        while len(closing._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
+            await asyncio.sleep(0)
+        own.close()
+        with pytest.raises(CLOSED, match="was closed"):
+            await asyncio.wait_for(task, 20)
+
+    asyncio.run(main())
+
+
+def test_a_consumer_that_waits_gets_an_error(own: Any, space: Subspace) -> None:
+    consumer = Consumer(Leases(Queue(space)), lambda lease: None)
+
+    async def main() -> None:
+        waiting = len(closing._waiting)
+        task = asyncio.ensure_future(consumer.run.aio(own))
+        while len(closing._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
+            await asyncio.sleep(0)
+        own.close()
+        with pytest.raises(CLOSED, match="was closed"):
+            await asyncio.wait_for(task, 30)
+
+    asyncio.run(main())
+
+
+def test_a_wait_at_another_database_goes_on(own: Any, db: Any, space: Subspace) -> None:
+    staged, taken = StagedQueue(Queue(space)), SimpleQueue[Any]()
+    waiting = len(closing._waiting)
+    threading.Thread(target=lambda: taken.put(staged.dequeue(db, timeout=30)), daemon=True).start()
+    wait_until(lambda: len(closing._waiting) > waiting)
+    own.close()
+    Queue(space).enqueue(db, b"x")
+    assert taken.get(timeout=20).value == b"x"
+
+
+def test_a_wait_that_begins_just_after_a_close_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "AGAIN_SECONDS", 0.01)
+    closing.wake_all()
+    began = time.monotonic()
+    run(alarmed([Promise()], None))
+    run(alarmed([Promise()], 3600.0))
+    assert time.monotonic() - began < 5
+    assert not closing._waiting
