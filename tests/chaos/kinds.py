@@ -45,6 +45,7 @@ class Kind(StrEnum):
     subscriptions = "subscriptions"
     exclusive = "exclusive subscription"
     smart = "smart checks"
+    streams = "streams"
     sessions = "sessions"
     agents = "agents"
 

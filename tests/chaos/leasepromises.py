@@ -11,6 +11,9 @@ from tests.chaos.motions import is_sharing, moves, now_us, timers_of
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
+AWAY = ("leased", "delayed", "dead", "claimed")
+"""States in which items are counted."""
+
 
 class OneLease(Invariant):
     name, says = "I3", "at most one live lease per item; a stale token can neither confirm nor extend"
@@ -100,8 +103,8 @@ class Recount(Invariant):
     def see(self, step: Step, replay: Replay) -> None:
         counters, sizes = replay.counters, replay.sizes
         gone = sum(counters[name] for name in ("dequeued", "expired", "purged", "deleted"))
-        away = sum(counters[name] for name in ("leased", "delayed", "dead"))
-        wrong = [name for name in ("leased", "delayed", "dead") if counters[name] != sizes[name]]
+        away = sum(counters[name] for name in AWAY)
+        wrong = [name for name in AWAY if counters[name] != sizes[name]]
         if counters["enqueued"] - gone - away != sizes["available"]:
             wrong.append("available")
         if +replay.levels != +replay.ranks:

@@ -20,6 +20,7 @@ from tests.chaos.replay import Replay
 from tests.chaos.rules import Rules
 from tests.chaos.sessionpromises import FairTurns, OneAtATime, SessionsLoseNothing
 from tests.chaos.sessionreplay import SessionReplay
+from tests.chaos.streampromises import StreamsLoseNothing
 
 REBUILT = "log"
 """The name under which it is told that what is stored is not what the log says."""
@@ -39,6 +40,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneAtATime,
     FairTurns,
     SessionsLoseNothing,
+    StreamsLoseNothing,
     AsAnswered,
 )
 

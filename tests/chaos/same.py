@@ -32,6 +32,7 @@ OF_KIND: dict[Kind, tuple[str, ...]] = {
     Kind.subscriptions: ("subscribed lease",) * 6,
     Kind.exclusive: (),
     Kind.smart: ("smart",) * 9,
+    Kind.streams: (),
 }
 """What a program also does, by the layer that stands on its queue."""
 

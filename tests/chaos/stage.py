@@ -28,6 +28,7 @@ from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
 from tests.chaos.sessionhands import check_of_sessions, drain_sessions
+from tests.chaos.streamhands import drain_streams
 from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
@@ -108,7 +109,7 @@ class Round:
             self._disturb(processes, actors, folder)
             (folder / STOP).touch()
             stuck = self._wait(actors)
-        self._drain(folder)
+        stuck += self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
         queue = queue_of(self.space, self.kind)
@@ -204,8 +205,11 @@ class Round:
                 stuck.append(f"{actor.name}.{actor.lives} ended with {actor.process.exitcode}.")
         return stuck
 
-    def _drain(self, folder: Path) -> None:
-        """Take everything out that is there, as a consumer whose clock says that all times have come."""
+    def _drain(self, folder: Path) -> list[str]:
+        """Take everything out that is there, as a consumer whose clock says that all times have come.
+
+        Returns what can't be taken out.
+        """
         history = History(folder, "drain")
         queue = queue_of(self.space, self.kind)
 
@@ -215,11 +219,15 @@ class Round:
         if self.kind is Kind.sessions:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
             drain_sessions(logged, queue, history, clock=ahead)
-            return
+            return []
         if self.kind is Kind.agents:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
             drain_agents(logged, queue, history, clock=ahead)
-            return
+            return []
+        stuck = []
+        if self.kind is Kind.streams:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain")
+            stuck = drain_streams(logged, queue, folder, history, time.time)
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
@@ -231,7 +239,7 @@ class Round:
             taken = staged.lease_many(db, limit=200)
             history.end(number, OK, {"leases": told_leases(taken)})
             if not taken:
-                return
+                return stuck
             number = history.begin("staged ack", {"claims": told_claims(taken)})
             leases.ack_many(db, taken)
             history.end(number, OK, {})

@@ -29,6 +29,7 @@ from tests.chaos.keepers import Keeper
 from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, Kind, credit_of, head_of, log_of, queue_of
 from tests.chaos.producers import Loader, Producer
 from tests.chaos.sessionhands import SessionKeeper, SessionProducer, SessionWorker, sessions_of
+from tests.chaos.streamhands import StreamTaker
 from tests.helpers.staging import hurry
 
 THREADS = 2
@@ -61,7 +62,8 @@ SESSION_ROLES: dict[str, type[Hand]] = {
     "keeper": SessionKeeper,
 }
 AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
-ROLES_OF = {Kind.sessions: SESSION_ROLES, Kind.agents: AGENT_ROLES}
+STREAM_ROLES: dict[str, type[Hand]] = {**ROLES, "consumer": StreamTaker}
+ROLES_OF = {Kind.sessions: SESSION_ROLES, Kind.agents: AGENT_ROLES, Kind.streams: STREAM_ROLES}
 
 
 def play(part: Part) -> None:
@@ -123,6 +125,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
         subscriptions=[Subscription(leases, name, function=None, owner=b"", ownership_us=0) for name in names],
         smart=SmartQueue(leases) if part.kind is Kind.smart else None,
         sessions=sessions_of(queue, backoff, clock, consumer=part.by) if part.kind is Kind.sessions else None,
+        folder=part.folder,
         history=history,
         clock=clock,
     )
