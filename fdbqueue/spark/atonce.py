@@ -1,11 +1,11 @@
 """The quick way of the streaming sink: tasks write to the queue at once, and a batch that is repeated is stored aside.
 
-A run of a query writes each batch once. Within it, Spark tries a task again with the same partition, so the digests of
-the partition's log say which rows are in, as for a bulk load (`partition.py`). A repeated batch may have other
-partitions, and no task can see how many there are. But only another run of the query repeats a batch. So the first run
-that begins a batch writes itself into the sink's record. Tasks of that run write to the queue. Tasks of any other run
-store their rows aside (`staging.py`). The commit of those stores its decision, which stops the first run, and then
-leaves out the rows whose digests any partition's log has.
+A run of a query writes each batch once. Within a run, Spark tries a task again with the same partition. So the digests
+in the partition's log say which rows are in, as for a bulk load (`partition.py`). A repeated batch may have other
+partitions, and no task can see their number. But only another run of the query repeats a batch. So the first run that
+begins a batch writes its id into the sink's record. Tasks of that run write to the queue. Tasks of any other run store
+their rows aside (`staging.py`). The commit of those stores its decision, which stops the first run. Then it leaves out
+the rows whose digests are in the log of any partition.
 
 | key (a tuple behind the queue's) | value |
 | --- | --- |
@@ -92,7 +92,7 @@ class BatchLog(RowLog):
         if record.query != self._query:
             raise foreign(self._sink.name)
         if self._batch <= max(record.done, record.batch):
-            raise JobIsCommitted  # done, or decided by another run, which leaves out what is in
+            raise JobIsCommitted  # done; or another run has decided, and leaves out the rows that are in
         raise gone(self._sink.name, self._batch)
 
 

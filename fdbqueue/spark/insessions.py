@@ -1,8 +1,8 @@
 """Rows in sessions: each goes into the session that its column names, at the level that its priority is.
 
-A `Sessions` of the queue writes them, in the transaction that logs them. Its own workers take them. Transactions of one
-attempt follow each other, so rows of a partition are in their session in the partition's order, also after a failure
-if the order is the same in each attempt.
+A `Sessions` of the queue writes them, in the transaction that logs them. Workers take them by `Sessions` too. An
+attempt writes one transaction after the other. So the rows of a partition are in their session in the partition's
+order. This also holds after a failure, if each attempt has the same order.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads the items of sessions in all states, in the order of the sessions' names.
 
-Each session has its items under keys of its own, all in a row. An item never leaves its session. So one transaction
-reads whole sessions, and a session that is too large for one is read a page at a time, as a queue is. The item in
-progress stands among the available ones. The session's leased pointer says which it is, so each transaction reads all
-leased pointers too: one for each worker.
+Each session has its items under keys of its own, and an item never leaves its session. So one transaction reads whole
+sessions. A session that is too large for one transaction is read a page at a time, as a queue is. The item in progress
+is stored with the available ones. The session's leased pointer names it, so each transaction also reads all leased
+pointers. There is one for each worker.
 """
 
 from __future__ import annotations

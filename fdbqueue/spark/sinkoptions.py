@@ -1,4 +1,4 @@
-"""The options of a stream into queues. They are those of the batch sink (`options.py`), but for the job's identity.
+"""The options of a stream into queues. They are those of the batch sink (`options.py`), without the job's identity.
 
 | option | default | meaning |
 | --- | --- | --- |

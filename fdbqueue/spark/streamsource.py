@@ -67,6 +67,7 @@ class Source:
         bad: why a payload does not decode, for ``onBadItem=dead``.
         clock: seconds, for `maxTriggerDelay`.
         rest: waits.
+        wall: seconds since 1970, for the timers of items.
         wait_seconds: how long a poll waits for an item.
     """
 
@@ -78,6 +79,7 @@ class Source:
         bad: Callable[[bytes], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rest: Callable[[float], None] = time.sleep,
+        wall: Callable[[], float] = time.time,
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._db = db
@@ -87,7 +89,8 @@ class Source:
         self._rest = rest
         self._wait_seconds = wait_seconds
         queue = Queue(options.layout().space)
-        self._stream = Stream(Leases(queue, max_attempts=options.max_attempts), options.stream)
+        leases = Leases(queue, max_attempts=options.max_attempts, clock=wall)
+        self._stream = Stream(leases, options.stream, clock=wall)
         self._epoch = secrets.token_hex(8)
         self._run = secrets.token_hex(8)
         self._established = False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fdbqueue import BulkInterrupted, GroupError, LeaseLost, Queue, SubscriptionError, UploadLost
+from fdbqueue import BulkInterrupted, GroupError, LeaseLost, Queue, StreamError, SubscriptionError, UploadLost
 from fdbqueue.agents import AgentError
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
@@ -47,6 +47,8 @@ class Tools:
     """In a round with smart checks."""
     sessions: Sessions | None
     """In a round with sessions."""
+    folder: Path
+    """Where the round keeps its files."""
     history: History
     clock: ChaosClock
 
@@ -84,7 +86,7 @@ class Hand:
             outcome = OK
         except LeaseLost as lost:
             outcome, answer = REFUSED, {"lost": len(lost.lost)}
-        except (GroupError, SubscriptionError, UploadLost) as another:
+        except (GroupError, StreamError, SubscriptionError, UploadLost) as another:
             outcome, answer = REFUSED, {"why": str(another)}
         except AgentError as error:
             outcome, answer = ("in doubt" if error.in_doubt else REFUSED), {"why": str(error)}

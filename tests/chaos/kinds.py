@@ -49,6 +49,7 @@ class Kind(StrEnum):
     smart = "smart checks"
     blobs = "blobs"
     results = "results"
+    streams = "streams"
     sessions = "sessions"
     gates = "sessions with gates"
     agents = "agents"

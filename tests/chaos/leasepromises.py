@@ -14,6 +14,8 @@ from tests.chaos.rules import Rules
 
 OF_ITEMS = (LEASE, DELAY, TTL)
 """Kinds of timers that an item has where it is. Others are of ends, which are removed later."""
+AWAY = ("leased", "delayed", "dead", "claimed")
+"""States in which items are counted."""
 
 
 class OneLease(Invariant):
@@ -104,8 +106,8 @@ class Recount(Invariant):
     def see(self, step: Step, replay: Replay) -> None:
         counters, sizes = replay.counters, replay.sizes
         gone = sum(counters[name] for name in ("dequeued", "expired", "purged", "deleted"))
-        away = sum(counters[name] for name in ("leased", "delayed", "dead"))
-        wrong = [name for name in ("leased", "delayed", "dead") if counters[name] != sizes[name]]
+        away = sum(counters[name] for name in AWAY)
+        wrong = [name for name in AWAY if counters[name] != sizes[name]]
         if counters["enqueued"] - gone - away != sizes["available"]:
             wrong.append("available")
         if +replay.levels != +replay.ranks:

@@ -52,6 +52,8 @@ def is_taken(step: Step, position: Position, before: Standing | None, after: Sta
     if after is None:
         deleted = step.counts["deleted"] > 0
         return before.state == "available" and not deleted and not is_expired(step, before)
+    if after.state == "claimed":
+        return before.state != "claimed"
     if after.state != "leased":
         return False
     return before.state != "leased" or before.notes.token != after.notes.token
@@ -71,6 +73,8 @@ def from_the_dead(step: Step, content: bytes) -> bool:
 
 def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -> str:
     """Say why an item is gone."""
+    if before.state == "claimed":
+        return "acked by its stream" if step.counts["dequeued"] > 0 else "vanished"
     if before.state == "dead":
         again = any(b is None and a is not None and a.content == before.content for _, b, a in moves(step))
         return "redriven to the tail" if again else "purged" if step.counts["purged"] > 0 else "vanished"

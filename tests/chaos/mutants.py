@@ -414,6 +414,32 @@ MUTANTS = (
         Kind.gates,
     ),
     Mutant(
+        "a stream claims a batch before its number is in the log",
+        "fdbqueue/spark/streamsource.py",
+        (
+            (
+                "        return self._offset(following)\n",
+                "        self.partitions(start, self._offset(following))\n        return self._offset(following)\n",
+            ),
+        ),
+        Kind.streams,
+    ),
+    Mutant(
+        "a stream acks a batch before it is in the commit log",
+        "fdbqueue/spark/streamsource.py",
+        (("        return [(place.batch, place", "        self.commit(end)\n        return [(place.batch, place"),),
+        Kind.streams,
+    ),
+    Mutant(
+        "a task of a stream takes a short read for an empty one",
+        "layers/streams/_stream.py",
+        (
+            ("        if found != split.count:\n", "        if False:\n"),
+            ("        if record.acked >= batch:\n            raise restored(self.name, record, batch)\n", ""),
+        ),
+        Kind.streams,
+    ),
+    Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",
         "fdbqueue/agents/connection.py",
         (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),

@@ -23,6 +23,7 @@ from tests.chaos.resultpromises import EndsAreTold
 from tests.chaos.rules import Rules
 from tests.chaos.sessionpromises import FairTurns, OneAtATime, SessionsLoseNothing
 from tests.chaos.sessionreplay import SessionReplay
+from tests.chaos.streampromises import StreamsLoseNothing
 
 REBUILT = "log"
 """The name under which it is told that what is stored is not what the log says."""
@@ -45,6 +46,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     EndsAreTold,
     SessionsLoseNothing,
     WithinGates,
+    StreamsLoseNothing,
     AsAnswered,
 )
 

@@ -34,6 +34,7 @@ OF_KIND: dict[Kind, tuple[str, ...]] = {
     Kind.exclusive: (),
     Kind.smart: ("smart",) * 9,
     Kind.results: ("request", "told") * 4,
+    Kind.streams: (),
 }
 """What a program also does, by the layer that stands on its queue."""
 

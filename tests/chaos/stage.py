@@ -29,6 +29,7 @@ from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
 from tests.chaos.sessionhands import check_of_sessions, drain_sessions
+from tests.chaos.streamhands import drain_streams
 from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
@@ -109,7 +110,7 @@ class Round:
             self._disturb(processes, actors, folder)
             (folder / STOP).touch()
             stuck = self._wait(actors)
-        self._drain(folder)
+        stuck += self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
         queue = queue_of(self.space, self.kind)
@@ -205,8 +206,11 @@ class Round:
                 stuck.append(f"{actor.name}.{actor.lives} ended with {actor.process.exitcode}.")
         return stuck
 
-    def _drain(self, folder: Path) -> None:
-        """Take everything out that is there, as a consumer whose clock says that all times have come."""
+    def _drain(self, folder: Path) -> list[str]:
+        """Take everything out that is there, as a consumer whose clock says that all times have come.
+
+        Returns what can't be taken out.
+        """
         history = History(folder, "drain")
         queue = queue_of(self.space, self.kind)
 
@@ -216,11 +220,15 @@ class Round:
         if self.kind in WITH_SESSIONS:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
             drain_sessions(logged, queue, history, clock=ahead, kind=self.kind)
-            return
+            return []
         if self.kind is Kind.agents:
             logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
             drain_agents(logged, queue, history, clock=ahead)
-            return
+            return []
+        stuck = []
+        if self.kind is Kind.streams:
+            logged = log_of(self.space, self.kind).of(self.db, by="drain")
+            stuck = drain_streams(logged, queue, folder, history, time.time)
         leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
@@ -243,6 +251,7 @@ class Round:
             # What the drain ended itself is removed later than all else.
             later = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=lambda: ahead() + FAR_AHEAD_S)
             self._reclaim_all(log_of(self.space, self.kind).of(self.db, by="drain", clock=later.clock), later)
+        return stuck
 
     def _reclaim_all(self, db: Any, leases: Leases) -> None:
         while leases.reclaim(db).more:

@@ -31,6 +31,7 @@ from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, WITH_SESSIONS, Kind, credit_
 from tests.chaos.producers import Loader, Producer
 from tests.chaos.resulthands import Requester, Worker
 from tests.chaos.sessionhands import GateKeeper, SessionKeeper, SessionProducer, SessionWorker, sessions_of
+from tests.chaos.streamhands import StreamTaker
 from tests.helpers.staging import hurry
 
 THREADS = 2
@@ -75,12 +76,14 @@ RESULT_ROLES: dict[str, type[Hand]] = {
     "keeper": Keeper,
 }
 AGENT_ROLES: dict[str, type[Hand]] = {"server": AgentHost, "agent": Agent}
+STREAM_ROLES: dict[str, type[Hand]] = {**ROLES, "consumer": StreamTaker}
 ROLES_OF = {
     Kind.sessions: SESSION_ROLES,
     Kind.gates: SESSION_ROLES | {"keeper": GateKeeper},
     Kind.agents: AGENT_ROLES,
     Kind.blobs: BLOB_ROLES,
     Kind.results: RESULT_ROLES,
+    Kind.streams: STREAM_ROLES,
 }
 
 
@@ -145,6 +148,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
         sessions=sessions_of(queue, backoff, clock, consumer=part.by, kind=part.kind)
         if part.kind in WITH_SESSIONS
         else None,
+        folder=part.folder,
         history=history,
         clock=clock,
     )

@@ -24,7 +24,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What goes wrong, given as JSON by the option ``fault``."""
 
     how: str
-    """``raise``, ``kill``, ``kill soon`` (some microseconds later, from another thread) or ``hold`` (for ever)."""
+    """``raise``, ``kill``, ``kill soon`` (some microseconds later, from another thread), ``kill executor`` (once: a
+    later attempt at the whole stage begins to count attempts again) or ``hold`` (for ever)."""
     point: str
     passing: int = 1
     """Which passing of the point, from 1."""
@@ -70,10 +71,14 @@ class FaultyWriter(FdbQueueWriter):
             return
         if context is None:
             _fail(plan.how)
-        elif context.attemptNumber() >= plan.attempts:
             return
-        elif plan.partitions is None or context.partitionId() in plan.partitions:
+        chosen = plan.partitions is None or context.partitionId() in plan.partitions
+        if context.attemptNumber() < plan.attempts and chosen and self._may_kill():
             _fail(plan.how)
+
+    def _may_kill(self) -> bool:
+        """Return whether no executor was killed before, or none is to be killed."""
+        return self._plan.how != "kill executor" or _is_first(Path(self._plan.folder or "", "killed"))
 
     def _noted(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._plan.folder is None:
@@ -88,9 +93,28 @@ class FaultyWriter(FdbQueueWriter):
                 yield batch
 
 
+def _is_first(mark: Path) -> bool:
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def kill_executor() -> None:
+    """Kill the JVM of the executor that this worker belongs to, and then the worker."""
+    pid = os.getpid()
+    while b"java" not in Path(f"/proc/{pid}/comm").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])  # its parent
+    os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _fail(how: str) -> None:
     if how == "raise":
         raise RuntimeError("a fault that a test asked for")
+    if how == "kill executor":
+        kill_executor()
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "kill soon":

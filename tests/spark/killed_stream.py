@@ -26,7 +26,9 @@ from fdbqueue.spark.source import FdbQueueDataSource
 from fdbqueue.spark.streamreader import FdbQueueStreamReader
 from fdbqueue.spark.streamsource import Offset
 from fdbqueue.spark.streamwriter import BatchStored, FdbQueueStreamWriter
+from tests.spark.faulty import kill_executor
 from tests.spark.sessions import new_session
+from tests.spark.shuffled import keep_litter_out
 
 SOURCE_POINTS = (
     "latest offset begins",
@@ -42,6 +44,9 @@ SINK_POINTS = ("rows stored", "before the commit", "in the move", "after the com
 AT_ONCE = "at once: "
 AT_ONCE_POINTS = (AT_ONCE + "rows written", AT_ONCE + "before the commit", AT_ONCE + "after the commit")
 """Points of a query with staging=repeated."""
+EXECUTOR = "executor: "
+EXECUTOR_POINTS = (EXECUTOR + "a worker reads", EXECUTOR + "rows stored")
+"""Points where an executor of two is killed. Spark starts another one, and tries its tasks again."""
 ITEMS = 60
 
 
@@ -49,7 +54,8 @@ class Killer:
     """Kills at one point, once."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._point = options["point"]
+        self._executor = options["point"].startswith(EXECUTOR)
+        self._point = options["point"].removeprefix(EXECUTOR)
         self._jvm = int(options["jvm"])
         self._mark = options["mark"]
 
@@ -61,6 +67,8 @@ class Killer:
             os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
+        if self._executor:
+            kill_executor()
         if point != "a worker reads":
             os.kill(self._jvm, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -147,7 +155,12 @@ class MortalDataSource(FdbQueueDataSource):
 
 
 def main(url: str, queue: str, folder: str, point: str, partitions: str) -> None:
-    spark: Any = new_session("local[2,4]", Path(folder))
+    if point.startswith(EXECUTOR):
+        keep_litter_out(Path(folder))
+        memory = {"spark.executor.memory": "512m"}
+        spark: Any = new_session("local-cluster[2,1,1024]", Path(folder), **memory)
+    else:
+        spark = new_session("local[2,4]", Path(folder))
     spark.dataSource.register(MortalDataSource)
     jvm = spark._jvm.ProcessHandle.current().pid()
     staging = "repeated" if point.startswith(AT_ONCE) else "always"

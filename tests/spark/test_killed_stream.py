@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from tests.spark.killed_stream import AT_ONCE_POINTS, ITEMS, SINK_POINTS, SOURCE_POINTS
+from tests.spark.killed_stream import AT_ONCE_POINTS, EXECUTOR, EXECUTOR_POINTS, ITEMS, SINK_POINTS, SOURCE_POINTS
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.engines("file", "cluster")]
+pytestmark = [
+    *(pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)),
+    pytest.mark.engines("file", "cluster"),
+]
 
 
 def run(repository: Path, folder: Path, *arguments: str) -> int:
@@ -25,7 +28,7 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
             cwd=repository,
             stdout=output,
             stderr=output,
-            timeout=180,
+            timeout=420,
             start_new_session=True,
             check=False,
             env={**os.environ, "PYTHONPATH": str(repository)},
@@ -36,7 +39,7 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
 def points() -> list[Any]:
     """Each point is a test, and each needs two runs of Spark: all but three are for the night."""
     early = ("partitions end", "source commit begins", "rows stored")
-    names = [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS]
+    names = [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS, *EXECUTOR_POINTS]
     return [pytest.param(name, marks=[] if name in early else [pytest.mark.nightly]) for name in names]
 
 
@@ -55,7 +58,8 @@ def test_a_kill_loses_and_doubles_nothing(
     queue.enqueue_many(db, values)
     ended = run(repository, tmp_path, url, queue_name, str(tmp_path), point, "2")
     assert (tmp_path / "killed").exists(), (tmp_path / "output").read_text()[-3000:]
-    assert (ended == 0) == (point == "a worker reads")
+    survives = point == "a worker reads" or point.startswith(EXECUTOR)
+    assert (ended == 0) == survives, (tmp_path / "output").read_text()[-3000:]
     again = run(repository, tmp_path, url, queue_name, str(tmp_path), point, "3")
     assert again == 0, (tmp_path / "output").read_text()[-3000:]
     assert sorted(item.value for item in out.browse(db)) == values

@@ -12,6 +12,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.spark import job_report
 
+ROWS = sorted(b"row %d" % number for number in range(40_000))
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.engines("file")]
 
 
@@ -27,9 +28,26 @@ def test_each_row_is_in_once_when_shuffled_tasks_are_retried(
     assert any(not again.startswith(first[: len(first) // 2]) for first, again in orders), "every order was the same"
 
     queue = Queue(queue_name)
-    assert sorted(item.value for item in queue.browse(db)) == sorted(b"row %d" % number for number in range(40_000))
+    assert sorted(item.value for item in queue.browse(db)) == ROWS
     assert queue.check(db).ok
     report = job_report(db, queue_name, "job")
     assert report is not None
     assert report.attempts == 8
     assert report.skipped >= 4 * 5 * 500
+
+
+@pytest.mark.timeout(600)
+def test_each_row_is_in_once_when_an_executor_is_killed(
+    spark_is_here: None, db: Any, url: str, queue_name: str, tmp_path: Path, repository: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.spark.shuffled", url, queue_name, str(tmp_path), "kill executor"]
+    ran = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=420, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+    queue = Queue(queue_name)
+    assert sorted(item.value for item in queue.browse(db)) == ROWS
+    assert queue.check(db).ok
+    report = job_report(db, queue_name, "job")
+    assert report is not None
+    assert report.attempts > 4
+    assert report.skipped >= 5 * 500
