@@ -125,6 +125,9 @@ def fire_due(
     reclaimed: list[Reclaimed] = []
     seen: set[bytes] = set()
     written = 0
+    # Whether a timer moved other items than its own. The items of later timers are then read again, from this
+    # transaction: a second move of the same item would bring a removed one back.
+    stale = False
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
@@ -138,14 +141,16 @@ def fire_due(
             continue
         if kind in (GROUP, HOLD, SWEEP):
             yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
+            stale = stale or kind == SWEEP
             continue
         if kind in (GO, DROP) and retry.custody is not None:
             tr.clear(key)
             moves.any = True
             yield from retry.custody.release(tr, moves, position, kind, now_us)
+            stale = True
             continue
         found = []
-        for state, future in futures:
+        for state, future in _reads_of(tr, layout, packed, kind) if stale else futures:
             value = yield future
             if value.present():
                 found.append((state, bytes(value)))
@@ -171,6 +176,7 @@ def fire_due(
         written += len(stored)
         if kind == LEASE and retry.custody is not None:
             fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
+            stale = True
             notes = notes_of(stored)
             reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt))
         else:
@@ -184,19 +190,23 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
         at_us, position, kind = layout.timer_of(key)
     except FormatError:
         return None  # the check reports it; it must not block other timers
-    packed = pack(position)
-    # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
-    # only one commits.
-    futures: list[tuple[str, Any]]
+    return at_us, position, kind, _reads_of(tr, layout, pack(position), kind)
+
+
+def _reads_of(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list[tuple[str, Any]]:
+    """Begin to read the places where the item of a timer may be.
+
+    Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time, only
+    one commits.
+    """
     if kind in (GROUP, HOLD, RESULT, SWEEP):
-        futures = []
-    elif kind == LEASE:
-        futures = [("leased", tr.get(layout.leased.key(packed)))]
-    else:
-        futures = [("delayed", tr.get(layout.delayed.key(packed)))]
-        if kind == TTL:
-            futures.append(("available", tr.get(layout.available.key(packed))))
-    return at_us, position, kind, futures
+        return []
+    if kind == LEASE:
+        return [("leased", tr.get(layout.leased.key(packed)))]
+    reads = [("delayed", tr.get(layout.delayed.key(packed)))]
+    if kind == TTL:
+        reads.append(("available", tr.get(layout.available.key(packed))))
+    return reads
 
 
 def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:
