@@ -128,7 +128,9 @@ def fire_due(
     reclaimed: list[Reclaimed] = []
     seen: set[bytes] = set()
     written = 0
-    others_moved = False  # a layer may have moved further items of this queue, after they were read
+    # Whether a timer moved other items than its own. The items of later timers are then read again, from this
+    # transaction: a second move of the same item would bring a removed one back.
+    stale = False
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
@@ -142,15 +144,16 @@ def fire_due(
             continue
         if kind in (GROUP, HOLD, SWEEP):
             yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
+            stale = stale or kind == SWEEP
             continue
         if kind in (GO, DROP) and retry.custody is not None:
             tr.clear(key)
             moves.any = True
             yield from retry.custody.release(tr, moves, position, kind, now_us)
-            others_moved = True
+            stale = True
             continue
         found = []
-        for state, future in _futures(tr, layout, packed, kind) if others_moved else futures:
+        for state, future in _reads_of(tr, layout, packed, kind) if stale else futures:
             value = yield future
             if value.present():
                 found.append((state, bytes(value)))
@@ -176,7 +179,7 @@ def fire_due(
         written += len(stored)
         if kind == LEASE and retry.custody is not None:
             fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
-            others_moved = True
+            stale = True
             notes, (session, item) = notes_of(stored), retry.custody.about(stored)
             reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
         else:
@@ -190,20 +193,23 @@ def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, 
         at_us, position, kind = layout.timer_of(key)
     except FormatError:
         return None  # the check reports it; it must not block other timers
-    return at_us, position, kind, _futures(tr, layout, pack(position), kind)
+    return at_us, position, kind, _reads_of(tr, layout, pack(position), kind)
 
 
-def _futures(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list[tuple[str, Any]]:
-    # Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time,
-    # only one commits.
+def _reads_of(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list[tuple[str, Any]]:
+    """Begin to read the places where the item of a timer may be.
+
+    Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time, only
+    one commits.
+    """
     if kind in (GROUP, HOLD, RESULT, SWEEP):
         return []
     if kind == LEASE:
         return [("leased", tr.get(layout.leased.key(packed)))]
-    futures = [("delayed", tr.get(layout.delayed.key(packed)))]
+    reads = [("delayed", tr.get(layout.delayed.key(packed)))]
     if kind == TTL:
-        futures.append(("available", tr.get(layout.available.key(packed))))
-    return futures
+        reads.append(("available", tr.get(layout.available.key(packed))))
+    return reads
 
 
 def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:

@@ -123,6 +123,14 @@ def log_of(space: Subspace, kind: Kind) -> OperationLog:
     return OperationLog(space["log"], queue_of(space, kind))
 
 
+def most_attempts(kind: Kind) -> int:
+    """Return after how many failed attempts an item of the round is a dead letter.
+
+    Few in rounds with results, in which the ends of dead letters matter.
+    """
+    return 2 if kind is Kind.results else MAX_ATTEMPTS
+
+
 def some_headers(kind: Kind, dice: random.Random, name: str) -> dict[str, Any] | None:
     """Return headers for an item, or none."""
     match kind:

@@ -92,6 +92,7 @@ MUTANTS = (
         "dead letters that leave are not counted",
         "fdbqueue/moves.py",
         (('        self.tally("dead", -1)\n', ""),),
+        tests=("tests/layers/test_leases_dead_letters.py::test_a_redriven_item_returns_to_its_place_with_no_attempts",),
     ),
     Mutant(
         "an item dies one attempt too early",
@@ -102,6 +103,7 @@ MUTANTS = (
         "the chunks of an item that is gone stay",
         "fdbqueue/moves.py",
         (("            clear_parts(self._tr, self._layout, packed, stored, self._home)\n", "            pass\n"),),
+        tests=("tests/layers/test_leases.py::test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked",),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",
@@ -294,6 +296,7 @@ MUTANTS = (
         "layers/blobs/_uploads.py",
         ((' "little") > now_us:', ' "little") > now_us + 600_000_000:'),),
         Kind.blobs,
+        tests=("tests/layers/test_blobs_interleavings.py::test_a_sweep_leaves_an_upload_whose_lease_lasts",),
     ),
     Mutant(
         "an upload does not conflict with its sweep",
@@ -307,12 +310,14 @@ MUTANTS = (
         "layers/leases/_holding.py",
         (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
         Kind.results,
+        tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
     ),
     Mutant(
         "the follow-ups of a dead letter are removed",
         "fdbqueue/outcomes.py",
         (("    if how != DEAD:", "    if how:"),),
         Kind.results,
+        tests=("tests/layers/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
     ),
     Mutant(
         "the ends of the last two members of a group do not conflict",
@@ -347,6 +352,7 @@ MUTANTS = (
             ),
         ),
         Kind.sessions,
+        tests=("tests/layers/test_sessions.py::test_an_expired_lease_gives_session_and_item_back_to_their_places",),
     ),
     Mutant(
         "a worker of a session may end another item than the one in progress",
@@ -358,6 +364,7 @@ MUTANTS = (
             ),
         ),
         Kind.sessions,
+        tests=("tests/layers/test_sessions.py::test_an_acked_lease_is_spent",),
     ),
     Mutant(
         "the pointer of a session without items stays in the line",

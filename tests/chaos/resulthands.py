@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from fdbqueue import CompletionError
@@ -16,12 +17,40 @@ from tests.chaos.history import told_claims, value_of
 SIZE = 40
 KEEPS_S = (0.2, 3_600.0)
 """For how long outcomes and groups are kept: some are gone within the round."""
-GROUP_SECONDS = 0.25
+GROUP_SECONDS = 0.5
 """For so long all processes work on the group of the same name: many groups end while others add members to them."""
 REMEMBERED = 30
 
 
-class Requester(Hand):
+class GroupHand(Hand):
+    """A hand of a round with results, which can add members to a group."""
+
+    def __init__(self, tools: Tools, number: int, seed: str) -> None:
+        super().__init__(tools, number, seed)
+        self._results = Results(self.leases)
+
+    def _values(self, count: int) -> tuple[dict[str, Any], list[bytes]]:
+        name = self.name()
+        asked = {"name": name, "count": count, "size": SIZE, "headers": None}
+        return asked, [value_of(name, n, SIZE) for n in range(count)]
+
+    def _group(self) -> Group:
+        """Return the group that all processes work on at this time."""
+        source: Any = self.dice.choice([self.leases, self._results])
+        return Groups(source).group(self.db, f"group {int(time.monotonic() / GROUP_SECONDS)}")
+
+    def join(self) -> None:
+        """Add a member to a group that may end at this moment."""
+        asked, [value] = self._values(1)
+        group = self._group()
+
+        def act() -> None:
+            group.enqueue(self.db, value)
+
+        self.call("join", asked, act)
+
+
+class Requester(GroupHand):
     """Enqueues items whose ends matter, and waits for them."""
 
     VERBS: ClassVar[dict[str, int]] = {
@@ -36,13 +65,7 @@ class Requester(Hand):
 
     def __init__(self, tools: Tools, number: int, seed: str) -> None:
         super().__init__(tools, number, seed)
-        self._results = Results(self.leases)
         self._requested: list[str] = []
-
-    def _values(self, count: int) -> tuple[dict[str, Any], list[bytes]]:
-        name = self.name()
-        asked = {"name": name, "count": count, "size": SIZE, "headers": None}
-        return asked, [value_of(name, n, SIZE) for n in range(count)]
 
     def request(self) -> None:
         """Enqueue an item with a completion and up to two follow-ups, some of which have completions too."""
@@ -64,11 +87,6 @@ class Requester(Hand):
             completion = self._results.completion(self.db, text)
             self.call("wait", {"of": text}, lambda: _told_of(completion, self.dice.choice([0.0, 0.2])))
 
-    def _group(self) -> Group:
-        """Return the group that all processes work on at this time."""
-        source: Any = self.dice.choice([self.leases, self._results])
-        return Groups(source).group(self.db, f"group {int(time.monotonic() / GROUP_SECONDS)}")
-
     def group(self) -> None:
         """Open a group with a follow-up, add members, and close it, or leave it to its hold."""
         asked, [follow_up] = self._values(1)
@@ -87,16 +105,6 @@ class Requester(Hand):
         if self.dice.random() < 0.8:
             self.call("close group", {"group": name}, lambda: opened[0].close(self.db))
 
-    def join(self) -> None:
-        """Add a member to a group that may end at this moment."""
-        asked, [value] = self._values(1)
-        group = self._group()
-
-        def act() -> None:
-            group.enqueue(self.db, value)
-
-        self.call("join", asked, act)
-
     def cancel(self) -> None:
         group = self._group()
         self.call("cancel group", {"group": group.name}, lambda: {"stats": str(group.cancel(self.db))})
@@ -109,7 +117,7 @@ class Requester(Hand):
         time.sleep(self.dice.uniform(0, 0.1))
 
 
-class Worker(Taker):
+class Worker(Taker, GroupHand):
     """Takes items, and acks most of them at once, with results and follow-ups."""
 
     VERBS: ClassVar[dict[str, int]] = {
@@ -121,6 +129,8 @@ class Worker(Taker):
         "ack newest": 16,
         "ack many": 10,
         "ack twice": 6,
+        "ack apart": 10,
+        "ack and join": 10,
         "staged ack": 3,
         "ack in my transaction": 2,
         "nack": 2,
@@ -132,6 +142,21 @@ class Worker(Taker):
 
     def ack_with_result(self) -> None:
         self.ack()
+
+    def ack_apart(self) -> None:
+        """Ack the newest leases at the same time, each by a call of its own: often they are the last of a group."""
+        newest = self.held[-4:]
+        with ThreadPoolExecutor(4) as threads:
+            for ack in [threads.submit(self._ack, lease) for lease in newest]:
+                ack.result()
+
+    def ack_and_join(self) -> None:
+        """Ack the newest lease, and add a member at the same time to the group that it may be the last of."""
+        with ThreadPoolExecutor(2) as threads:
+            joining = threads.submit(self.join)
+            if self.held:
+                self._ack(self.held[-1])
+            joining.result()
 
     def _ack(self, lease: Lease) -> None:
         """Ack with a result and a follow-up, whose content depends on the item only: a second one is noticed."""

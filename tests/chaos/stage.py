@@ -24,7 +24,7 @@ from tests.chaos.agenthands import drain_agents
 from tests.chaos.blobhands import drain_blobs, sweep_all
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, WITH_SESSIONS, Kind, credit_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, WITH_SESSIONS, Kind, credit_of, log_of, most_attempts, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
@@ -114,7 +114,7 @@ class Round:
         calls, notes = read_histories(folder)
         self.faults.update(notes)
         queue = queue_of(self.space, self.kind)
-        rules = Rules(self.kind, MAX_ATTEMPTS)
+        rules = Rules(self.kind, most_attempts(self.kind))
         verdict = judge(self.db, queue.layout, log_of(self.space, self.kind), calls, rules)
         verdict.violations["processes"] = stuck + [path.read_text() for path in sorted(folder.glob("*.failed"))]
         verdict.violations["check"] = self._check()
@@ -229,7 +229,7 @@ class Round:
         if self.kind is Kind.streams:
             logged = log_of(self.space, self.kind).of(self.db, by="drain")
             stuck = drain_streams(logged, queue, folder, history, time.time)
-        leases = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=ahead)
+        leases = Leases(queue, max_attempts=most_attempts(self.kind), clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
         while True:
@@ -249,7 +249,7 @@ class Round:
             sweep_all(db, queue, history, ahead)
         if self.kind is Kind.results:
             # What the drain ended itself is removed later than all else.
-            later = Leases(queue, max_attempts=MAX_ATTEMPTS, clock=lambda: ahead() + FAR_AHEAD_S)
+            later = Leases(queue, max_attempts=most_attempts(self.kind), clock=lambda: ahead() + FAR_AHEAD_S)
             self._reclaim_all(log_of(self.space, self.kind).of(self.db, by="drain", clock=later.clock), later)
         return stuck
 

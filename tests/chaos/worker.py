@@ -27,7 +27,7 @@ from tests.chaos.faults import ChaosClock, ChaosDatabase, Odds
 from tests.chaos.hand import Hand, Tools
 from tests.chaos.history import History
 from tests.chaos.keepers import Keeper
-from tests.chaos.kinds import CREDIT, MAX_ATTEMPTS, WITH_SESSIONS, Kind, credit_of, head_of, log_of, queue_of
+from tests.chaos.kinds import CREDIT, WITH_SESSIONS, Kind, credit_of, head_of, log_of, most_attempts, queue_of
 from tests.chaos.producers import Loader, Producer
 from tests.chaos.resulthands import Requester, Worker
 from tests.chaos.sessionhands import GateKeeper, SessionKeeper, SessionProducer, SessionWorker, sessions_of
@@ -132,7 +132,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
     db = ChaosDatabase(opened, part.odds, history, f"{part.seed}/faults")
     backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
     head = head_of(queue, part.kind)
-    leases = Leases(queue, max_attempts=MAX_ATTEMPTS, backoff=backoff, clock=clock, head=head)
+    leases = Leases(queue, max_attempts=most_attempts(part.kind), backoff=backoff, clock=clock, head=head)
     names = CREDIT if part.kind is Kind.subscriptions else ()
     return Tools(
         db=log_of(space, part.kind).of(db, by=part.by, clock=clock),
