@@ -56,6 +56,14 @@ class Worker:
         self.history.end(number, OK, told_of(following))
         return following
 
+    def do(self, items: int) -> None:
+        """Work through as many items, turn by turn."""
+        while items:
+            lease = self.lease()
+            while lease is not None:
+                lease = self.next(lease)
+                items -= 1
+
 
 def broken(db: Any, space: Subspace, folder: Path, kind: Kind = Kind.sessions) -> dict[str, list[str]]:
     log, layout = log_of(space, kind), queue_of(space, kind).layout
@@ -68,12 +76,7 @@ def test_work_in_turns_breaks_nothing(db: Any, space: Subspace, tmp_path: Path) 
     for session in ("a", "b") * 5:
         worker.enqueue(session)
     worker.enqueue("a", told_level=0, level=0)
-    left = 11
-    while left:
-        lease = worker.lease()
-        while lease is not None:
-            lease = worker.next(lease)
-            left -= 1
+    worker.do(11)
     assert broken(db, space, tmp_path) == {}
 
 
@@ -123,12 +126,7 @@ def test_work_within_gates_breaks_nothing(db: Any, space: Subspace, tmp_path: Pa
     for number in (0, 4, 8, 2, 6, 10, 0, 4):
         worker.enqueue(f"session {number}")
     worker.sessions.set_limit(worker.db, "tenant 0", 2)
-    left = 8
-    while left:
-        lease = worker.lease()
-        while lease is not None:
-            lease = worker.next(lease)
-            left -= 1
+    worker.do(8)
     assert broken(db, space, tmp_path, Kind.gates) == {}
 
 

@@ -22,6 +22,8 @@ from fdbqueue.layers import SessionLease, Sessions
 NAMES = ["ann", "bob"]
 MAX_ATTEMPTS = 3
 DEFAULT = 2
+MOST_LOOKS = 2_000
+"""How often the clock may be read between two leases."""
 
 
 @dataclass
@@ -70,8 +72,9 @@ class ConcurrencyMachine(RuleBasedStateMachine):
             concurrency=DEFAULT,
             quantum=2,
             max_attempts=MAX_ATTEMPTS,
-            clock=lambda: self.now,
+            clock=self.clock,
         )
+        self.looks = 0
         self.model: dict[Any, Modelled] = {name: Modelled() for name in NAMES}
         self.numbers = itertools.count()
         self.old: list[SessionLease] = []
@@ -93,6 +96,11 @@ class ConcurrencyMachine(RuleBasedStateMachine):
             assert self.sessions.stats(self.db).ready == 0
         finally:
             self.sessions.queue.clear(self.db)
+
+    def clock(self) -> float:
+        self.looks += 1
+        assert self.looks < MOST_LOOKS, "a worker looks again and again"
+        return self.now
 
     # --- the model
 
@@ -127,6 +135,7 @@ class ConcurrencyMachine(RuleBasedStateMachine):
             self.failed(name, item, 0.0)
 
     def taken(self, duration: float = 10.0) -> SessionLease | None:
+        self.looks = 0
         lease = self.sessions.lease(self.db, duration=duration)
         if lease is None:
             for one in self.model.values():

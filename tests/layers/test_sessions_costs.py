@@ -56,6 +56,21 @@ class _CountedTransaction:
         return self._tr.commit()
 
 
+def drain_by_threads(db: Any, owns: list[Sessions]) -> None:
+    """Do all items by eight threads, which share some objects."""
+
+    def work(own: Sessions) -> None:
+        lease = own.lease(db, duration=600)
+        while lease is not None:
+            lease = own.ack_and_next(db, lease) or own.lease(db, duration=600)
+
+    threads = [threading.Thread(target=work, args=(owns[n % len(owns)],)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def cost(db: Any, call: Any) -> dict[str, int]:
     counted = Counted(db)
     call(counted)
@@ -115,16 +130,7 @@ def test_workers_hardly_conflict(db: Any, space: Subspace) -> None:
     numbers = iter(range(600))
     owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: f"s{next(numbers) % 60}")
 
-    def work(own: Sessions) -> None:
-        lease = own.lease(counting, duration=600)
-        while lease is not None:
-            lease = own.ack_and_next(counting, lease) or own.lease(counting, duration=600)
-
-    threads = [threading.Thread(target=work, args=(owns[n % 4],)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    drain_by_threads(counting, owns)
     assert owns[0].stats(db).dequeued == 600
     assert counting.counted.conflicts < 0.05 * 600, counting.counted
 
@@ -172,16 +178,7 @@ def test_workers_of_sessions_with_gates_seldom_conflict(db: Any, space: Subspace
     numbers = iter(range(600))
     owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: (next(numbers) % 60,))
 
-    def work(own: Sessions) -> None:
-        lease = own.lease(counting, duration=600)
-        while lease is not None:
-            lease = own.ack_and_next(counting, lease) or own.lease(counting, duration=600)
-
-    threads = [threading.Thread(target=work, args=(owns[n % 4],)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    drain_by_threads(counting, owns)
     assert owns[0].stats(db).dequeued == 600
     assert counting.counted.conflicts < 0.05 * 600, counting.counted
 
