@@ -56,7 +56,7 @@ def enqueue_dataframe(
     queue_column: str | None = None,
     headers_column: str | None = None,
     session_column: str | None = None,
-    session_order: str | Sequence[str] = (),
+    session_order: str | Sequence[str] | None = None,
     sessions: str | None = None,
     priority_column: str | None = None,
     levels: int | None = None,
@@ -88,8 +88,8 @@ def enqueue_dataframe(
         queue_column: a column that names the queue of each row.
         headers_column: a column with the headers of each row, a map from string.
         session_column: a column that names the session of each row. Workers take the rows by `Sessions`.
-        session_order: the columns that order the rows of a session. Without them Spark gives a session's rows in any
-            order. A column that is no part of the item is not stored.
+        session_order: the columns that order the rows of a session; None: Spark gives a session's rows in any order.
+            A column that is no part of the item is not stored.
         sessions: ``module:function`` that executors can import. It takes a queue's subspace and returns its `Sessions`,
             if they have other rules than ``Sessions(queue)``.
         priority_column: a column with the priority of each row; smaller is sooner. In sessions it is the row's level.
@@ -166,8 +166,10 @@ def _partitions(options: Options, before: JobRecord | None) -> int:
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
 
 
-def _order(df: DataFrame, options: Options, given: str | Sequence[str]) -> list[str]:
-    order = [given] if isinstance(given, str) else list(given)
+def _order(df: DataFrame, options: Options, given: str | Sequence[str] | None) -> list[str]:
+    if not isinstance(given, str | list | tuple | None):
+        raise TypeError(f"session_order is a column's name or a list of names, not {given!r}.")
+    order = [given] if isinstance(given, str) else list(given or ())
     if order and options.session_column is None:
         raise ValueError("session_order needs session_column: other queues get their rows in any order.")
     for name in order:

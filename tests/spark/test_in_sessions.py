@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -171,6 +172,26 @@ def test_options_of_sessions_that_do_not_fit_are_refused(space: Subspace) -> Non
     ):
         with pytest.raises((ValueError, TypeError), match=told):
             appender_of(options(space, sessions=name))
+
+
+def test_what_is_no_name_of_a_column_orders_no_session(space: Subspace) -> None:
+    from pyspark.sql import types as t
+
+    from fdbqueue.spark.dataframe import _order
+
+    df: Any = SimpleNamespace(
+        schema=t.StructType([t.StructField("s", t.StringType()), t.StructField("n", t.LongType())])
+    )
+    assert [_order(df, options(space), given) for given in (None, "n", ["n", "s"], ())] == [[], ["n"], ["n", "s"], []]
+    for wrong, kind, told in (
+        (7, TypeError, "session_order is a column's name or a list of names, not 7"),
+        ([7], TypeError, "session_order names columns, each by a str, not 7"),
+        ({"n"}, TypeError, "session_order is a column's name"),
+        ("x", ValueError, "session_order: 'x' is no column of the DataFrame, which has s, n"),
+    ):
+        given: Any = wrong
+        with pytest.raises(kind, match=told):
+            _order(df, options(space), given)
 
 
 def test_a_queue_with_checks_or_an_order_has_no_sessions_and_is_not_touched(db: Any, space: Subspace) -> None:
