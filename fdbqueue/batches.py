@@ -87,6 +87,27 @@ class Batch:
         return first, second
 
 
+class Payloads:
+    """Encoded values in lists, instead of values.
+
+    Args:
+        lists: the lists. None of them is empty.
+    """
+
+    __slots__ = ("_lists",)
+
+    def __init__(self, lists: Iterable[list[bytes]]) -> None:
+        self._lists = lists
+
+    def lists(self) -> Iterable[list[bytes]]:
+        """Return the lists."""
+        return self._lists
+
+    def __iter__(self) -> Iterator[bytes]:
+        for payloads in self._lists:
+            yield from payloads
+
+
 class Batches:
     """Cuts values into batches as they arrive.
 
@@ -104,6 +125,32 @@ class Batches:
         """How many values were read from the input so far."""
 
     def __iter__(self) -> Iterator[Batch]:
+        if isinstance(self._values, Payloads) and self._encoding.order is None:
+            return self._of_lists(self._values.lists())
+        return self._one_by_one()
+
+    def _of_lists(self, lists: Iterable[list[bytes]]) -> Iterator[Batch]:
+        """Yield the batches of encoded values. Nearly all are short, and a batch of short ones is a slice of a list."""
+        for payloads in lists:
+            start = self.taken
+            self.taken += len(payloads)
+            for at in range(0, len(payloads), BATCH_ITEMS):
+                part = payloads[at : at + BATCH_ITEMS]
+                self._soon()
+                if max(map(len, part)) <= BATCH_BYTES // BATCH_ITEMS:
+                    batch = Batch(start + at, [PLAIN + payload for payload in part])
+                    batch.count_plain()
+                    yield batch
+                    continue
+                batch = Batch(start + at)
+                for payload in part:
+                    if batch.stored and batch.size_bytes + len(payload) > BATCH_BYTES:
+                        yield batch
+                        batch = Batch(batch.stop)
+                    batch.add(payload, None)
+                yield batch
+
+    def _one_by_one(self) -> Iterator[Batch]:
         encode, takes_bytes, rank_of, order = self._encoding
         clock = time.monotonic
         # No number of values up to this size can fill a batch by its bytes. Then the bytes need not be counted one by

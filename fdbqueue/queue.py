@@ -24,7 +24,7 @@ from fdbqueue.appending import append_items
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrow.needs import Table, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
-from fdbqueue.batches import Encoding
+from fdbqueue.batches import Encoding, Payloads
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.by_position import Editing
@@ -606,7 +606,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         given = Input(table, self.codec, column=column)
         if self.order is not None:
             return encoding, given.values()
-        return encoding._replace(encode=_as_it_is, takes_bytes=True), given.payloads(self.encode)
+        return encoding._replace(encode=_as_it_is, takes_bytes=True), Payloads(given.payloads(self.encode))
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()

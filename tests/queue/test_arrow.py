@@ -242,6 +242,14 @@ def test_a_large_table_is_many_transactions(db: Any, space: Subspace) -> None:
     assert queue.to_arrow(db).column("value")[6_000].as_py() == '{"n":6000}'
 
 
+def test_a_column_with_values_of_all_sizes_is_items(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    sizes = [10, 200_000, 0, *[1_500] * 1_000, 90_001, 700_000, 700_000, 3]
+    report = queue.enqueue_many(db, pa.table({"data": [b"x" * size for size in sizes]}), column="data")
+    assert (report.items, report.size_bytes) == (len(sizes), sum(sizes))
+    assert [len(value) for value in values(db, queue)] == sizes
+
+
 def test_rows_have_headers_delays_lives_and_priorities_of_their_own(db: Any, space: Subspace) -> None:
     table = pa.table(
         {
