@@ -79,7 +79,7 @@ def test_commits_acknowledged_to_several_processes_survive_a_power_cut(tmp_path:
     notes.mkdir()
     for writer in range(WRITERS):
         (notes / str(writer)).touch()
-    make_disk(image, size="64M")
+    make_disk(image, size="192M")
     with mounted(image, tmp_path / "disk") as disk:
         path = disk / "db"
         with opened(path):
