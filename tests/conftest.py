@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 import fdbqueue
 from fdbqueue.engine import Subspace
+from fdbqueue.layout import CATALOGUE
 from tests.helpers import cluster
 from tests.helpers.processes import Processes
 
@@ -105,6 +106,7 @@ class Databases:
         for engine, db in self._opened.items():
             if engine == "cluster":
                 db.clear_range_startswith(Subspace(SESSION_PREFIX).key())
+                db.clear_range_startswith(CATALOGUE + Subspace(SESSION_PREFIX).key())
             db.close()
 
 
