@@ -114,7 +114,7 @@ class Input:
             wanted = pa.types.is_binary if kind is BytesCodec else pa.types.is_string
             if column.null_count or not wanted(column.type):
                 return None
-            _check_text(column, self._names[0])
+            check_text(column, self._names[0])
             payloads: list[bytes] = (column if kind is BytesCodec else column.cast(pa.binary())).to_pylist()
             return payloads
         encoder = _ENCODERS.get(kind) if not getattr(self._codec, "typed", True) else None
@@ -172,7 +172,12 @@ def _is_simple(column: pa.Array) -> bool:
     return any(check(kind) for check in (types.is_integer, types.is_boolean, types.is_null, types.is_string))
 
 
-def _check_text(column: pa.Array, name: str) -> None:
+def check_text(column: pa.Array, name: str) -> None:
+    """Refuse bytes that are not UTF-8. Arrow allows them in a string, but no consumer could decode the item.
+
+    Raises:
+        CodecError: a value is not valid text.
+    """
     try:
         column.validate(full=True)
     except pa.ArrowInvalid as error:

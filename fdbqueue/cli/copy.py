@@ -25,8 +25,8 @@ def copy(
 
     Every item moves once, with its position, attempts and times. Leased items stay until they are acked or given back.
     Let producers and consumers use the new database, and repeat the command until none is left. An interrupted command
-    goes on when it is repeated. The line that it prints has a digest of all items that have moved, and one of those at
-    the target: they are equal if nobody has used the target yet.
+    goes on when it is repeated. It prints a digest of all items that have moved, and one of the items at the target.
+    They are equal until a producer or a consumer uses the target.
 
     Example: fdbqueue copy orders file:shop fdb:
     """

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from fdbqueue.arrow.tables import check_text
 from fdbqueue.codecs import codec_named
 from fdbqueue.errors import CodecError
 from fdbqueue.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
@@ -79,7 +80,7 @@ class Columns:
                 f" {self._options.codec} does not take them. Filter them out, or choose codec=json."
             )
         if self._options.codec == "str":
-            _check_text(column, self._names[0])
+            check_text(column, self._names[0])
             column = column.cast(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary())
         values: list[bytes] = column.to_pylist()
         return values
@@ -169,19 +170,11 @@ class Columns:
                 f"The column {name!r} names no queue in {column.null_count:,} of {len(column):,} rows. Say by the"
                 " option queue where those go."
             )
-        _check_text(column, name)
+        check_text(column, name)
         queues: list[str | None] = column.to_pylist()
         if "" in queues:
             raise CodecError(f"The column {name!r} names a queue by an empty text. Use null for the option queue's.")
         return queues
-
-
-def _check_text(column: pa.Array, name: str) -> None:
-    """Refuse bytes that are not UTF-8. Spark allows them in a string, but no consumer could decode the item."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise CodecError(f"The column {name!r}, {column.type}, has a value that is not valid text: {error}.") from error
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:

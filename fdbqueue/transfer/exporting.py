@@ -45,8 +45,8 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
     """Write the items of all states into a file, with positions, attempts, times, headers and marks. It takes nothing.
 
     An item that stays in the queue is in the file once. An item that comes or goes meanwhile is in it or not. The file
-    appears when it is whole. An export that was interrupted resumes if it is repeated: items in the parts that it has
-    written are not read again, so they may have gone from the queue since.
+    appears when it is whole. An export that was interrupted resumes if it is repeated. It does not read the items of
+    its parts again, so they may have gone from the queue since.
 
     Args:
         db: a database.
