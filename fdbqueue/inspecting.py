@@ -173,7 +173,7 @@ class Inspection:
 
     @property
     def title(self) -> str:
-        """One line: what was read, and when."""
+        """The queue, and the time of the read, in one line."""
         order = "" if self.order is None or "order=" in self.queue else f", order {self.order!r}"
         return f"{self.queue}{order} at {utc(self.at)} UTC"
 
@@ -194,7 +194,7 @@ class Inspection:
 
     @property
     def facts(self) -> str:
-        """One line: totals, waiting processes and timers."""
+        """Totals, waiting processes and timers, in one line."""
         told = [f"{self.stats.enqueued:,} enqueued and {self.stats.dequeued:,} taken in total"]
         told += [f"{self.waiting:,} waiting requests"] if self.waiting else []
         told += [f"{self.overdue:,} timers overdue"] if self.overdue else []

@@ -75,7 +75,7 @@ def watch(
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Let the first signal that asks the command to stop end its wait, so that the browser can be closed."""
+    """End the wait at the first signal that asks the command to stop, so that the browser can be closed."""
     stopped = False
 
     def stop(number: int, _: FrameType | None) -> None:

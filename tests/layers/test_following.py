@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.items import envelope
 from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscriptions
+from fdbqueue.layers.common import _waiting
 from fdbqueue.layers.subscriptions import _following
 from tests.helpers.smart import Note, smart_queue
 
@@ -354,7 +356,14 @@ def test_it_waits_by_watches_and_not_by_polling(db: Any, space: Subspace) -> Non
 
 
 def test_an_item_that_is_given_back_wakes_it(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = threading.Event()
+
+    def alarmed(*arguments: Any) -> Any:
+        waits.set()
+        return _waiting.alarmed(*arguments)
+
     monkeypatch.setattr(_following, "QUIET_SECONDS", 3_600.0)
+    monkeypatch.setattr(_following, "alarmed", alarmed)
     subscriptions = subscriptions_of(space)
     subscriptions.leases.enqueue(db, "a")
     lease = subscriptions.leases.lease(db)
@@ -362,8 +371,9 @@ def test_an_item_that_is_given_back_wakes_it(db: Any, space: Subspace, monkeypat
     with subscriptions.follow(db) as follower, ThreadPoolExecutor(1) as threads:
         assert told(follower) == []
         waiting = threads.submit(follower.next_many, timeout=20)
+        assert waits.wait(20)
         subscriptions.leases.nack(db, lease)
-        assert [item.value for item in waiting.result()] == ["a"]
+        assert [item.value for item in waiting.result(10)] == ["a"]
 
 
 def test_an_event_loop_is_not_blocked_and_a_cancelled_wait_loses_nothing(db: Any, space: Subspace) -> None:
