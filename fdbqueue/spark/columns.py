@@ -157,7 +157,7 @@ class Columns:
             return None
         column = batch.column(name)
         if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
-            _check_text(column, name)
+            check_text(column, name)
         return self._places.of(column.to_pylist(), None if priority is None else _values(batch, priority))
 
     def _queues(self, batch: pa.RecordBatch) -> list[str | None] | None:
