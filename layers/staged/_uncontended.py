@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, keep_out
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
 
 from ..leases._taking import UNTAKEABLE, LifeOver
 from ._allotments import HeadRead
@@ -65,10 +65,6 @@ class Uncontended:
         # Forgotten here, so that an attempt after a failed one reads the head.
         prefetch, self._prefetch = self._known(), None
         look = None
-        if self._layout.open_until <= time.monotonic():
-            # Once a second. A pause and an exclusive subscription show in the look below, too; another codec does not.
-            yield from keep_out(tr, self._layout)
-            prefetch = None
         if prefetch is not None:
             tr.set_read_version(prefetch.version)
         else:

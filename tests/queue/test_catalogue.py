@@ -167,7 +167,7 @@ def test_another_codec_is_refused_with_the_remedy_before_anything_is_touched(db:
     wrong = Queue(space, codec="msgpack")
     before = [(row.key, row.value) for row in db.get_range_startswith(space.key())]
 
-    for call in (wrong.dequeue, Leases(wrong).lease, StagedQueue(wrong).dequeue, lambda db: wrong.enqueue(db, 7)):
+    for call in (wrong.dequeue, Leases(wrong).lease, StagedQueue(wrong).lease, lambda db: wrong.enqueue(db, 7)):
         with pytest.raises(CodecError, match=r"registered with the codec 'json'.*Give codec='json'"):
             call(db)
     assert [(row.key, row.value) for row in db.get_range_startswith(space.key())] == before
