@@ -62,11 +62,13 @@ def test_a_thread_that_waits_gets_an_error(own: Any, space: Subspace, kind: str)
 
 @pytest.mark.parametrize("kind", ["a completion", "a dequeue", "a consumer"])
 def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -> None:
+    call: Any
     if kind == "a consumer":
         call = Consumer(Leases(Queue(space)), lambda lease: None).run.aio(own)
     else:
         wait: Any = WAITS[kind](own, Queue(space))
-        call = wait.func.aio(own, timeout=None) if isinstance(wait, partial) else wait.aio()
+        verb: Any = getattr(wait, "func", None)
+        call = wait.aio() if verb is None else verb.aio(own, timeout=None)
 
     async def main() -> None:
         waiting = len(closing._waiting)
