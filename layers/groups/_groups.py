@@ -228,8 +228,8 @@ def _first(tr: Transaction, begin: bytes, end: bytes) -> Steps[Sequence[KeyValue
 
 
 def _behind(groups: Subspace, name: str) -> bytes:
-    """Return the key behind all keys of a group."""
-    key: bytes = strinc(groups[name].key())
+    """Return the key behind all keys of a group, and in front of those of a name that goes on with a zero."""
+    key: bytes = groups[name].key() + b"\xff"
     return key
 
 

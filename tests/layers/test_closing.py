@@ -60,30 +60,19 @@ def test_a_thread_that_waits_gets_an_error(own: Any, space: Subspace, kind: str)
     assert "was closed" in str(raised.get(timeout=20))
 
 
-@pytest.mark.parametrize("kind", ["a completion", "a dequeue"])
+@pytest.mark.parametrize("kind", ["a completion", "a dequeue", "a consumer"])
 def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -> None:
-    wait: Any = WAITS[kind](own, Queue(space))
+    call: Any
+    if kind == "a consumer":
+        call = Consumer(Leases(Queue(space)), lambda lease: None).run.aio(own)
+    else:
+        wait: Any = WAITS[kind](own, Queue(space))
+        verb: Any = getattr(wait, "func", None)
+        call = wait.aio() if verb is None else verb.aio(own, timeout=None)
 
     async def main() -> None:
         waiting = len(closing._waiting)
-        verb: Any = wait.func if isinstance(wait, partial) else wait
-        call = verb.aio(own, timeout=None) if verb is not wait else wait.aio()
         task = asyncio.ensure_future(call)
-        while len(closing._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
-            await asyncio.sleep(0)
-        own.close()
-        with pytest.raises(CLOSED, match="was closed"):
-            await asyncio.wait_for(task, 20)
-
-    asyncio.run(main())
-
-
-def test_a_consumer_that_waits_gets_an_error(own: Any, space: Subspace) -> None:
-    consumer = Consumer(Leases(Queue(space)), lambda lease: None)
-
-    async def main() -> None:
-        waiting = len(closing._waiting)
-        task = asyncio.ensure_future(consumer.run.aio(own))
         while len(closing._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
             await asyncio.sleep(0)
         own.close()

@@ -502,3 +502,24 @@ def test_the_wrong_arguments_of_groups_are_named(db: Any, leases: Leases, groups
     copy.at(db).close(db)
     assert copy.at(db).wait(timeout=5).done == 0
     assert leases.stats(db).enqueued == 0
+
+
+def test_groups_are_listed_by_their_names_and_hold_nothing(db: Any, queue: Queue) -> None:
+    groups = Groups(Leases(queue))
+    for name in ("c", "a", "b\x00", "b"):
+        groups.open(db, name).enqueue_many(db, ["1", "2"] if name == "a" else [])
+    assert [group.name for group in groups.list(db)] == ["a", "b", "b\x00", "c"]
+    assert [group.name for group in groups.list(db, after="b", limit=1)] == ["b\x00"]
+    assert [group.name for group in groups.list(db, after="aa")] == ["b", "b\x00", "c"]
+    first = next(iter(groups.list(db)))
+    assert (first.token, first.stats(db).available) == (b"", 2)
+    tr = db.create_transaction()
+    groups.open(tr, "d")
+    assert [group.name for group in groups.list(tr, after="c")] == ["d"]
+    wrong: list[Any] = [{"after": 7}, {"after": ""}, {"limit": 0}, {"limit": "1"}]
+    for terms in wrong:
+        with pytest.raises((TypeError, ValueError)):
+            groups.list(db, **terms)
+    for given in (None, "db", 7):
+        with pytest.raises(TypeError):
+            groups.list(given)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from fdbqueue.engine.closing import wake_all
 from fdbqueue.engine.embedded.client.option_table import (
     DEFAULT_FOR,
     MAX_WATCHES,
@@ -75,15 +76,15 @@ class Database:
     def close(self) -> None:
         """Close this database object, after the commits that are under way. Every later use raises StorageError.
 
-        Calls that wait for a change end with StorageError, unless this process has another object of the same folder
-        open. Other processes and other objects of the same folder are not affected. The contents of a database in
-        memory are then lost.
+        Calls that wait for a change end with StorageError. Other processes and other objects of the same folder are not
+        affected. The contents of a database in memory are then lost.
         """
         with self._lock:
             store, self._opened = self._opened, None
             self._closed = True
         if store is not None:
             store.close()
+        wake_all()  # another object of the same folder may keep the store open, and its watches
 
     def _store(self) -> Store:
         store = self._opened
