@@ -23,7 +23,6 @@ from fdbqueue.layers import (
     Sessions,
     StagedQueue,
     Subscriptions,
-    Watchdog,
 )
 from fdbqueue.layers.sessions import UNCHANGED
 from fdbqueue.layers.sessions._lease import Behind
@@ -313,7 +312,7 @@ def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
     assert (outcome_of(bad), good.wait(timeout=1)) == ("dead", 1)
 
 
-@pytest.mark.parametrize("layer", [StagedQueue, RelaxedQueue, Subscriptions, Watchdog])
+@pytest.mark.parametrize("layer", [StagedQueue, RelaxedQueue, Subscriptions])
 def test_other_layers_refuse_results_of_sessions(sessions: Sessions, layer: Any) -> None:
     for given in (Results(sessions), Groups(sessions)):
         with pytest.raises(TypeError, match=r"Consumer\(sessions, handler\)"):
