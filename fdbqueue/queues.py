@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 PAGE_QUEUES = 100
 """How many queues one transaction of a list looks at."""
 SCAN_ROWS = 100
+NEAR = 0.75
+"""How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
 _OWN_CODECS = (*FORMATS, "bytes")
 _COUNTED: tuple[bytes, ...] = (
     fdb_tuple.pack(("count", "enqueued")),
@@ -165,9 +167,11 @@ def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
         return rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000)
 
     found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
-    names = {name_text(_name_of(row.key[len(CATALOGUE) :])) for row in found}
-    near = difflib.get_close_matches(name_text(_name_of(layout.prefix)), sorted(names), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    own = _name_of(layout.prefix)
+    # Names that differ in their last part only, so that queues with a common begin are not taken for each other.
+    names = {str(name[-1]): name for row in found if (name := _name_of(row.key[len(CATALOGUE) :]))[:-1] == own[:-1]}
+    near = difflib.get_close_matches(str(own[-1]), sorted(names), n=1, cutoff=NEAR)
+    return f" Did you mean {name_text(names[near[0]])!r}?" if near else ""
 
 
 def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
