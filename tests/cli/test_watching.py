@@ -52,7 +52,7 @@ def test_watch_goes_on_under_its_name(run: Run, db: Any, space: Subspace, name: 
 
 
 def test_watch_goes_on_after_an_item_that_does_not_decode(run: Run, db: Any, space: Subspace, name: str) -> None:
-    Queue(space, codec="str").enqueue(db, "no json")
+    Queue(space).enqueue(db, b"no json")
     Queue(space, codec="json").enqueue(db, 1)
     printed = run("watch", name, "--head", "--timeout", "0")
 

@@ -127,7 +127,7 @@ WORKS = {
     "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
-    "Watchdog": ANY_HEAD,
+    "Watchdog": {*ANY_HEAD, "Sessions"},
 }
 """All that is not here is refused."""
 
@@ -148,7 +148,7 @@ REFUSED = {
     "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
-    "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), not ",
+    "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), or Sessions, not ",
 }
 """What the message of each says."""
 
@@ -171,8 +171,10 @@ def test_no_layer_is_left_out_of_the_matrix() -> None:
         if inspect.isclass(given) and taking & set(inspect.signature(given).parameters)
     }
 
-    assert layers - {"Subscription"} == set(MAKERS) == set(WORKS) == set(REFUSED), "Subscriptions makes a Subscription"
-    assert layers <= {*THINGS, *MAKERS}
+    assert layers - {"Follower", "Subscription"} == set(MAKERS) == set(WORKS) == set(REFUSED), (
+        "Subscriptions makes both"
+    )
+    assert layers - {"Follower"} <= {*THINGS, *MAKERS}
 
 
 @pytest.mark.parametrize(("maker", "thing"), matrix(works=False))

@@ -162,6 +162,7 @@ def test_the_cost_of_a_slot_that_goes_on_does_not_grow_with_the_sessions_that_wa
         costs.append(dict(counted.did))
         records = sessions.layout.space["gate"]["limit"].key()
         assert not any(key.startswith(records) for key in counted.written), "a slot that goes on changes no record"
+        sessions.enqueue(db, "x", session="3")  # the second call of an object may still look for the registration
         costs.append(cost(db, lambda db, own=sessions: own.enqueue(db, "x", session="4")))
         assert costs[-1] == {"reads": 3, "writes": 4, "commits": 1}
     assert costs[:2] == costs[2:]

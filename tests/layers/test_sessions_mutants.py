@@ -244,7 +244,7 @@ MUTANTS = (
     Mutant(
         "timers are not read again after a layer has moved items",
         "layers/leases/_timers.py",
-        (("if others_moved else futures", "if False else futures"),),
+        (("if stale else futures", "if False else futures"),),
     ),
     Mutant(
         "an item is lent unseen behind 500 outdated ones",
