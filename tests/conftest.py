@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not NIGHTLY:
-        skip = pytest.mark.skip(reason="takes over half a minute: run it with `make test NIGHTLY=1`")
+        skip = pytest.mark.skip(reason="long, so left to the night: run it with `make test NIGHTLY=1`")
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skip)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import fdbqueue
 from examples.demo.java import why_no_spark
+from fdbqueue.cli.app import app
 
 ROOT = Path(fdbqueue.__file__).parents[1]
 DOCUMENTS = [
@@ -128,6 +130,5 @@ def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
 
     for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
-    for command in set(re.findall(r"^    \$ .*\bfdbqueue ([a-z]+)", text, re.MULTILINE)):
-        shown = subprocess.run([sys.executable, "-m", "fdbqueue", command, "--help"], capture_output=True)
-        assert shown.returncode == 0, f"fdbqueue {command}"
+    commands = typer.main.get_group(app).commands
+    assert set(re.findall(r"^    \$ .*\bfdbqueue ([a-z]+)", text, re.MULTILINE)) <= set(commands)

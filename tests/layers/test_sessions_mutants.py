@@ -266,6 +266,7 @@ def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_tests_of_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
     for part in ("fdbqueue", "layers", "tests"):

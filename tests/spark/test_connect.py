@@ -13,7 +13,7 @@ import pytest
 
 from fdbqueue import Queue
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.engines("file", "cluster")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.engines("file", "cluster")]
 
 
 def test_a_client_of_spark_connect_loads_looks_and_streams(

@@ -289,6 +289,7 @@ def test_rows_are_in_once_and_in_order_whatever_dies(db: Any, space: Subspace, h
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.engines("memory")
 @pytest.mark.parametrize("history", [batch_history, stream_history])
 def test_they_are_in_many_histories_too(db: Any, space: Subspace, history: Any) -> None:

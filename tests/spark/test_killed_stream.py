@@ -37,8 +37,8 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
 
 
 def points() -> list[Any]:
-    """Each point is a test, and each needs two runs of Spark: all but three are for the night."""
-    early = ("partitions end", "source commit begins", "rows stored")
+    """Each point is a test, and each needs two runs of Spark: all but one are for the night."""
+    early = ("rows stored",)
     names = [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS, *EXECUTOR_POINTS]
     return [pytest.param(name, marks=[] if name in early else [pytest.mark.nightly]) for name in names]
 

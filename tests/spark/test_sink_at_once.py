@@ -252,6 +252,7 @@ def test_random_histories_write_each_row_once(db: Any, space: Subspace) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.engines("memory")
 def test_many_histories_do_so_too(db: Any, space: Subspace) -> None:
     histories(db, space, LONG)
