@@ -381,8 +381,9 @@ class Follower(Named, Generic[V]):
         for note, (first, last) in zip(notes, spans, strict=True):
             arrived = self._version_of(note.key)
             if first == last:
-                found = yield from single.pop(first, started(_no_rows()))
-                found = [] if first < place.within else found
+                # A later note may name an item again. It is told once, but for a note that was told before.
+                told = first < place.within
+                found = [] if told else (yield from single.pop(first, started(_no_rows())))
                 done = True
             else:
                 begin = available.key(max(first, place.within))

@@ -312,6 +312,23 @@ def test_a_browser_of_a_dead_process_is_removed_by_the_next_one(db: Any, space: 
     assert subscriptions.stats(db)[0].browser
 
 
+def test_an_item_that_came_back_while_the_browser_was_closed_is_told_again(db: Any, space: Subspace) -> None:
+    subscriptions = subscriptions_of(space)
+    leases = subscriptions.leases
+    follower = subscriptions.follow(db, "audit")
+    tr = db.create_transaction()
+    for value in "abc":
+        leases.queue.enqueue(tr, value)
+    tr.commit().wait()
+    leases.queue.enqueue(db, "d")
+    assert [item.value for item in follower.next_many(limit=3, timeout=0)] == ["a", "b", "c"]
+    follower.close()
+    leases.nack_many(db, leases.lease_many(db, limit=3))
+
+    with subscriptions.follow(db, "audit") as follower:
+        assert sorted(told(follower)) == ["a", "b", "c", "d"]
+
+
 def test_the_last_browser_without_a_name_leaves_no_trace(db: Any, space: Subspace) -> None:
     subscriptions = subscriptions_of(space)
     layout = subscriptions.leases.layout
