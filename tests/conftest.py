@@ -30,7 +30,7 @@ _common = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 settings.register_profile("dev", max_examples=25, **_common)  # type: ignore[arg-type]
-settings.register_profile("ci", max_examples=50, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("nightly", max_examples=200, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
