@@ -55,6 +55,21 @@ def test_the_session_s_time_zone_changes_no_row() -> None:
     ]
 
 
+@pytest.mark.parametrize("depth", range(4))
+def test_a_map_is_a_record_however_deep_it_is(depth: int) -> None:
+    kind: Any = pa.map_(pa.string(), pa.int64())
+    value: Any = [("k", 1)]
+    expected: Any = {"k": 1}
+    for level in range(depth):
+        if level % 2:
+            kind, value, expected = pa.struct([("in", kind)]), {"in": value}, {"in": expected}
+        else:
+            kind, value, expected = pa.list_(kind), [value], [expected]
+    batch = pa.record_batch([pa.array([value, None], kind)], names=["value"])
+    rows = rows_of(batch, ["value"], codec="json", valueColumn="value")
+    assert [msgspec.json.decode(payload) for payload in payloads(rows)] == [expected, None]
+
+
 def test_one_column_can_be_the_value_of_a_record_codec() -> None:
     batch = pa.record_batch({"value": pa.array([[1, 2], None])})
     assert payloads(rows_of(batch, ["value"], codec="json", valueColumn="value")) == [b"[1,2]", b"null"]
