@@ -31,7 +31,7 @@ def known(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str
 
 
 def url_of(given: str | None) -> str:
-    """Return the database's URL, with an absolute path: executors have other working folders than the driver.
+    """Return the database's URL, with an absolute path: executors have other folders than the driver.
 
     Raises:
         ValueError: there is none, or it is ``memory:``.
@@ -51,10 +51,14 @@ def url_of(given: str | None) -> str:
         return url  # absolute, or refused at the opening
     if scheme == "file":
         path, mark, query = rest.partition("?")
-        return f"file:{os.path.abspath(path)}{mark}{query}" if path else url
+        return f"file:{_absolute(path)}{mark}{query}" if path else url
     if scheme == "fdb" and rest:
-        return f"fdb:{os.path.abspath(rest)}"
+        return f"fdb:{_absolute(rest)}"
     return url
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def queue_of(values: Mapping[str, str]) -> str | bytes:

@@ -151,6 +151,13 @@ def test_a_relative_path_is_the_drivers(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert parse({"url": "fdb:my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
 
 
+def test_a_path_from_the_home_folder_is_the_one_that_open_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    plain = {"queue": "q", "jobId": "j"}
+    assert parse({"url": "file:~/here?durability=relaxed", **plain}).url == f"file:{tmp_path}/here?durability=relaxed"
+    assert parse({"url": "fdb:~/my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
+
+
 def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="url is missing"):
         parse({"queue": "q", "jobId": "j"})
