@@ -26,7 +26,6 @@ class Met:
 
     The digest is the sum of the rows' digests modulo 2**128. It is the same for the same rows in any order and in any
     partitions. Equal rows count each time they occur.
-    partitions, and equal rows count as often as they occur.
 
     >>> once, again = Met(), Met()
     >>> once.add(digests_of([b"a", b"b", b"a"]))
