@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, say
+from tests.spark.processes import peaks_of
 from tests.spark.sessions import new_session, why_no_spark
 
 ROWS = int(os.environ.get("FDBQUEUE_BENCH_SPARK_ROWS", "1_000_000"))
@@ -110,28 +109,8 @@ def memory(spark: Any, url: str) -> None:
     say("\n| rows | peak of a task's Python process, without the pages of the file that it shares |")
     say("|---:|---:|")
     for rows in (ROWS, 4 * ROWS):
-        ended = threading.Event()
-        with ThreadPoolExecutor(1) as pool:
-            peak = pool.submit(_watch_workers, ended)
-            try:
-                _into(spark, url, rows=rows)
-            finally:
-                ended.set()
-        say(f"| {rows:,} | {peak.result()} MB |")
-
-
-def _watch_workers(ended: threading.Event) -> int:
-    """Return the most memory, in MB, that any Python worker of Spark has until `ended`; Linux only, 0 elsewhere."""
-    peak = 0
-    while not ended.wait(0.05):
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if b"pyspark.daemon" in (process / "cmdline").read_bytes():
-                    lines = (process / "status").read_text().splitlines()
-                    peak = max([peak, *(int(line.split()[1]) // 1000 for line in lines if line.startswith("RssAnon:"))])
-            except OSError:
-                continue  # it has just ended
-    return peak
+        peaks = peaks_of(partial(_into, spark, url, rows=rows))
+        say(f"| {rows:,} | {peaks['worker']} MB |")
 
 
 if __name__ == "__main__":
