@@ -8,6 +8,8 @@ item. The rules for failures and leases are in `layers/leases`.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import structs
@@ -165,6 +167,13 @@ class Moves:
         self._count_level(packed, -1)
         self._count_member(notes, "available", -1)
         self.any = True
+
+    def leave_plain(self, packed: Sequence[bytes]) -> None:
+        """Remove items without notes from the available ones. The caller clears their keys."""
+        for rank, some in Counter(map(rank_of, packed)).items():
+            if rank is not None:
+                self._levels[rank] = self._levels.get(rank, 0) - some
+        self.any = self.any or bool(packed)
 
     def _count_level(self, packed: bytes, change: int) -> None:
         rank = rank_of(packed)

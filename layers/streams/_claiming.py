@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 
 from msgspec.structs import replace
 
@@ -47,6 +49,8 @@ MOST_ROWS = 4_000
 PIECES = 64
 """About how many pieces a batch has, from which its splits are made."""
 ERROR_BYTES = 1_000
+_PLAIN = envelope(b"")
+"""What a stored item begins with that has no notes, no headers, no chunks and no blob."""
 MOST_TRACKED = 1_000
 """How many items with a completion, follow-ups or a group a batch has at most: its ack ends them in one transaction."""
 
@@ -105,7 +109,9 @@ class Claiming:
         haul = _Haul()
         groups = CancelledGroups()
         groups.ask(tr, self._layout, found)
-        for row in found:
+        if self._terms.bad is None:
+            self._take_plain(moves, haul, found, batch)
+        for row in found[haul.dealt :]:
             try:
                 notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
                 if notes.group and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
@@ -153,6 +159,20 @@ class Claiming:
         packed = self._layout.available.packed(row.key)
         moves.leave_available(packed, notes, cleared=True)
         moves.vanish(packed, row.value, counter, how=how)
+
+    def _take_plain(self, moves: Transitions, haul: _Haul, found: list[KeyValue], batch: BatchRecord) -> None:
+        """Take the first items together as long as they are plain and fit. `_take` decides about the next one."""
+        plain = list(takewhile(_is_plain, found))
+        sizes = [len(row.value) for row in plain]
+        fitting = bisect_right(list(accumulate(sizes)), min(CLAIM_BYTES, self._terms.size_bytes - batch.size_bytes))
+        packed_of, key = self._layout.available.packed, self._place.key
+        haul.packed = [packed_of(row.key) for row in plain[:fitting]]
+        haul.keys = [key(packed) for packed in haul.packed]
+        haul.values = [row.value for row in plain[:fitting]]
+        haul.sizes = sizes[:fitting]
+        haul.size_bytes = sum(haul.sizes)
+        haul.dealt = fitting
+        moves.leave_plain(haul.packed)
 
     def _take(
         self, moves: Transitions, haul: _Haul, row: KeyValue, notes: Notes, batch: BatchRecord, error: str
@@ -235,6 +255,10 @@ class Claiming:
             chunked=batch.chunked + len(haul.chunked),
             tracked=batch.tracked + len(haul.tracked),
         )
+
+
+def _is_plain(row: KeyValue) -> bool:
+    return row.value[:1] == _PLAIN
 
 
 def _of_blob(value: bytes) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fdbqueue import FormatError, Queue, StreamError, SubscriptionError
 from fdbqueue.engine import Subspace
@@ -16,6 +19,7 @@ from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.streams import BatchRecord, Split, Stream, Terms
+from fdbqueue.layers.streams._claiming import Claiming
 from fdbqueue.layers.streams._records import joined, splits_of, thinned
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layout import pack
@@ -94,6 +98,33 @@ def test_a_batch_that_was_claimed_in_part_is_continued(db: Any, queue: Queue[byt
     assert record.sealed
     assert values(stream, db, 1, record) == [b"%03d" % number for number in range(240)]
     assert queue.check(db).ok
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_items_are_claimed_together_as_they_are_one_by_one(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    def batches(name: str) -> list[tuple[BatchRecord, list[bytes]]]:
+        dice, queue, tr = random.Random(seed), Queue(space[name]), db.create_transaction()
+        stream: Stream[bytes] = Stream(queue, "s", clock=lambda: 0.0)
+        for number in range(600):
+            value = b"%d" % number + bytes(dice.choice((0, 10, 400)))
+            queue.enqueue(tr, value, headers={"k": "v"} if dice.random() < 0.02 else None)
+        tr.commit().wait()
+        found = []
+        for batch in itertools.count(1):
+            limits = {"items": dice.choice((1, 40, 180)), "size_bytes": dice.choice((1, 2_000, 17_000))}
+            record = stream.claim(db, terms(batch, **limits))
+            found.append((replace(record, splits=()), values(stream, db, batch, record)))
+            stream.ack(db, terms(batch))
+            if not record.count:
+                break
+        assert queue.check(db).ok
+        return found
+
+    together = batches("together")
+    monkeypatch.setattr(Claiming, "_take_plain", lambda *given: None)
+    assert together == batches("one by one")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
