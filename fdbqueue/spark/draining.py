@@ -63,7 +63,7 @@ def drain_to_table(
         foreach_batch: called with each batch and its number.
         format: the format of the table or the folder.
         stream: the stream's name in the queue; None: made of the queue's and the output's name.
-        limit: how many items at most.
+        limit: how many items to take at most, besides the open batch of an earlier call that failed.
         transform: applied to the items before they are written.
         options: further options of the stream, such as ``codec="json"`` or ``maxItemsPerTrigger="5000"``.
 

@@ -30,7 +30,7 @@
 | ``onLostCheckpoint`` | ``fail`` | what a new checkpoint does with the open batch of a lost one: ``fail``,
   ``redeliver`` or ``drop`` |
 | ``maxAttempts`` | none | the ``max_attempts`` of other consumers, whose expired leases the stream gives back |
-| ``limit`` | none | with availableNow: how many items in all |
+| ``limit`` | none | with availableNow: how many new items a run takes; without it, it is refused |
 """
 
 from __future__ import annotations

@@ -119,8 +119,15 @@ class Source:
         """Ack what is committed, and return the next batch's offset, or `start` if there is nothing to take.
 
         Raises:
-            StreamError: the checkpoint does not fit the stream's record.
+            StreamError: the checkpoint does not fit the stream's record. ValueError: the query runs without end, and
+                there is a limit.
         """
+        if self._options.limit is not None and self._left is None:
+            raise ValueError(
+                f"The option limit counts the items of a run that ends, and this query runs on after"
+                f" {self._options.limit:,} items. Use trigger(availableNow=True). The size of one batch is"
+                " maxItemsPerTrigger."
+            )
         place = Place.parse(start, self._options.stream)
         self._ack(place)
         look = self._stream.look(self._db, seconds=0.0 if self._left is not None else self._wait_seconds)

@@ -187,6 +187,14 @@ def test_available_now_with_a_limit_takes_no_more(db: Any, queue: Queue[bytes]) 
     assert len(checkpoint.rows()) == 6
 
 
+def test_a_limit_of_a_query_that_never_ends_is_refused_before_an_item_is_taken(db: Any, queue: Queue[bytes]) -> None:
+    queue.enqueue(db, b"a")
+    query = Query(db, stream_options(queue.layout, limit=1), Checkpoint())
+    with pytest.raises(ValueError, match=r"limit counts the items of a run that ends.*availableNow=True"):
+        query.trigger()
+    assert queue.stats(db).available == 1
+
+
 def test_available_now_ends_if_all_items_are_leased_or_delayed(db: Any, queue: Queue[bytes]) -> None:
     leases = Leases(queue)
     leases.enqueue(db, b"leased")
