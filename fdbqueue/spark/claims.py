@@ -86,15 +86,14 @@ def claim(
         items_per_partition: about how many items a partition has at most.
 
     Raises:
-        StreamError: the name is a stream's. ValueError: an argument is not valid. TypeError: the name is not a str.
+        StreamError: the name is a stream's. ValueError: an argument is not valid. TypeError: the URL or the
+            name is not a str.
 
     *Conflicts:* as `Queue.dequeue_many`. *Cost:* a transaction for each 4,000 items or 1 MB.
     """
     for what, value in (("limit", limit), ("partitions", partitions), ("items_per_partition", items_per_partition)):
         if type(value) is not int or value < 1:
             raise ValueError(f"{what} is a whole number from 1, not {value!r}.")
-    if not isinstance(url, str):
-        raise TypeError(f"url is a str, not {type(url).__name__}: tasks open the database themselves.")
     url = url_of(url)
     stream: Stream[bytes] = Stream(Queue(queue), name)
     with fdbqueue.open(url) as db:

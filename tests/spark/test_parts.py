@@ -13,6 +13,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.spark.backlog import ROW_OVERHEAD_BYTES, Backlog
 from fdbqueue.spark.digests import DIGEST_BYTES, Multiset, digests_of
 from fdbqueue.spark.options import parse
+from fdbqueue.spark.optionvalues import url_of
 from fdbqueue.spark.record import JobRecord, decode, encode
 from fdbqueue.spark.rows import Rows
 from tests.spark.simulated import header, rows
@@ -163,6 +164,12 @@ def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         parse({"queue": "q", "jobId": "j"})
     monkeypatch.setenv("FDBQUEUE_URL", "fdb:")
     assert parse({"queue": "q", "jobId": "j"}).url == "fdb:"
+
+
+@pytest.mark.parametrize("given", [object(), 5, b"file:x"])
+def test_a_database_where_a_url_is_wanted_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"url is a str, not \w+: tasks open the database themselves"):
+        url_of(given)
 
 
 def test_rows_go_to_a_file_and_back_as_they_are() -> None:
