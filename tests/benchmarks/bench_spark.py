@@ -13,7 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, say
-from tests.spark.processes import peaks_of
+from tests.spark.peaks import peaks_of
 from tests.spark.sessions import new_session, why_no_spark
 
 ROWS = int(os.environ.get("FDBQUEUE_BENCH_SPARK_ROWS", "1_000_000"))

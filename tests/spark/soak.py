@@ -23,7 +23,8 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
-from tests.spark.processes import Peaks, descendants, role
+from tests.benchmarks.processes import descendants
+from tests.spark.peaks import Peaks, role
 from tests.spark.sessions import new_session, source
 
 VICTIMS = {
@@ -89,7 +90,7 @@ class Soak:
         before, began, due, noted = queue.stats(db).dequeued, time.monotonic(), None, 0
         while process.poll() is None:
             time.sleep(0.1)
-            self.peaks.measure(process.pid)
+            self.peaks.look(process.pid)
             now = time.monotonic()
             if due is None:
                 if queue.stats(db).dequeued == before:
@@ -112,9 +113,9 @@ class Soak:
     def kill_one(self, root: int) -> None:
         """Kill a Python process of a random role."""
         found: dict[str, list[int]] = {}
-        for pid, command in descendants(root):
-            if role(command) in VICTIMS:
-                found.setdefault(role(command), []).append(pid)
+        for process in descendants(root):
+            if role(process) in VICTIMS:
+                found.setdefault(role(process), []).append(process.pid)
         if found:
             chosen = self.dice.choice(sorted(found))
             self.killed[chosen] += 1
