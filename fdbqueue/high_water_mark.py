@@ -116,16 +116,17 @@ class LastIndex:
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
         # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
         # and `check` reports that.
+        end = layout.end if has_high_water_mark else layout.type_key + b"\x00"
+        self._item: Steps[bytes] | None = None
+        if order is None:
+            # The first read: behind others, the embedded engine would look for the key among what they found.
+            self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
         self._mark = self._subscribed = self._type = None
         if has_high_water_mark:
             view = tr.snapshot
             self._mark = view.get(layout.high_water_mark_key)
             self._subscribed = view.get(layout.subscribed_key)
             self._type = view.get(layout.type_key)
-        end = layout.end if has_high_water_mark else layout.type_key + b"\x00"
-        self._item: Steps[bytes] | None = None
-        if order is None:
-            self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
 
     def steps(self) -> Steps[int]:
         """Wait for the last index and return it.

@@ -13,7 +13,8 @@ from fdbqueue.agents import dialog as said
 from fdbqueue.agents.access import EVERYTHING, Rights
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
-from fdbqueue.agents.queues import PIECE_BYTES, AgentQueue, Locked, Upload
+from fdbqueue.agents.queues import AgentQueue, Locked, Upload
+from fdbqueue.agents.wire import PIECE_BYTES, Wire
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.errors import FdbQueueError, LeaseLost
@@ -25,9 +26,6 @@ AHEAD_BYTES = 1_024
 UPLOAD_BYTES = 10_000_000
 DOWNLOAD_BYTES = 8_000_000
 """The most that one connection has in memory of its data: larger data passes through in pieces."""
-LINGER_SECONDS = 2.0
-"""How long the server waits, after its Bye, for the client to close."""
-LINGER_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -58,28 +56,34 @@ class Connection:
 
     Args:
         shared: the state that all connections share.
-        reader, writer: its streams.
+        wire: its bytes.
         rights: what the client may do.
+        on_gone: called when the connection is closed and nothing of it is left to do.
     """
 
     def __init__(
         self,
         shared: ServerState,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        wire: Wire,
         rights: Rights = EVERYTHING,
+        on_gone: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
         self._shared = shared
         self._limits = shared.limits
-        self._reader = reader
-        self._writer = writer
+        self._wire = wire
         self._rights = rights
+        self._on_gone = on_gone
         self._dialog = Dialog(line_bytes=shared.limits.line_bytes)
         self._work = _Work()
-        self._seconds_left = 0.0
+        self._line_seconds = self._seconds_left = shared.limits.line_seconds
         self._task: asyncio.Task[None] | None = None
+        self._serving = False
         self._ending = False
+        self._closed = False
         self._taking = False
+        # Until the client says something, a timer is enough. Many clients are idle.
+        self._silence = asyncio.get_running_loop().call_later(self._line_seconds, self._begin)
+        wire.on_input, wire.on_lost = self._begin, self._gone
 
     @property
     def under_way(self) -> bool:
@@ -88,16 +92,30 @@ class Connection:
 
     def hang_up(self, *, at_once: bool = False) -> None:
         """End the connection with Bye. `at_once`: do not even wait until its item is given back."""
-        if self._task is not None and (at_once or not self._ending):
+        if self._closed:
+            if at_once:
+                self._wire.abort()
+        elif at_once or not self._ending:
             self._ending = True
-            self._task.cancel()
+            if self._task is None:
+                self._begin()
+            elif self._serving:
+                self._task.cancel()
 
-    async def run(self) -> None:
-        """Serve the client until the connection ends."""
-        self._task = asyncio.current_task()
+    def _begin(self) -> None:
+        """Serve the client from now on: it has said something, is gone, or was silent for too long."""
+        self._wire.on_input = None
+        self._silence.cancel()
+        loop = asyncio.get_running_loop()
+        self._line_seconds = max(0.0, self._silence.when() - loop.time())
+        self._task = loop.create_task(self._run())
+
+    async def _run(self) -> None:
+        self._serving = True  # a task that is cancelled before it runs would not close the connection
         why: object = End.lost
         try:
-            why = await self._serve()
+            if not self._ending:
+                why = await self._serve()
         except TimeoutError:
             why = "the client was too slow"
         except asyncio.CancelledError:
@@ -113,9 +131,11 @@ class Connection:
             why = type(error).__name__
             log.error("A dialog ended by a fault of the server: %s", _where(error))
         self._ending = True
-        await self._put_in_order()
-        log.debug("A connection ended: %s", why)
-        await self._close()
+        try:
+            await self._put_in_order()
+        finally:
+            log.debug("A connection ended: %s", why)
+            self._close()
 
     async def _serve(self) -> End:
         while True:
@@ -143,7 +163,7 @@ class Connection:
     async def _next(self) -> said.Event:
         """Return the next event; read until there is one."""
         if not self._work.moved:
-            self._seconds_left = self._limits.line_seconds
+            self._seconds_left, self._line_seconds = self._line_seconds, self._limits.line_seconds
         while (event := self._dialog.next()) is None:
             await self._flush()
             await self._read()
@@ -152,8 +172,7 @@ class Connection:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         since = loop.time()
-        async with asyncio.timeout(self._seconds_left):
-            data = await self._reader.read(PIECE_BYTES)
+        data = await self._wire.read(self._seconds_left)
         self._seconds_left -= loop.time() - since
         self._feed(data)
 
@@ -165,13 +184,8 @@ class Connection:
 
     async def _flush(self) -> None:
         """Send the dialog's lines. A client that does not read them is too slow."""
-        output = self._dialog.output()
-        if output:
-            self._writer.write(output)
-            transport = self._writer.transport
-            if transport.get_write_buffer_size() or transport.is_closing():
-                async with asyncio.timeout(self._limits.data_seconds):
-                    await self._writer.drain()
+        if output := self._dialog.output():
+            await self._wire.write(output, self._limits.data_seconds)
 
     def _name(self, type: int, *, sends: bool) -> None:
         queue = self._shared.queue_of(type) if self._rights.allow(type, sends=sends) else None
@@ -215,7 +229,6 @@ class Connection:
             self._dialog.accept()
 
     async def _offer(self) -> None:
-        await self._flush()
         self._taking = True
         try:
             self._work.locked = await self._queue.take.aio()
@@ -231,38 +244,33 @@ class Connection:
 
     async def _wait_while_it_stays(self) -> None:
         """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
+        await self._flush()
+        wire, dialog = self._wire, self._dialog
         task = asyncio.ensure_future(self._queue.wait.aio(self._shared.wait))
         try:
             while not task.done():
-                if self._reader.at_eof():
-                    self._dialog.end_of_input()
-                if isinstance(self._dialog.next(), Ended):
+                if wire.at_eof:
+                    dialog.end_of_input()
+                if isinstance(dialog.next(), Ended):
                     break
-                if self._dialog.buffered >= AHEAD_BYTES or self._reader.at_eof():
+                if dialog.buffered >= AHEAD_BYTES or wire.at_eof:
                     await asyncio.wait({task})
                 else:
-                    await self._read_beside(task)
+                    input: asyncio.Future[Any] = wire.some()
+                    await asyncio.wait({task, input}, return_when=asyncio.FIRST_COMPLETED)
+                    if input.done():
+                        self._feed(wire.take())
         finally:
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled():
                 self._work.locked = task.result()
 
-    async def _read_beside(self, task: asyncio.Future[Any]) -> None:
-        """Read what the client says, unless the task is done first."""
-        reading = asyncio.ensure_future(self._reader.read(PIECE_BYTES))
-        try:
-            await asyncio.wait({task, reading}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            reading.cancel()
-            await asyncio.wait({reading})  # two reads at the same time are refused
-            if not reading.cancelled():
-                self._feed(reading.result())
-
     async def _send_data(self) -> None:
         async for data in self._queue.data(self._locked):
             self._dialog.send_data(data)
-            await self._flush()
+            if self._dialog.unsent >= PIECE_BYTES:  # small data goes with the lines around it
+                await self._flush()
             self._work.locked = await self._queue.extended(self._locked, least=0.5)
         self._release()
 
@@ -314,25 +322,15 @@ class Connection:
         except (FdbQueueError, FDBError, OSError) as error:
             log.warning("An item comes back only when its lock is over: %s", _told(error))
 
-    async def _close(self) -> None:
-        """Send the last lines, and wait for the client to close: a reset would overtake the last answer."""
+    def _close(self) -> None:
+        self._closed = True
         self._dialog.leave()
-        transport = self._writer.transport
-        too_slow = asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
-        try:
-            await self._flush()
-            if self._writer.can_write_eof():
-                self._writer.write_eof()
-            left = LINGER_BYTES
-            while left > 0 and (data := await self._reader.read(PIECE_BYTES)):
-                left -= len(data)
-            self._writer.close()
-            if transport.get_write_buffer_size():  # the client has closed its side, and does not read
-                await self._writer.wait_closed()
-        except (OSError, asyncio.CancelledError):  # lost already, or the server stops
-            transport.abort()
-        finally:
-            too_slow.cancel()
+        self._wire.finish(self._dialog.output())
+        self._gone()
+
+    def _gone(self) -> None:
+        if self._closed and self._wire.lost:
+            self._on_gone(self)
 
 
 def _told(error: BaseException) -> str:

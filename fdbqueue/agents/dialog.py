@@ -150,6 +150,11 @@ class Dialog:
         """The number of bytes that the client has sent ahead."""
         return len(self._input)
 
+    @property
+    def unsent(self) -> int:
+        """The number of bytes to send now."""
+        return len(self._output)
+
     def output(self) -> bytes:
         """Return the bytes to send now, once."""
         data = bytes(self._output)

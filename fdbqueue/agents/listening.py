@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 DEFAULT = "127.0.0.1:4711"
 UNIX = "unix:"
-Connected: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+BACKLOG = 1_000
+NewWire: TypeAlias = Callable[[], asyncio.Protocol]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +74,25 @@ def parse(address: str) -> tuple[str, int] | str:
 
 
 async def start_listening(
-    connected: Connected,
+    new_wire: NewWire,
     address: str,
     *,
     tls: Tls | None,
     everybody: bool,
     reuse_port: bool,
-    buffer_bytes: int,
     handshake_seconds: float,
 ) -> asyncio.Server:
-    """Listen at an address.
+    """Listen at an address. Each client that connects gets a new wire.
 
     Raises:
         ValueError: the address is no address, or one that anybody may reach, without TLS or `everybody`.
         OSError: it is in use or can't be used.
     """
     where = parse(address)
-    kwargs: dict[str, Any] = {"limit": buffer_bytes, "backlog": 1_000}
     if isinstance(where, str):
         if tls is not None:
             raise ValueError(f"TLS is for HOST:PORT. {address} is protected by the rights of its folder and file.")
-        return await _listen_at_path(connected, where, everybody=everybody, **kwargs)
+        return await _listen_at_path(new_wire, where, everybody=everybody)
     host, port = where
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     hosts = sorted({str(one[4][0]) for one in found})
@@ -103,12 +102,14 @@ async def start_listening(
             " at unix:PATH, or use TLS with certificates of clients (cert, key and client_ca). To do without, say"
             " so: --let-everybody-in, or everybody=True."
         )
+    kwargs: dict[str, Any] = {}
     if tls is not None:
-        kwargs |= {"ssl": tls.context(), "ssl_handshake_timeout": handshake_seconds}
-    return await asyncio.start_server(connected, hosts, port, reuse_port=reuse_port or None, **kwargs)
+        kwargs = {"ssl": tls.context(), "ssl_handshake_timeout": handshake_seconds}
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(new_wire, hosts, port, reuse_port=reuse_port or None, backlog=BACKLOG, **kwargs)
 
 
-async def _listen_at_path(connected: Connected, path: str, *, everybody: bool, **kwargs: Any) -> asyncio.Server:
+async def _listen_at_path(new_wire: NewWire, path: str, *, everybody: bool) -> asyncio.Server:
     """Listen at a socket that only this user can open. A socket that a dead server left is replaced."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.stat(path).st_mode) and await _answers(path):
@@ -128,7 +129,7 @@ async def _listen_at_path(connected: Connected, path: str, *, everybody: bool, *
         raise
     finally:
         os.umask(before)
-    return await asyncio.start_unix_server(connected, sock=listening, **kwargs)
+    return await asyncio.get_running_loop().create_unix_server(new_wire, sock=listening, backlog=BACKLOG)
 
 
 async def _answers(path: str) -> bool:

@@ -53,6 +53,7 @@ class Locks:
         self._leases = leases
         self._layout = leases.layout
         self._space = leases.layout.agents
+        self._end = self._space.range().stop
 
     def lock(self, tr: Transaction, leases: Sequence[Lease[bytes]]) -> Steps[list[int]]:
         """Give IDs to leases that were taken in this transaction.
@@ -61,19 +62,21 @@ class Locks:
         and one write for each lease.
         """
         ids: list[int] = []
+        begin = b""
         while len(ids) < len(leases):
-            drawn = {new_id(): None for _ in range(len(leases) - len(ids))}
-            reads = [(id, tr.get(self._space.pack((id,)))) for id in drawn]
-            for id, read in reads:
+            keys = {(id := new_id()): self._space.pack((id,)) for _ in range(len(leases) - len(ids))}
+            reads = [(id, key, tr.get(key)) for id, key in keys.items()]
+            for id, key, read in reads:
                 # Of two locks with one ID at the same time, one fails and reads the other.
                 stored = yield read
                 if stored.present() and (yield from self._is_live(tr, _read(bytes(stored))[0])):
                     continue
                 lease = leases[len(ids)]
-                tr.set(self._space.pack((id,)), fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
+                tr.set(key, fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
                 ids.append(id)
+                begin = begin or key + b"\x00"
         if ids:
-            yield from self._sweep(tr, ids[0], limit=LOOK_BEHIND * len(ids))
+            yield from self._sweep(tr, begin, limit=LOOK_BEHIND * len(ids))
         return ids
 
     @verb
@@ -109,11 +112,10 @@ class Locks:
 
         return (yield from self._leases.queue.transact(tr, body))
 
-    def _sweep(self, tr: Transaction, id: int, *, limit: int) -> Steps[None]:
+    def _sweep(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[None]:
         """Clear the next keys whose leases are over. By snapshot: a live lock does not conflict with this."""
         overdue_us = self._leases.now_us() - ENDED_SECONDS * 1e6
-        behind = self._space.pack((id,)) + b"\x00"
-        for row in (yield from rows(tr.snapshot, behind, self._space.range().stop, limit=limit)):
+        for row in (yield from rows(tr.snapshot, begin, self._end, limit=limit)):
             handle, ends_us = _read(row.value)
             if ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
                 tr.add_read_conflict_key(row.key)  # another lock may just get this ID
@@ -121,13 +123,14 @@ class Locks:
 
     def _confirm(self, tr: Transaction, ids: Sequence[int]) -> Steps[list[bool]]:
         held: dict[int, LeaseHandle] = {}
-        reads = [(id, tr.get(self._space.pack((id,)))) for id in dict.fromkeys(ids)]
-        for id, read in reads:
+        keys = {id: self._space.pack((id,)) for id in ids}
+        reads = [(id, key, tr.get(key)) for id, key in keys.items()]
+        for id, key, read in reads:
             stored = yield read
-            handle = _read(bytes(stored))[0] if stored.present() else None
+            handle = _handle(_read(bytes(stored))[0]) if stored.present() else None
             if handle is not None:
                 held[id] = handle
-                tr.clear(self._space.pack((id,)))
+                tr.clear(key)
         try:
             yield from self._leases.ack_many.steps(tr, held.values())
         except LeaseLost as error:
@@ -136,8 +139,9 @@ class Locks:
             yield from self._leases.ack_many.steps(tr, held.values())
         return [held.pop(id, None) is not None for id in ids]
 
-    def _is_live(self, tr: Transaction, handle: LeaseHandle | None) -> Steps[bool]:
+    def _is_live(self, tr: Transaction, text: str) -> Steps[bool]:
         """Return whether a lease is its item's present one. By snapshot: a lease that is over stays over."""
+        handle = _handle(text)
         if handle is None:
             return False
         stored = yield tr.snapshot.get(self._layout.leased.key(pack(handle.position)))
@@ -149,10 +153,17 @@ class Locks:
             return True  # a newer version of the library knows
 
 
-def _read(stored: bytes) -> tuple[LeaseHandle | None, int]:
-    """Return the lease and the end of a lock; None and 0 if they can't be read."""
+def _read(stored: bytes) -> tuple[str, int]:
+    """Return the lease's handle as text, and the end of a lock; "" and 0 if they can't be read."""
     try:
         handle, ends_us = fdb_tuple.unpack(stored)
-        return LeaseHandle.parse(handle), int(ends_us)
+        return str(handle), int(ends_us)
     except CODEC_ERRORS:
-        return None, 0
+        return "", 0
+
+
+def _handle(text: str) -> LeaseHandle | None:
+    try:
+        return LeaseHandle.parse(text)
+    except ValueError:
+        return None

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fdbqueue.agents.locks import Locks
+from fdbqueue.agents.wire import PIECE_BYTES
 from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
 from fdbqueue.layers.common._batcher import PendingCall, TransactionBatcher
 from fdbqueue.layers.common._composing import QueueWithLeases
@@ -15,7 +16,6 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.lowlevel import Database, Steps, Transaction, verb
 from fdbqueue.queue import Queue
 
-PIECE_BYTES = 65_536
 SMALL_BYTES = 90_000
 """Data of up to this size of clients that send at the same time shares a transaction."""
 BATCH_ITEMS = 64

@@ -17,13 +17,13 @@ from fdbqueue.agents.connection import Connection, ServerState
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.listening import DEFAULT, UNIX, Tls, parse, start_listening
 from fdbqueue.agents.queues import AgentQueue, Target
+from fdbqueue.agents.wire import Wire
 from fdbqueue.lowlevel import Database, only_database
 from fdbqueue.queue import Queue
 
 log = logging.getLogger("fdbqueue.agents")
 TYPES_AT_HAND = 1_024
 """For how many agent types a server keeps its objects."""
-READ_AHEAD_BYTES = 65_536
 INSISTS_AFTER_SECONDS = 5.0
 """How long after its grace a server that stops waits for a database that does not answer."""
 
@@ -104,7 +104,8 @@ class AgentServer:
         limits = Limits() if limits is None else limits
         self._shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
-        self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._connections: set[Connection] = set()
+        self._emptied: asyncio.Future[None] | None = None
         self._server: asyncio.Server | None = None
 
     def __repr__(self) -> str:
@@ -143,12 +144,11 @@ class AgentServer:
         if self._server is not None:
             raise RuntimeError(f"{self!r} listens already.")
         self._server = await start_listening(
-            self._connected,
+            lambda: Wire(self._connected),
             self._listen,
             tls=self._tls,
             everybody=self._everybody,
             reuse_port=self._reuse_port,
-            buffer_bytes=READ_AHEAD_BYTES,
             handshake_seconds=self._shared.limits.line_seconds,
         )
 
@@ -167,29 +167,30 @@ class AgentServer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(str(parse(self._listen)))
         server.close()
-        deadline = asyncio.get_running_loop().time() + grace
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + grace
         while self._connections:
-            left = deadline - asyncio.get_running_loop().time()
-            for connection in self._connections.values():
+            left = deadline - loop.time()
+            for connection in list(self._connections):
                 if left <= 0 or not connection.under_way:
                     connection.hang_up(at_once=left <= -INSISTS_AFTER_SECONDS)
-            await asyncio.wait(self._connections, timeout=0.1)
+            if self._connections:
+                self._emptied = loop.create_future()
+                await asyncio.wait({self._emptied}, timeout=0.1)
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, wire: Wire) -> None:
         if len(self._connections) >= self._shared.limits.connections or self._server is None:
-            writer.write(words.BYE + b"\n")
-            writer.close()
+            wire.refuse(words.BYE + b"\n")
             return
         rights = EVERYTHING
         if self._access is not None:
-            rights = self._access.of(names_of(writer.get_extra_info("ssl_object")))
-        connection = Connection(self._shared, reader, writer, rights)
-        task = asyncio.get_running_loop().create_task(connection.run())
-        self._connections[task] = connection
-        task.add_done_callback(self._gone)
+            rights = self._access.of(names_of(wire.extra("ssl_object")))
+        self._connections.add(Connection(self._shared, wire, rights, self._gone))
 
-    def _gone(self, task: asyncio.Task[None]) -> None:
-        del self._connections[task]
+    def _gone(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
 
     def _queue_of(self, type: int) -> AgentQueue | None:
         known = self._at_hand.get(type)

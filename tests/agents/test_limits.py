@@ -79,9 +79,9 @@ def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace,
             if half_closes:
                 deaf.shutdown(socket.SHUT_WR)
             await until(lambda: leases.stats(db).leased == 1)
-            (connection,) = server._connections.values()
+            (connection,) = server._connections
             await left_alone(server)
-            assert connection._writer.transport.get_write_buffer_size() == 0  # no socket is kept for it
+            assert connection._wire.transport.get_write_buffer_size() == 0  # no socket is kept for it
             deaf.close()
 
     asyncio.run(body())
@@ -141,7 +141,7 @@ def test_a_client_that_sends_much_ahead_while_it_waits_is_not_read_without_end(d
             ahead = GREETING + b"I'm agent of type number 5.\nI want to receive.\n" + b"OK.\n" * 1_000_000
             talking = asyncio.create_task(agent.says(ahead))
             await until(lambda: server.connections == 1)
-            (connection,) = server._connections.values()
+            (connection,) = server._connections
             assert (await agent.rest()).endswith(b"OK.\nBye.\n")
             assert connection._dialog.buffered <= 70_000
             talking.cancel()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from typing import Any
 
 import pytest
 
 from fdbqueue import Queue
 from fdbqueue.agents import AgentServer, locks, queue_of_type
-from fdbqueue.agents.connection import Connection
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.leases import Leases
@@ -316,22 +314,6 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(db: Any, space: Subsp
 
     asyncio.run(body())
     assert leases.stats(db).available == 1
-
-
-def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_for(db: Any, space: Subspace) -> None:
-    async def body() -> None:
-        async with serving(db, space, wait=1_000.0) as server:
-            ours, clients = socket.socketpair()
-            _, writer = await asyncio.open_connection(sock=ours)
-            reader = asyncio.StreamReader()
-            reader.feed_data(GREETING + b"I'm agent of type number 5.\nI want to receive.\n")
-            reader.feed_eof()  # it is there when the server first looks
-            async with asyncio.timeout(10):
-                await Connection(server._shared, reader, writer).run()
-            assert clients.recv(100) == b"Hi.\nOK.\nOK.\n"
-            clients.close()
-
-    asyncio.run(body())
 
 
 def test_a_server_that_stops_ends_waiting_and_idle_clients_and_lets_others_finish(db: Any, space: Subspace) -> None:
