@@ -35,6 +35,7 @@ from fdbqueue.errors import (
     LeaseLost,
     OrderError,
     QueueFull,
+    QueueRenamed,
     ScanTooLarge,
     SelectorError,
     SessionClosed,
@@ -51,6 +52,7 @@ from fdbqueue.pausing import Pause
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.queues import QueueInfo, find_queues, queues
+from fdbqueue.renaming import RenameReport, rename
 from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats
 from fdbqueue.stored import StoredItem
@@ -84,6 +86,8 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueInfo",
+    "QueueRenamed",
+    "RenameReport",
     "ScanTooLarge",
     "SelectorError",
     "SessionClosed",
@@ -102,5 +106,6 @@ __all__ = [
     "find_queues",
     "open",
     "queues",
+    "rename",
     "transactional",
 ]

@@ -12,6 +12,7 @@ a minute. A queue that is not registered works as any other.
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 from weakref import ref
@@ -20,6 +21,7 @@ import msgspec
 
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layout import Layout
@@ -68,6 +70,30 @@ class Registration:
     def about(self) -> About:
         """The record."""
         return About(self.codec, self.order, self.policy, self.path)
+
+
+def name_text(name: tuple[Any, ...] | bytes) -> str:
+    """Return a queue's name as the command line takes it.
+
+    >>> name_text(("orders",)), name_text(("shop", 7))
+    ('orders', '["shop", 7]')
+    """
+    if isinstance(name, bytes):
+        return repr(name)
+    if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
+        return name[0]
+    if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
+        return json.dumps(list(name), ensure_ascii=False)
+    return repr(name)
+
+
+def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
+    """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple."""
+    try:
+        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
+    except (ValueError, IndexError):
+        return prefix
+    return name
 
 
 def path_of(name: object) -> tuple[str, ...]:
@@ -130,17 +156,6 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     check_codec(layout, bytes(stored))
     db = getattr(tr, "db", None)
     own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _nothing if db is None else ref(db)
-
-
-def register(tr: Transaction, layout: Layout) -> Steps[None]:
-    """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
-
-    Raises:
-        CodecError: it is registered with another codec.
-    """
-    own: Registration | None = layout.registration
-    if own is not None and not is_known(tr, own):
-        yield from note_registered(tr, layout, tr.snapshot.get(layout.catalogue_key))
 
 
 def write_about(tr: Transaction, layout: Layout, about: About) -> None:

@@ -59,6 +59,18 @@ class UnknownQueue(FdbQueueError, LookupError):
     """
 
 
+class QueueRenamed(FdbQueueError, LookupError):
+    """A queue has another name now, or will have it in a moment; nothing was changed.
+
+    Attributes:
+        name: the key tuple of the new name; its prefix, if that is no tuple.
+    """
+
+    def __init__(self, message: str, *, name: tuple[object, ...] | bytes) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 class LeaseLost(FdbQueueError):
     """A consumer no longer has its lease: it acked the item or gave it back, or another consumer took the expired item.
 

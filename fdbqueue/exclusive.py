@@ -25,6 +25,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import SubscriptionError
 from fdbqueue.layout import Layout
+from fdbqueue.renamed import refuse_renamed
 
 LOOK_SECONDS = 1.0
 """How long a process relies on having found no exclusive subscription."""
@@ -62,6 +63,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     Raises:
         SubscriptionError: another consumer has an exclusive subscription, and its owner lives.
         CodecError: the queue is registered with another codec.
+        QueueRenamed: the queue has another name now.
 
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
@@ -79,13 +81,19 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
 def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
     """Return whether the queue is paused; for a subscription, which knows its owner itself.
 
+    Raises:
+        QueueRenamed: the queue has another name now.
+
     *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call while the queue is paused.
     """
     if layout.unpaused_until > time.monotonic() and layout.unpaused_at == Changes.count:
         return False
     changes = Changes.count
-    paused: bool = (yield tr.snapshot.get(layout.paused_key)).present()
-    if not paused:
+    stopped = yield tr.snapshot.get(layout.paused_key)
+    paused: bool = stopped.present()
+    if paused:
+        refuse_renamed(bytes(stopped))
+    else:
         layout.unpaused_until, layout.unpaused_at = time.monotonic() + LOOK_SECONDS, changes
     return paused
 
@@ -96,12 +104,16 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
     The owner may come back, or another clock may judge it differently.
 
     Raises:
-        SubscriptionError: the owner lives. CodecError: the queue is registered with another codec.
+        SubscriptionError: the owner lives. CodecError: the queue is registered with another codec. QueueRenamed: it has
+            another name now.
     """
     stopped = tr.snapshot.get(layout.paused_key)
     registered = None if layout.registration is None else tr.snapshot.get(layout.catalogue_key)
     owned = yield from _is_owned(tr, layout, now_us)
-    paused = (yield stopped).present()
+    pausing = yield stopped
+    paused = pausing.present()
+    if paused:
+        refuse_renamed(bytes(pausing))
     if registered is not None and (about := (yield registered)).present():
         check_codec(layout, bytes(about))
     return owned, paused

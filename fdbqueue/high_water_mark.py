@@ -14,7 +14,8 @@ there also names the order, so that a queue has one order only. (docs/adr/0060)
 | 0xff index (8, big-endian) name of the order | with an order |
 
 The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
-items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks.
+items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks. The
+key also says that the queue was renamed (`renamed.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue.arrivals import wants_arrivals
-from fdbqueue.catalogue import note_registered
+from fdbqueue.catalogue import Registration, is_known, note_registered
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.layout import Layout
+from fdbqueue.renamed import refuse_renamed
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 SMART = b"smart"
@@ -134,6 +136,7 @@ class LastIndex:
         Raises:
             OrderError: the queue has another order.
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
+            QueueRenamed: the queue has another name now.
             CodecError: the queue is registered with another codec.
         """
         layout = self._layout
@@ -141,9 +144,12 @@ class LastIndex:
             yield from note_registered(self._tr, layout, self._about)
         subscribed = None if self._subscribed is None else (yield self._subscribed)
         layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
-        is_smart = self._type is not None and (yield self._type).present()
-        if is_smart and self._entry == "plain":
-            raise bypassed(layout)
+        is_smart = False
+        if self._type is not None and (stored := (yield self._type)).present():
+            refuse_renamed(bytes(stored))
+            if self._entry == "plain":
+                raise bypassed(layout)
+            is_smart = True
         self.unmarked = self._entry == "smart" and not is_smart
         if self._item is None:
             return (yield from self._in_order())
@@ -189,17 +195,33 @@ class LastIndex:
         )
 
 
+def register(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
+
+    Raises:
+        CodecError: it is registered with another codec. QueueRenamed: it has another name now.
+    """
+    own: Registration | None = layout.registration
+    if own is not None and not is_known(tr, own):
+        about, stored = tr.snapshot.get(layout.catalogue_key), tr.snapshot.get(layout.type_key)
+        if (kind := (yield stored)).present():
+            refuse_renamed(bytes(kind))
+        yield from note_registered(tr, layout, about)
+
+
 def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
     """Refuse a smart queue, before anything is enqueued into it without checks.
 
     An enqueue need not call this: `LastIndex` finds out. It is for callers that ask early, such as a job.
 
     Raises:
-        ChecksBypassed: the queue is smart.
+        ChecksBypassed: the queue is smart. QueueRenamed: it has another name now.
 
     *Conflicts:* none. *Cost:* one read.
     """
-    if (yield tr.snapshot.get(layout.type_key)).present():
+    stored = yield tr.snapshot.get(layout.type_key)
+    if stored.present():
+        refuse_renamed(bytes(stored))
         raise bypassed(layout)
 
 

@@ -25,7 +25,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
 | ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
-| ``(True, "type")`` | "smart" of a smart queue: an enqueue has to pass its checks | `layers/smart` |
+| ``(True, "type")`` | "smart": an enqueue has to pass checks; or the mark of a rename | `layers/smart`, `renamed.py` |
 | ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
 | ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
@@ -67,7 +67,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 | ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
-| ``("stopped",)`` | who paused the queue, when and why | `pausing.py` |
+| ``("stopped",)`` | who paused the queue, when and why; or the mark of a rename | `pausing.py`, `renamed.py` |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).

@@ -24,7 +24,6 @@ from fdbqueue.by_position import (
     told_cancelled,
     why_lost,
 )
-from fdbqueue.catalogue import register
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -62,7 +61,7 @@ from fdbqueue.groups import (
     read_member_counts,
     settle,
 )
-from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark
+from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark, register
 from fdbqueue.items import (
     BLOB_ID_BYTES,
     CHUNK_BYTES,
@@ -120,6 +119,7 @@ from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
+from fdbqueue.renamed import refuse_renamed, renamed
 from fdbqueue.reprs import Named, Shown
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.stored import STATES, State, stored_item
@@ -282,8 +282,10 @@ __all__ = [
     "read_record",
     "read_stats",
     "refuse_if_changed",
+    "refuse_renamed",
     "register",
     "remove_outcome",
+    "renamed",
     "reopen_outcome",
     "reschedule_of",
     "rows",

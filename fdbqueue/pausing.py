@@ -16,6 +16,7 @@ from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
+from fdbqueue.renamed import mark_of
 from fdbqueue.stats import count
 
 
@@ -72,6 +73,9 @@ def pause_of(stored: bytes) -> Pause:
     Raises:
         FormatError: this version of the library can't read it.
     """
+    mark = mark_of(stored)
+    if mark is not None:
+        return Pause("", mark.text, mark.at_us / 1e6)
     try:
         found = _decoder.decode(stored)
     except UNREADABLE as error:

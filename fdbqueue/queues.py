@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from fdbqueue.catalogue import FORMATS, About, read_about
+from fdbqueue.catalogue import FORMATS, About, name_of, name_text, read_about
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
@@ -18,6 +17,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.layout import CATALOGUE, Layout, Name
 from fdbqueue.pausing import Pause, read_pause
+from fdbqueue.renamed import renamed
 from fdbqueue.stats import Stats, read_stats
 from fdbqueue.verbs import verb
 
@@ -61,21 +61,6 @@ class QueueInfo:
     def text(self) -> str:
         """The name as the command line takes it: plain text, or a key tuple as JSON."""
         return name_text(self.name)
-
-
-def name_text(name: tuple[Any, ...] | bytes) -> str:
-    """Return a queue's name as the command line takes it.
-
-    >>> name_text(("orders",)), name_text(("shop", 7))
-    ('orders', '["shop", 7]')
-    """
-    if isinstance(name, bytes):
-        return repr(name)
-    if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
-        return name[0]
-    if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
-        return json.dumps(list(name), ensure_ascii=False)
-    return repr(name)
 
 
 class _Catalogue:
@@ -147,7 +132,7 @@ class _Catalogue:
         about = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
         if about is None:
             near = yield from nearest(tr, layout)
-            raise UnknownQueue(f"No queue {layout.describe()} is registered.{near}")
+            raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
         if about.codec not in _OWN_CODECS:
             raise CodecError(
                 f"The codec of {layout.describe()} is {about.codec!r}, which is a program's own. Give it:"
@@ -161,17 +146,20 @@ open_queue = _Catalogue().open
 
 
 def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
-    """Return a sentence that proposes the registered queue with the nearest name; "" if none is near."""
+    """Return a sentence with the queue's new name, or with the nearest registered name; "" if there is none."""
 
-    def body(tr: Transaction) -> Steps[list[KeyValue]]:
-        return rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000)
+    def body(tr: Transaction) -> Steps[tuple[str, list[KeyValue]]]:
+        told = yield from renamed(tr, layout)
+        return told, (yield from rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000))
 
-    found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
-    own = _name_of(layout.prefix)
+    told, found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+    if told:
+        return told
+    own = name_of(layout.prefix)
     # Names that differ in their last part only, so that queues with a common begin are not taken for each other.
-    names = {str(name[-1]): name for row in found if (name := _name_of(row.key[len(CATALOGUE) :]))[:-1] == own[:-1]}
+    names = {str(name[-1]): name for row in found if (name := name_of(row.key[len(CATALOGUE) :]))[:-1] == own[:-1]}
     near = difflib.get_close_matches(str(own[-1]), sorted(names), n=1, cutoff=NEAR)
-    return f" Did you mean {name_text(names[near[0]])!r}?" if near else ""
+    return f"Did you mean {name_text(names[near[0]])!r}?" if near else ""
 
 
 def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
@@ -236,7 +224,7 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
         stats = yield from counting
         paused = yield from pausing
         created = created_us / 1e6 if created_us else None
-        name = _name_of(layout.prefix)
+        name = name_of(layout.prefix)
         infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats))
     return infos
 
@@ -260,11 +248,3 @@ def _paused(tr: Transaction, layout: Layout) -> Steps[Pause | None]:
 
 def _space_of(name: Name) -> Subspace:
     return Layout(name).space
-
-
-def _name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
-    try:
-        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
-    except (ValueError, IndexError):
-        return prefix
-    return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,14 +13,31 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.by_position import UNCHANGED
+from fdbqueue.check import PLACES
 from fdbqueue.cli import errors
+from fdbqueue.cli.errors import noted
+from fdbqueue.cli.input import is_terminal
+from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Url, check_raw, place, position, queue_of
+from fdbqueue.cli.options import (
+    AsJson,
+    Codec,
+    CodecName,
+    QueueName,
+    Raw,
+    Url,
+    Yes,
+    check_raw,
+    place,
+    position,
+    queue_of,
+)
 from fdbqueue.cli.ordering import Priority, levels_of
 from fdbqueue.cli.output import headers_shown, headers_text, rank_of, say, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
+from fdbqueue.cli.where import Where, chosen_positions, refuse_both, refuse_neither
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.position import Position
 from fdbqueue.stored import StoredItem
@@ -69,18 +87,59 @@ def get(
     _tell_missing(chosen, [item is not None for item in found])
 
 
-def cancel(queue: QueueName, items: Items, session: SessionOption = None, url: Url = None) -> None:
-    """Remove items by their positions, whatever their states. Exits with 1 if one was not there.
+def cancel(
+    queue: QueueName,
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
+    ] = None,
+    where: Where = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where. Default: all.")
+    ] = None,
+    yes: Yes = False,
+    session: SessionOption = None,
+    url: Url = None,
+) -> None:
+    """Remove items by their positions, or by a condition, whatever their states. Exits with 1 if one was not there.
 
-    A consumer that has one of the items learns it when it acks: its lease is lost.
+    With --where it asks first. Items in batches of streams stay. A consumer that has one of the items learns it when it
+    acks: its lease is lost.
 
-    Example: fdbqueue cancel orders 7:72616e646f6d
+    Example: fdbqueue cancel orders --where "color = 'red'" --limit 100
     """
-    chosen = [position(item) for item in items]
+    refuse_both(where, items)
+    refuse_neither(where, items)
+    if where is not None:
+        _cancel_where(queue, where, limit, yes, session, url)
+        return
+    if limit is not None:
+        raise typer.BadParameter("it goes with --where", param_hint="--limit")
+    chosen = [position(item) for item in items or ()]
     with opened(url) as db:
         gone = _source(db, queue, CodecName.bytes, session).verb("cancel", db, chosen)()
     say(f"{sum(gone):,} items cancelled")
     _tell_missing(chosen, gone)
+
+
+def _cancel_where(
+    queue: QueueName, where: str, limit: int | None, yes: bool, session: str | None, url: str | None
+) -> None:
+    if session is not None:
+        raise typer.BadParameter("items of a session are named by their positions", param_hint="--where")
+    own = queue_of(queue)
+    with opened(url) as db:
+        check_known(db, own)
+        found = chosen_positions(db, where, own.layout, PLACES, limit)
+        if not yes:
+            if not is_terminal(sys.stdin):
+                raise typer.BadParameter(f"to remove items of {queue} unasked, say --yes", param_hint="cancel")
+            typer.confirm(f"Remove the items of {queue} for which {where}?", abort=True, err=True)
+        with noted("Some items may be cancelled already; the same command cancels the others."):
+            gone = sum(sum(own.cancel_many(db, positions)) for positions in found)
+    say(f"{gone:,} items cancelled")
+    if not gone:
+        raise typer.Exit(errors.EMPTY)
 
 
 def update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,6 +13,8 @@ from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import say
+from fdbqueue.engine.steps import run
+from fdbqueue.renamed import renamed
 
 
 def clear(
@@ -25,7 +28,8 @@ def clear(
     """
     with opened(url) as db:
         cleared = queue_of(queue)
-        check_known(db, cleared)
+        if not run(cleared.read(db, partial(renamed, layout=cleared.layout))):
+            check_known(db, cleared)
         held = cleared.stats(db)
         items = held.available + held.leased + held.delayed + held.dead + held.claimed
         if not yes:

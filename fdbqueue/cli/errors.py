@@ -23,6 +23,7 @@ from fdbqueue.errors import (
     ItemTooLarge,
     LeaseLost,
     OrderError,
+    QueueRenamed,
     SelectorError,
     SubscriptionError,
     TransferError,
@@ -136,7 +137,8 @@ def exit_code_of(error: BaseException) -> int:
         | SubscriptionError
         | GroupError
         | TransferError
-        | UnknownQueue,
+        | UnknownQueue
+        | QueueRenamed,
     ):
         return USAGE
     if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):

@@ -14,6 +14,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.where import Where
 from fdbqueue.transfer import export_items, import_items
 from fdbqueue.transfer.files import Source
 
@@ -23,6 +24,7 @@ _AGAIN = "Run the same command again, and it goes on where it was."
 def export(
     queue: QueueName,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file: .jsonl for JSON lines, or .parquet.")],
+    where: Where = None,
     url: Url = None,
     codec: Codec = CodecName.json,
 ) -> None:
@@ -32,11 +34,11 @@ def export(
     interrupted, run it again: it goes on. `fdbqueue import` restores the items. The codec decides how a value is shown
     in JSON lines; any codec keeps every value as it is.
 
-    Example: fdbqueue export orders --to orders.parquet
+    Example: fdbqueue export orders --to orders.parquet --where "color = 'red'"
     """
     with opened(url) as db, noted(_AGAIN), _pyarrow():
-        report = export_items(db, queue_of(queue, codec), to)
-    told(items=report.items, digest=report.digest, resumed=report.resumed)
+        report = export_items(db, queue_of(queue, codec), to, where=where)
+    tell(items=report.items, digest=report.digest, resumed=report.resumed)
 
 
 def import_(
@@ -64,15 +66,10 @@ def import_(
             )
         with opened(url, create=True) as db, noted(_AGAIN):
             report = import_items(db, queue_of(queue, CodecName(named)), source, without_marks=without_marks)
-    told(items=report.items, digest=report.digest, enqueued=report.enqueued, kept_positions=report.kept_positions)
+    tell(items=report.items, digest=report.digest, enqueued=report.enqueued, kept_positions=report.kept_positions)
 
 
 import_.__name__ = "import"  # the command's name, which a function can't have
-
-
-def told(**figures: object) -> None:
-    """Print the figures of a report as a line of JSON."""
-    write_lines([encode_json(figures).encode() + b"\n"])
 
 
 def tell(**figures: object) -> None:

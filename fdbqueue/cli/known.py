@@ -17,6 +17,7 @@ from fdbqueue.errors import UnknownQueue
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
 from fdbqueue.queues import nearest, queues
+from fdbqueue.renamed import renamed
 
 COMPLETION_SECONDS = 2.0
 """How long the shell waits for names."""
@@ -34,10 +35,12 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def hint(db: Any, queue: Queue) -> str:
     """Return a sentence about a name that no queue has; "" if there is such a queue, or if no queue is registered."""
+    if told := run(queue.read(db, partial(renamed, layout=queue.layout))):
+        return told
     if run(queue.read(db, partial(_is_there, layout=queue.layout))):
         return ""
     near = run(nearest(db, queue.layout))
-    return f"There is no queue {queue.layout.describe()}.{near}" if near else ""
+    return f"There is no queue {queue.layout.describe()}. {near}" if near else ""
 
 
 def check_known(db: Any, queue: Queue) -> None:

@@ -50,7 +50,7 @@ def purge(
             if where is None:
                 removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
             else:
-                lists = chosen_positions(db, where, leases.layout, leases.layout.dead, limit)
+                lists = chosen_positions(db, where, leases.layout, ("dead",), limit)
                 removed = sum(leases.dead.purge(db, found, older_than=older_than) for found in lists)
     say(f"{removed:,} dead letters removed")
     if not removed:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.errors import noted
 from fdbqueue.cli.known import check_known
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
@@ -19,6 +20,7 @@ from fdbqueue.cli.values import encode_json
 from fdbqueue.pausing import Pause
 from fdbqueue.queues import QueueInfo, find_queues
 from fdbqueue.queues import queues as registered_queues
+from fdbqueue.renaming import rename as rename_queue
 
 FIGURES = ("available", "leased", "delayed", "dead")
 
@@ -102,6 +104,23 @@ def resume(queue: QueueName, url: Url = None) -> None:
     if was is None:
         raise typer.Exit(errors.EMPTY)
     say(f"{queue} goes on")
+
+
+def rename(
+    queue: QueueName,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The new name, or key tuple as JSON.")],
+    url: Url = None,
+) -> None:
+    """Rename a queue: items in all states, leases and records are under the new name then.
+
+    It takes 6 seconds or more. During that time producers and consumers of both names get an error; afterwards those of
+    the old name do. An interrupted command goes on when it is repeated.
+
+    Example: fdbqueue rename orders sales
+    """
+    with opened(url) as db, noted("The rename may be unfinished. Run the same command again: it goes on."):
+        report = rename_queue(db, named(queue), named(new))
+    say(f"{queue} is {new} now, with {report.items:,} items")
 
 
 def pause_shown(pause: Pause | None) -> dict[str, Any]:

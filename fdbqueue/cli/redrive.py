@@ -41,7 +41,7 @@ def redrive(
         if where is None:
             moved = redriven(db, chosen, limit=limit)
         else:
-            lists = chosen_positions(db, where, leases.layout, leases.layout.dead, limit)
+            lists = chosen_positions(db, where, leases.layout, ("dead",), limit)
             moved = sum(redriven(db, found) for found in lists)
     say(f"{moved:,} dead letters redriven")
     if not moved:

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from fdbqueue.appending import write_chunks
 from fdbqueue.arrow.stored import STATES, Look, Page, Range, Stored
-from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
@@ -52,6 +52,7 @@ from fdbqueue.layers.streams._keys import StreamKeys
 from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
+from fdbqueue.renaming import fitting
 from fdbqueue.stats import read_stats
 from fdbqueue.transfer.importing import enter, progress_key
 from fdbqueue.transfer.marks import check_is_queue, is_empty, marks_of, refusal, refuse_layers
@@ -302,7 +303,7 @@ class _Copy:
         if record is None or record.epoch != self._epoch or (yield from self._open_batch(tr)):
             raise TransferError(f"Another copy of {layout.describe()} is under way, or the queue was cleared.")
         place = getattr(layout, state)
-        found = _some((yield from rows(tr.snapshot, place.begin, place.end, limit=BATCH_ITEMS)))
+        found = fitting((yield from rows(tr.snapshot, place.begin, place.end, limit=BATCH_ITEMS)), BATCH_BYTES)
         if not found:
             return 0
         packed = [place.packed(row.key) for row in found]
@@ -408,16 +409,6 @@ def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
     if marks := marks_of(notes, has_blob=blob):
         raise refusal("a copy", layout.position_of(layout.prefix + packed).text, layout, marks)
     return notes
-
-
-def _some(found: list[KeyValue]) -> list[KeyValue]:
-    """Return the first rows, about as many as fit into a transaction."""
-    size = 0
-    for at, row in enumerate(found):
-        if at and size + size_of(row.value) > BATCH_BYTES:
-            return found[:at]
-        size += size_of(row.value)
-    return found
 
 
 def _left(tr: Transaction, *, layout: Layout) -> Steps[int]:

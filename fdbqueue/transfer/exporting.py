@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fdbqueue.arrow.stored import STATES, Look, Page, Range
+from fdbqueue.arrow.stored import STATES, Look, Range
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import TransferError
 from fdbqueue.high_water_mark import read_high_water_mark
-from fdbqueue.layout import Layout, pack
+from fdbqueue.layers.subscriptions import Selector
+from fdbqueue.layers.subscriptions._selectors import ItemTest
+from fdbqueue.layout import pack
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.transfer.files import Parts, Source, format_of
@@ -41,7 +43,7 @@ class ExportReport:
     """The time of this call."""
 
 
-def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> ExportReport:
+def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, where: str | None = None) -> ExportReport:
     """Write the items of all states into a file, with positions, attempts, times, headers and marks. It takes nothing.
 
     An item that stays in the queue is in the file once. An item that comes or goes meanwhile is in it or not. The file
@@ -52,10 +54,12 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
         db: a database.
         queue: the queue.
         path: the file: ``.jsonl`` for JSON lines, ``.parquet`` for Parquet, which needs pyarrow.
+        where: only items whose headers fit this condition, in the language of `fdbqueue.layers.Selector`; None: all.
 
     Raises:
         TransferError: the file exists already, or can't be written; the path has another ending; an item has a blob;
-            or the interrupted export there is of another queue.
+            or the interrupted export there is of another queue or condition.
+        SelectorError: `where` is no condition.
         StreamError, ChecksBypassed: the queue has items in sessions, or is smart.
 
     *Conflicts:* none, it reads by snapshot. *Cost:* a read for each state and page; memory for a part of 32 MB.
@@ -75,6 +79,9 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
     began = time.monotonic()
     only_database(db, "export_items", "Use Queue.to_arrow to look at the items in a transaction.")
     check_is_queue(queue, "export_items")
+    if where is not None and not isinstance(where, str):
+        raise TypeError(f"where is a condition as text, as \"color = 'red'\", not {where!r}.")
+    wanted = None if where is None else ItemTest(queue.layout, Selector(where))
     file = Path(path)
     format, parts = format_of(file, "an export"), Parts(file)
     layout, header = queue.layout, parts.header
@@ -82,6 +89,12 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
         raise TransferError(
             f"{parts.folder}: an export of {header.queue} with the codec {header.codec!r} was begun there, and not one"
             f" of {queue!r}. Finish that one, remove the folder, or give another path."
+        )
+    if header is not None and header.where != (where or ""):
+        raise TransferError(
+            f"{parts.folder}: an export of {f'items where {header.where}' if header.where else 'all items'} was begun"
+            f" there, and not one of {f'items where {where}' if where else 'all items'}. Finish that one, remove the"
+            " folder, or give another path."
         )
     resumed = header is not None
     if file.exists():
@@ -91,7 +104,7 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
         parts.remove()
         return ExportReport(file, footer.items, footer.digest, resumed, time.monotonic() - began)
     if header is None:
-        header = run(attempts(db, partial(_header, queue=queue)))
+        header = run(attempts(db, partial(_header, queue=queue, where=where or "")))
         parts.begin(header)
     last = parts.last()
     begin = None if last is None else pack(Position.parse(last.position)) + b"\x00"
@@ -99,7 +112,7 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
     lines: list[bytes] = []
     size = 0
     while (page := run(look.next())) is not None:
-        new = _lines(page, layout, queue.codec.name)
+        new = [to_line(record, queue.codec.name) for record in records_of(page, layout, wanted)]
         lines += new
         size += sum(map(len, new))
         if len(lines) >= PART_ITEMS or size >= PART_BYTES:
@@ -111,12 +124,8 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str]) -> Ex
     return ExportReport(file, footer.items, footer.digest, resumed, time.monotonic() - began)
 
 
-def _lines(page: Page, layout: Layout, codec: str) -> list[bytes]:
-    return [to_line(record, codec) for record in records_of(page, layout)]
-
-
-def _header(tr: Transaction, *, queue: Queue) -> Steps[Header]:
+def _header(tr: Transaction, *, queue: Queue, where: str) -> Steps[Header]:
     layout = queue.layout
     yield from refuse_layers(tr, layout, "an export")
     mark = yield from read_high_water_mark(tr, layout)
-    return Header(FORMAT, layout.describe(), queue.codec.name, mark.order, mark.index)
+    return Header(FORMAT, layout.describe(), queue.codec.name, mark.order, mark.index, where)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -34,7 +35,7 @@ _to_json = msgspec.json.encode
 _to_msgpack = msgspec.msgpack.encode
 
 
-class Header(msgspec.Struct, forbid_unknown_fields=True):
+class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The first line of a file."""
 
     fdbqueue: int
@@ -45,6 +46,8 @@ class Header(msgspec.Struct, forbid_unknown_fields=True):
     """The name of the queue's order."""
     last_index: int
     """The highest index that the queue had given."""
+    where: str = ""
+    """The condition that its items fit; "": the file has all items."""
 
 
 class Footer(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,14 +116,21 @@ class Digest:
         return self.total.to_bytes(DIGEST_BYTES).hex()
 
 
-def records_of(page: Page, layout: Layout) -> list[Record]:
+def records_of(page: Page, layout: Layout, wanted: Callable[[bytes, bytes], bool] | None = None) -> list[Record]:
     """Return the records of a page of items.
+
+    Args:
+        wanted: a test of a key and a value; None: all items are wanted.
 
     Raises:
         TransferError: an item has a blob.
         FormatError: an item can't be read.
     """
-    return [_record(page, at, layout) for at in range(len(page))]
+    return [
+        _record(page, at, layout)
+        for at in range(len(page))
+        if wanted is None or wanted(layout.available.key(page.packed(at)), page.values[at])
+    ]
 
 
 def _record(page: Page, at: int, layout: Layout) -> Record:

@@ -9,7 +9,19 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Position, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, encode_result, notes_of, pack, rows, started, why_lost
+from fdbqueue.lowlevel import (
+    Notes,
+    Place,
+    Steps,
+    Transaction,
+    encode_result,
+    notes_of,
+    pack,
+    renamed,
+    rows,
+    started,
+    why_lost,
+)
 
 from ._done import Done
 from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
@@ -162,6 +174,12 @@ class Holding:
     def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
         """Return the error of lost leases. It says why they are lost, if that is known."""
         layout, known = self._layout, []
+        if told := (yield from renamed(tr, layout)):
+            return LeaseLost(
+                f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is not under this name any more. {told}"
+                " If the item was leased then, its lease is valid there: give it to the Leases of the new name.",
+                lost=lost,
+            )
         for position in dict.fromkeys(lost):
             reason = yield from why_lost(tr, layout, pack(position), layout, pack(position))
             known += [f" {position.text}: {reason}"] if reason else []

@@ -24,6 +24,7 @@ from fdbqueue.lowlevel import (
     arrivals_since,
     arrivals_until,
     kept_size_of,
+    refuse_renamed,
     rows,
     span_of,
     started,
@@ -104,7 +105,7 @@ class Cursor(Head):
         rest are snapshot reads. Arrivals in front of a taken item conflict by `take`; other arrivals do no harm.
 
         Raises:
-            SubscriptionError: there is no such subscription.
+            SubscriptionError: there is no such subscription. QueueRenamed: the queue has another name now.
             FormatError: the registration or the pointer can't be read.
         """
         self._fresh = fresh
@@ -113,6 +114,8 @@ class Cursor(Head):
         cursor = started(self.look(tr, fresh=fresh))
         stored = yield registered
         if not stored.present():
+            if (kind := (yield tr.snapshot.get(layout.type_key))).present():
+                refuse_renamed(bytes(kind))
             raise SubscriptionError(
                 f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or it"
                 " was removed. Subscribe again."

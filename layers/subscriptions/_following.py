@@ -41,6 +41,7 @@ from fdbqueue.lowlevel import (
     arrivals_since,
     attempts,
     check_limit,
+    refuse_renamed,
     rows,
     run,
     run_async,
@@ -220,6 +221,7 @@ class Follower(Named, Generic[V]):
 
         Raises:
             SubscriptionError: the browser was closed or unsubscribed, or was silent for longer than `keep`.
+            QueueRenamed: the queue has another name now. A browser with a name goes on there.
             FormatError, CodecError: the next item can't be read. The next call goes on behind it.
 
         *Conflicts:* none. *Cost:* five reads in parallel, and one for each arrival. It waits by watches.
@@ -317,6 +319,8 @@ class Follower(Named, Generic[V]):
         reading = tr.get_read_version()
         notes = started(rows(view, *self._unread(place), limit=ARRIVALS_AT_ONCE))
         if not (yield registered).present():
+            if (kind := (yield view.get(layout.type_key))).present():
+                refuse_renamed(bytes(kind))
             raise self._unsubscribed()
         gone = yield trimmed
         if gone.present() and int.from_bytes(bytes(gone), "big") > place.seen:

@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
     check_borders,
     check_limit,
     is_database,
+    is_paused,
     made_exclusive,
     only_database,
     rows,
@@ -110,6 +111,7 @@ class Subscriptions(Named, ByPosition[V]):
             SelectorError: the selector is no condition; line and column mark the fault.
             SubscriptionError: the queue has an exclusive subscription with a live owner. Or this one would be
                 exclusive, and the queue has others.
+            QueueRenamed: the queue has another name now.
 
         *Conflicts:* with leases of the same subscription, with other changes of it and of the first two subscriptions
         by name. With any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
@@ -385,6 +387,7 @@ class Subscriptions(Named, ByPosition[V]):
     def _subscribe(self, tr: Transaction, name: str, new: Registration, first: FirstPlace | None = None) -> Steps[None]:
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
+        yield from is_paused(tr, layout)  # refuses a queue that was renamed
         registered = yield from self._registered(tr, name)
         for other, registration in registered.items():
             if registration.owner and registration.owned_until_us > now_us:

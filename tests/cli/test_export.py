@@ -32,6 +32,14 @@ def test_a_queue_is_exported_and_imported(
     assert msgspec.json.decode(run("import", name, "--from", file).stdout)["enqueued"] == 0
 
 
+def test_an_export_where_has_the_items_that_fit(db: Any, space: Subspace, run: Run, name: str, tmp_path: Path) -> None:
+    queue, file = Queue(space, codec="json"), str(tmp_path / "red.jsonl")
+    queue.enqueue(db, 1, headers={"color": "red"})
+    queue.enqueue(db, 2)
+    assert msgspec.json.decode(run("export", name, "--to", file, "--where", "color = 'red'").stdout)["items"] == 1
+    assert run("export", name, "--to", str(tmp_path / "other.jsonl"), "--where", "color =").exit_code == 2
+
+
 def test_mistakes_are_told(db: Any, space: Subspace, run: Run, name: str, tmp_path: Path) -> None:
     file = tmp_path / "orders.jsonl"
     done = run("import", name, "--from", str(file))

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Queue, renaming
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine import tuple as fdb_tuple
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -81,3 +82,23 @@ def test_the_shell_completes_names(db: Any, url: str, space: Subspace) -> None:
 
     assert completed(url, info.text[:-4]) == [info.text]
     assert completed("file:/no/such/folder", "") == completed("memory:", "") == []
+
+
+def test_a_queue_is_renamed(db: Any, space: Subspace, run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renaming, "LONGEST_SECONDS", 0.0)
+    new = msgspec.json.encode(fdb_tuple.unpack(space["new"].key())).decode()
+    inside = run("rename", name, new)
+    assert (inside.exit_code, "inside the other" in inside.stderr) == (2, True)
+    old = msgspec.json.encode(fdb_tuple.unpack(space["old"].key())).decode()
+    Queue(space["old"], codec="json").enqueue(db, 1)
+
+    assert run("rename", old, new).exit_code == 0
+
+    assert run("dequeue", new).stdout == "1\n"
+    for command in (("enqueue", old, "1"), ("dequeue", old), ("stats", old), ("pause", old), ("register", old)):
+        done = run(*command)
+        assert (done.exit_code, "was renamed to" in done.stderr) == (2, True), command
+    assert "was renamed to" in run("browse", old).stderr
+    assert run("rename", old, name).exit_code == 2
+    assert run("clear", old, "--yes").exit_code == 0
+    assert run("enqueue", old, "2").exit_code == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Subscriptions
 from tests.cli.conftest import Run
@@ -108,3 +108,37 @@ def test_dead_redrive_and_purge_where(run: Run, db: Any, space: Subspace, name: 
     assert run("redrive", name, "--where", "fdbqueue_index = 4", "--tail").exit_code == 0
     assert [item.value for item in leases.queue.browse(db)] == [0, 2, 3]
     assert run("redrive", name, "1:00", "--where", "n = 1").exit_code == 2
+
+
+def test_cancel_where_removes_fitting_items_in_all_states(run: Run, db: Any, space: Subspace, name: str) -> None:
+    leases = painted(db, space)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.enqueue(db, 5, headers={"color": "red"}, delay=1e6)
+
+    assert run("cancel", name, "--where", "color = 'red'").exit_code == 2  # it asks, and there is no terminal
+    assert run("cancel", name, "--where", "color = 'red'", "--limit", "1", "--yes").exit_code == 0
+    with pytest.raises(LeaseLost, match="cancelled"):
+        leases.ack(db, lease)
+    assert run("cancel", name, "--where", "color = 'red'", "--yes").exit_code == 0
+    assert [item.value for item in leases.queue.browse(db)] == [1, 3]
+    assert (leases.stats(db).delayed, leases.check(db).problems) == (0, ())
+    assert run("cancel", name, "--where", "color = 'red'", "--yes").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--where", "color =", "--yes"),
+        ("1:00", "--where", "n = 1", "--yes"),
+        ("1:00", "--limit", "1"),
+        ("--where", "n = 1", "--session", "ann", "--yes"),
+        (),
+    ],
+)
+def test_a_wrong_cancel_removes_nothing(
+    run: Run, db: Any, space: Subspace, name: str, arguments: tuple[str, ...]
+) -> None:
+    leases = painted(db, space)
+    assert run("cancel", name, *arguments).exit_code == 2
+    assert leases.stats(db).available == 5

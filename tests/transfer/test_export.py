@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fdbqueue import ChecksBypassed, OrderError, Queue, StreamError
+from fdbqueue import ChecksBypassed, OrderError, Queue, SelectorError, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, PriorityQueue, Results, Sessions
@@ -262,3 +262,52 @@ def test_a_smart_queue_is_refused(db: Any, space: Subspace, tmp_path: Path) -> N
     smart_queue(space["smart"]).enqueue(db, Progress("a.iso", 1))
     with pytest.raises(ChecksBypassed):
         import_items(db, Queue(space["smart"]), file)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_export_where_has_the_items_that_fit_in_all_states(
+    db: Any, space: Subspace, tmp_path: Path, ending: str
+) -> None:
+    leases = Leases(Queue(space["from"], codec="json"))
+    for number in range(6):
+        leases.enqueue(db, number, headers={"color": ("red", "blue")[number % 2]}, delay=1e6 if number == 4 else None)
+    assert leases.lease(db) is not None
+    file = tmp_path / f"red.{ending}"
+
+    report = export_items(db, leases.queue, file, where="color = 'red'")
+
+    other = Queue(space["to"], codec="json")
+    imported = import_items(db, other, file)
+    assert (report.items, imported.items, imported.kept_positions) == (3, 3, True)
+    red = [row for row in kept(db, leases.queue) if row["value"] in ("0", "2", "4")]
+    assert kept(db, other) == red
+    assert len(red) == 3
+    assert other.enqueue(db, 7).index > max(row["index"] for row in red)
+
+
+def test_an_export_where_goes_on_with_the_same_condition_only(
+    db: Any, space: Subspace, tmp_path: Path, few: None
+) -> None:
+    queue: Queue[bytes] = Queue(space)
+    for number in range(250):
+        queue.enqueue(db, b"%d" % number, headers={"n": number % 2})
+    file = tmp_path / "items.jsonl"
+    with pytest.raises(Cut), cut_at(5):
+        export_items(db, queue, file, where="n = 1")
+    for where in (None, "n = 0"):
+        with pytest.raises(TransferError, match="items where n = 1 was begun there"):
+            export_items(db, queue, file, where=where)
+    assert export_items(db, queue, file, where="n = 1").items == 125
+    with pytest.raises(SelectorError):
+        export_items(db, queue, tmp_path / "other.jsonl", where="n =")
+    with pytest.raises(TypeError, match="condition as text"):
+        export_items(db, queue, tmp_path / "other.jsonl", where=7)  # type: ignore[arg-type]
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_blob_that_does_not_fit_the_condition_is_no_obstacle(db: Any, space: Subspace, tmp_path: Path) -> None:
+    leases = Leases(Queue(space))
+    with Blobs(leases).write(db, headers={"color": "blue"}) as blob:
+        blob.write(b"x" * 10)
+    leases.enqueue(db, b"small", headers={"color": "red"})
+    assert export_items(db, leases.queue, tmp_path / "red.jsonl", where="color = 'red'").items == 1

@@ -1,0 +1,406 @@
+"""A rename moves everything that a queue has under another name; the old name is refused, and its error has the new."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import FDBError, LeaseLost, Queue, QueueRenamed, SubscriptionError, UnknownQueue, rename, renaming
+from fdbqueue.engine import Subspace, steps
+from fdbqueue.engine.directory import DirectoryLayer
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import TransferError
+from fdbqueue.layers import (
+    Blobs,
+    Groups,
+    Leases,
+    Results,
+    Sessions,
+    StagedQueue,
+    Subscriptions,
+)
+from fdbqueue.layers.streams import Stream, Terms
+from fdbqueue.layout import Layout
+from fdbqueue.renamed import keys_of_marks
+from tests.helpers.smart import Progress, smart_queue
+from tests.helpers.staging import wait_until
+from tests.transfer.histories import HISTORIES, live, queue_of
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Note how long a rename waits for old transactions, and do not wait."""
+    seen: list[float] = []
+
+    def pause(seconds: float) -> steps.Steps[None]:
+        seen.append(seconds)
+        yield from ()
+
+    monkeypatch.setattr(renaming, "pause", pause)
+    return seen
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a queue of a few items large: it is renamed in several transactions."""
+    monkeypatch.setattr(renaming, "LAST_BYTES", 3_000)
+    monkeypatch.setattr(renaming, "BATCH_ITEMS", 3)
+
+
+def keys(db: Any, space: Subspace) -> dict[bytes, bytes]:
+    """Return all that a queue has, by its key's end. Left out: commit markers, marks, and a counter that wakes."""
+    layout = Layout(space)
+    left_out = (layout.markers.key(), *keys_of_marks(layout), layout.count_key("returned"))
+    line = Layout(space["line"]).count_key("returned")
+    return {
+        row.key[len(layout.prefix) :]: row.value
+        for row in db.get_range(*layout.whole_range())
+        if not row.key.startswith((*left_out, line))
+    }
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+def cut_at(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the `number`-th transaction of a rename fail, before or after its commit."""
+    left = number
+
+    def cutting(db: Any, body: Any) -> steps.Steps[Any]:
+        nonlocal left
+        left -= 2
+        if left == -2:
+            raise Cut
+        result = yield from attempts(db, body)
+        if left == -1:
+            raise Cut
+        return result
+
+    patch.setattr(renaming, "attempts", cutting)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@settings(max_examples=10)
+@given(HISTORIES, st.booleans(), st.lists(st.integers(0, 14), max_size=3))
+def test_a_history_is_renamed_as_it_is(db: Any, large: bool, history: Any, ordered: bool, cuts: list[int]) -> None:
+    space = Subspace(("fdbqueue tests", os.urandom(8)))
+    old, new = queue_of(space["old"], ordered=ordered), queue_of(space["the new name"], ordered=ordered)
+    live(db, old, [step for step in history if step[0] != "claim"] + [("plain", b"last")])
+    before, last = keys(db, space["old"]), max(row["index"] for row in old.to_arrow(db).to_pylist())
+    with pytest.MonkeyPatch.context() as patch:
+        if large:
+            patch.setattr(renaming, "LAST_BYTES", 3_000)
+            patch.setattr(renaming, "BATCH_ITEMS", 2)
+        for number in cuts:
+            with pytest.MonkeyPatch.context() as cutting:
+                cut_at(cutting, number)
+                with contextlib.suppress(Cut, TransferError):
+                    rename(db, space["old"], space["the new name"])
+            here, there = keys(db, space["old"]), keys(db, space["the new name"])
+            assert here.keys().isdisjoint(there)
+            assert here | there == before  # each key is under one of the names
+        with contextlib.suppress(TransferError):  # leased items that do not fit, in a transaction made that small
+            rename(db, space["old"], space["the new name"])
+    report = rename(db, space["old"], space["the new name"])
+    assert keys(db, space["the new name"]) == before
+    assert keys(db, space["old"]) == {}
+    stats = new.stats(db)
+    assert report.items == stats.available + stats.leased + stats.delayed + stats.dead
+    assert Leases(new).check(db).problems == ()
+    assert new.enqueue(db, b"later").index > last
+    assert [info.name for info in fdbqueue.queues(db, within=space)] == [
+        fdbqueue.lowlevel.fdb_tuple.unpack(space["the new name"].key())
+    ]
+    with pytest.raises(QueueRenamed):
+        old.enqueue(db, b"x")
+    db.clear_range_startswith(space.key())
+
+
+def test_a_rename_waits_as_long_as_a_transaction_may_be_open(db: Any, space: Subspace, waits: list[float]) -> None:
+    Queue(space["old"]).enqueue(db, b"x")
+    rename(db, space["old"], space["new"])
+    assert [seconds > 5.5 for seconds in waits] == [True]
+
+
+def test_an_enqueue_that_was_open_when_the_rename_began_is_not_lost(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old: Queue[str] = Queue(space["old"], codec="str")
+    old.enqueue(db, "first")
+    late = db.create_transaction()
+    position = old.enqueue(late, "late")
+
+    def pause(seconds: float) -> steps.Steps[None]:
+        yield late.commit()
+
+    monkeypatch.setattr(renaming, "pause", pause)
+    assert rename(db, space["old"], space["new"]).items == 2
+    new: Queue[str] = Queue(space["new"], codec="str")
+    assert [item.value for item in new.browse(db)] == ["first", "late"]
+    found = new.get(db, position)
+    assert found is not None
+    assert found.value == "late"
+    assert new.check(db).problems == ()
+
+
+@pytest.mark.slow
+def test_an_enqueue_that_is_older_than_the_wait_can_not_commit(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renaming, "pause", steps.pause)
+    old: Queue[str] = Queue(space["old"], codec="str")
+    old.enqueue(db, "first")
+    late = db.create_transaction()
+    old.enqueue(late, "late")
+    assert rename(db, space["old"], space["new"]).items == 1
+    with pytest.raises(FDBError) as caught:
+        late.commit().wait()
+    assert caught.value.code == 1007
+
+
+def takers(old: Any) -> dict[str, Callable[[Any], Any]]:
+    leases = Leases(old)
+    return {
+        "dequeue": old.dequeue,
+        "dequeue_many": old.dequeue_many,
+        "lease": leases.lease,
+        "staged": StagedQueue(old).dequeue,
+        "waiting": lambda db: StagedQueue(old).lease(db, timeout=30),
+        "pause": old.pause,
+        "resume": old.resume,
+        "enqueue": lambda db: old.enqueue(db, b"x"),
+        "in a transaction": lambda db: fdbqueue.transactional(lambda tr: old.enqueue(tr, b"x"))(db),
+        "enqueue_many": lambda db: old.enqueue_many(db, [b"x"]),
+        "lease's enqueue": lambda db: leases.enqueue(db, b"x", delay=5),
+        "staged enqueue": lambda db: StagedQueue(old).enqueue(db, b"x"),
+        "session": lambda db: Sessions(old).enqueue(db, b"x", session="ann"),
+        "session's lease": lambda db: Sessions(old).lease(db),
+        "open": lambda db: Queue.open(db, old.layout.space),
+    }
+
+
+@pytest.mark.parametrize("verb", sorted(takers(Queue("x"))))
+def test_calls_with_the_old_name_get_an_error_with_the_new(db: Any, space: Subspace, verb: str) -> None:
+    old: Any = Queue(space["old"])
+    old.enqueue(db, b"1")
+    rename(db, space["old"], space["new"])
+    with pytest.raises(UnknownQueue if verb == "open" else QueueRenamed, match=r"was renamed to .*new") as caught:
+        takers(old)[verb](db)
+    if isinstance(caught.value, QueueRenamed):
+        assert caught.value.name == fdbqueue.lowlevel.fdb_tuple.unpack(space["new"].key())
+    assert keys(db, space["old"]) == {}
+
+
+def test_a_subscription_goes_on_under_the_new_name(db: Any, space: Subspace) -> None:
+    old, new = (Subscriptions(Leases(Queue(space[name], codec="str"))) for name in ("old", "new"))
+    red = old.subscribe(db, "red", selector="color = 'red'")
+    for number, color in enumerate(("red", "blue", "red", "blue")):
+        old.enqueue(db, f"{color} {number}", headers={"color": color})
+    eye = old.follow(db, "eye")
+    assert [next(eye).value for _ in range(2)] == ["red 0", "blue 1"]
+    eye.close()
+    silent = old.follow(db, "silent", start="tail")
+    lease = red.lease(db)
+    assert lease is not None
+
+    rename(db, space["old"], space["new"])
+
+    with pytest.raises(QueueRenamed):
+        red.lease(db)
+    with pytest.raises(QueueRenamed):
+        silent.next_many(timeout=30)
+    with pytest.raises(QueueRenamed):
+        old.follow(db)
+    with pytest.raises(QueueRenamed):
+        old.enqueue(db, "x", headers={"color": "red"})
+    new_red = new.open("red", function=None)
+    following = new_red.lease(db)
+    assert following is not None
+    assert (lease.value, following.value) == ("red 0", "red 2")
+    new.leases.ack(db, lease)
+    with new.follow(db, "eye") as goes_on, new.follow(db, "silent") as silent:
+        new.enqueue(db, "later", headers={"color": "blue"})
+        assert [next(goes_on).value for _ in range(2)] == ["blue 3", "later"]
+        assert next(silent).value == "later"
+    assert new.check(db).problems == ()
+
+
+def test_a_lease_is_valid_under_the_new_name_and_its_holder_learns_that(db: Any, space: Subspace) -> None:
+    old, new = (Leases(Queue(space[name])) for name in ("old", "new"))
+    old.enqueue(db, b"x")
+    lease = old.lease(db)
+    assert lease is not None
+    rename(db, space["old"], space["new"])
+    with pytest.raises(LeaseLost, match=r"was renamed to .*new.* its lease is valid there"):
+        old.ack(db, lease)
+    new.ack(db, lease)
+    assert (new.stats(db).dequeued, new.check(db).problems) == (1, ())
+
+
+@pytest.mark.usefixtures("few")
+def test_holders_can_act_between_the_steps(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (Leases(Queue(space[name])) for name in ("old", "new"))
+    old.enqueue_many(db, [b"%d" % number for number in range(30)])
+    old.enqueue_many(db, [b"x" * 200_000])
+    acked, back, kept = old.lease_many(db, limit=3)
+    cancelled = next(iter(old.queue.browse(db, reverse=True))).position
+
+    def pause(seconds: float) -> steps.Steps[None]:
+        yield from old.ack.steps(db, acked)
+        yield from old.nack.steps(db, back)
+        assert not (yield from old.cancel.steps(db, cancelled))  # it has moved
+        with pytest.raises(QueueRenamed, match="is being renamed to"):
+            yield from new.lease.steps(db)
+        with pytest.raises(QueueRenamed, match="is being renamed to"):
+            yield from new.enqueue.steps(db, b"x")
+
+    monkeypatch.setattr(renaming, "pause", pause)
+    assert rename(db, space["old"], space["new"]).items == 30
+    assert new.check(db).problems == ()
+    assert [item.value for item in new.queue.browse(db, limit=2)] == [b"1", b"3"]
+    new.ack(db, kept)
+    assert new.cancel(db, cancelled)
+    assert new.check(db).problems == ()
+
+
+def test_a_smart_queue_and_a_pause_and_blobs_are_renamed(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space["old"])
+    smart.enqueue(db, Progress("a", 10))
+    smart.queue.pause(db, reason="stocktaking", by="Ann")
+    with Blobs(Leases(Queue(space["blob"]))).write(db) as blob:
+        blob.write(bytes(1_200_000))
+    rename(db, space["old"], space["new"])
+    rename(db, space["blob"], space["new blob"])
+    new = smart_queue(space["new"])
+    pause = new.queue.paused(db)
+    assert pause is not None
+    assert (pause.by, pause.reason) == ("Ann", "stocktaking")
+    new.queue.resume(db)
+    new.enqueue(db, Progress("a", 20))
+    assert new.check(db).problems == ()
+    with pytest.raises(fdbqueue.ChecksBypassed):
+        new.queue.enqueue(db, Progress("a", 20))
+    with pytest.raises(QueueRenamed):
+        smart.enqueue(db, Progress("a", 30))
+    leases = Leases(Queue(space["new blob"]))
+    lease = leases.lease(db)
+    assert lease is not None
+    with Blobs(leases).read(db, lease) as data:
+        assert data.read() == bytes(1_200_000)
+    assert Blobs(leases).check(db).problems == ()
+
+
+def refused() -> dict[str, tuple[Callable[[Any, Subspace], Any], str]]:
+    def stream(db: Any, space: Subspace) -> None:
+        Stream(Queue(space), "s").claim(db, Terms(epoch="e", batch=1, run="", items=1, size_bytes=1_000))
+
+    return {
+        "sessions": (lambda db, space: Sessions(Queue(space)).enqueue(db, b"x", session="ann"), "has sessions"),
+        "stream": (stream, "a stream out of it"),
+        "group": (lambda db, space: Groups(Leases(Queue(space))).open(db, "book"), "has groups"),
+        "completion": (lambda db, space: Results(Leases(Queue(space))).enqueue(db, b"x"), "has a completion"),
+        "inside": (lambda db, space: Queue(space["inner"]).enqueue(db, b"x"), "is inside"),
+    }
+
+
+@pytest.mark.parametrize("what", sorted(refused()))
+def test_what_can_not_be_renamed_is_refused_with_the_remedy(db: Any, space: Subspace, what: str) -> None:
+    Queue(space["old"]).enqueue(db, b"x")
+    make, told = refused()[what]
+    make(db, space["old"])
+    before = keys(db, space["old"])
+    with pytest.raises(TransferError, match=told):
+        rename(db, space["old"], space["new"])
+    assert (keys(db, space["old"]), keys(db, space["new"])) == (before, {})
+    assert Queue(space["old"]).enqueue(db, b"y").index
+
+
+def test_wrong_names_are_refused(db: Any, space: Subspace) -> None:
+    queue: Queue[bytes] = Queue(space["old"])
+    queue.enqueue(db, b"x")
+    Queue(space["other"]).enqueue(db, b"x")
+    with pytest.raises(TransferError, match=r"There is a queue .* already"):
+        rename(db, space["old"], space["other"])
+    with pytest.raises(UnknownQueue, match=r"There is no queue .*\. Did you mean"):
+        rename(db, space["olds"], space["new"])
+    for new in (space["old"], space["old"]["inner"], space):
+        with pytest.raises(TransferError, match="are one queue, or one is inside the other"):
+            rename(db, space["old"], new)
+    wrong: Any = rename
+    for names in ((None, "new"), ("old", None), (queue, "new"), ("old", 7), ("", "new"), ("old", "")):
+        with pytest.raises((TypeError, ValueError)):
+            wrong(db, *names)
+    with pytest.raises(TypeError, match="takes a database, not a transaction"):
+        wrong(db.create_transaction(), space["old"], space["new"])
+    directories = DirectoryLayer(node_subspace=space["nodes"], content_subspace=space["content"])
+    with pytest.raises(TransferError, match="is a directory"):
+        rename(db, directories.create_or_open(db, ("shop",)), space["new"])
+    Subscriptions(Leases(queue)).subscribe(db, "all", exclusive=True)
+    with pytest.raises(SubscriptionError, match="only its owner takes items"):
+        rename(db, space["old"], space["new"])
+    assert queue.stats(db).available == 1
+
+
+def test_a_queue_can_be_renamed_back_and_on_and_its_old_name_used_again(db: Any, space: Subspace) -> None:
+    one, two, three = (Queue(space[name], codec="str") for name in ("one", "two", "three"))
+    one.enqueue(db, "x")
+    rename(db, space["one"], space["two"])
+    assert rename(db, space["one"], space["two"]).items == 1  # it is done
+    with pytest.raises(QueueRenamed):
+        rename(db, space["one"], space["three"])
+    rename(db, space["two"], space["one"])
+    one.enqueue(db, "y")
+    with pytest.raises(QueueRenamed, match=r"one"):
+        two.enqueue(db, "z")
+    rename(db, space["one"], space["three"])
+    assert [item.value for item in three.browse(db)] == ["x", "y"]
+    one.clear(db)
+    one.enqueue(db, "of another queue")
+    assert (one.stats(db).available, three.stats(db).available) == (1, 2)
+    assert three.dequeue(db) is not None
+
+
+def test_of_two_renames_to_two_names_one_is_refused(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    Queue(space["old"]).enqueue(db, b"x")
+
+    def pause(seconds: float) -> steps.Steps[None]:
+        with pytest.raises(QueueRenamed, match="is being renamed"):
+            yield from rename.steps(db, space["old"], space["other"])
+        with pytest.raises(QueueRenamed, match="is being renamed"):
+            yield from rename.steps(db, space["new"], space["old"])
+        monkeypatch.setattr(renaming, "pause", lambda seconds: steps.finished(None))
+        yield from rename.steps(db, space["old"], space["new"])  # the same one goes on, and ends
+
+    monkeypatch.setattr(renaming, "pause", pause)
+    assert rename(db, space["old"], space["new"]).items == 1
+    assert Queue(space["new"]).check(db).problems == ()
+
+
+def test_a_waiting_consumer_learns_the_new_name(db: Any, space: Subspace) -> None:
+    old: Queue[bytes] = Queue(space["old"])
+    old.enqueue(db, b"x")
+    assert old.dequeue(db) is not None
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            StagedQueue(old).lease(db, timeout=60)
+        except QueueRenamed as error:
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    requests = Layout(space["old"]).requests.range()
+    wait_until(lambda: [*db.get_range(requests.start, requests.stop, limit=1)])
+    rename(db, space["old"], space["new"])
+    waiting.join(30)
+    assert len(told) == 1
