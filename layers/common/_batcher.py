@@ -7,7 +7,8 @@ Challenge
 How
     Calls wait in a queue. The first one leads: it serves the calls that fit into one transaction, while the others
     wait. When it is done, the first call that arrived meanwhile leads. There is no separate thread, so that a single
-    call runs without a switch. Threads and asyncio tasks share one queue.
+    call runs without a switch. Threads and asyncio tasks share one queue. A call that finds no other one, and expects
+    none, leads without joining the queue. Calls that arrive meanwhile wait as behind any leader.
 
 Guarantees
     A call that is cancelled, or whose input is bad, does not fail the others. A leader that is cancelled or interrupted
@@ -77,13 +78,38 @@ class PendingCall(Generic[A, R]):
         return self.deadline is not None and time.monotonic() >= self.deadline
 
 
+class LoneCall(Generic[A, R]):
+    """A call that leads without joining the queue.
+
+    If its caller has gone, the thread that finishes its work passes the lead on, and takes back the result.
+    """
+
+    __slots__ = ("_batcher", "_db", "handed_over", "results")
+
+    def __init__(self, batcher: Batcher[A, R], db: Database) -> None:
+        self._batcher = batcher
+        self._db = db
+        self.handed_over = False
+        self.results: list[R] = []
+        """Its result; empty: it was not served."""
+
+    def inherit(self) -> Steps[None]:
+        """End the call for a caller that has gone. Calls that wait may get its result."""
+        try:
+            while self.results:
+                yield from self._batcher.give_on(self._db, self.results.pop())
+        finally:
+            self._batcher.calls.end_alone(self)
+
+
 class CallQueue(Generic[A, R]):
     """Calls that wait, and the leader among them. Its lock protects every decision about results."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[PendingCall[A, R]] = deque()
-        self._led = False
+        self._led: object = False
+        """The lone call that leads, or whether a call in the queue does."""
         self._working = False
         self._gathering: tuple[int, Promise] | None = None
         self._recent = 0
@@ -102,9 +128,31 @@ class CallQueue(Generic[A, R]):
         if gathered and self._gathering is not None:
             self._gathering[1].keep()
 
+    def lead_alone(self, lone: LoneCall[A, R]) -> bool:
+        """Lead without joining the queue. Return False if there is a leader, or if more calls are expected."""
+        calls, until = self._announced
+        if self._led or self._recent > 1 or (calls > 1 and time.monotonic() < until):
+            return False
+        with self._lock:
+            if not self._led:
+                self._led = lone
+        return self._led is lone
+
+    def end_alone(self, lone: LoneCall[A, R]) -> None:
+        """Pass the lead of a lone call on to the first call that has come meanwhile. Repeating this does nothing."""
+        with self._lock:
+            if self._led is not lone:
+                return
+            if not self._waiting:
+                self._led = False
+                return
+            successor = self._waiting[0]
+            self._led = successor.leads = True
+        successor.ready.keep()
+
     def is_led(self) -> bool:
         """Return whether there is a leader. Without one no call waits, and nothing is left behind."""
-        return self._led
+        return bool(self._led)
 
     def wake(self) -> None:
         """Make a waiting leader look again."""
@@ -248,9 +296,47 @@ class Batcher(ABC, Generic[A, R]):
         """Clean up when no call waits any more."""
         yield from ()
 
-    def unclaimed(self, pending: PendingCall[A, R]) -> Steps[None]:
+    def serve_alone(self, db: Database, argument: A, results: list[R]) -> Steps[None]:
+        """Serve one call that is not in the queue, and append its result. Append nothing if it must join the queue."""
+        yield from ()
+
+    def put_back(self, db: Database, result: R) -> Steps[None]:
         """Take back the result of a call whose caller was cancelled at that moment."""
         yield from ()
+
+    def give_on(self, db: Database, result: R) -> Steps[None]:
+        """Give the result of a cancelled call to others that wait, or take it back."""
+        yield from self.put_back(db, result)
+
+    def request(
+        self, db: Database, argument: A, *, alone: bool = True, weight: int = 1, deadline: float | None = None
+    ) -> Steps[R | None]:
+        """Serve a call at once if no other call waits or is expected. Else let it join the queue, as `call` does.
+
+        Args:
+            db: the database of the call.
+            argument: its argument.
+            alone: whether it may be served without the queue.
+            weight: as of a `PendingCall`.
+            deadline: as of a `PendingCall`.
+        """
+        if alone:
+            lone = LoneCall(self, db)
+            try:
+                if self.calls.lead_alone(lone):
+                    yield from finish(self.serve_alone(db, argument, lone.results), lone)
+                    self.calls.end_alone(lone)
+                    if lone.results:
+                        return lone.results[0]
+            except GeneratorExit:
+                if not lone.handed_over:
+                    in_thread(lone.inherit())
+                raise
+            except BaseException:
+                if not lone.handed_over:
+                    yield from finish(lone.inherit())
+                raise
+        return (yield from self.call(PendingCall(db, argument, weight=weight, deadline=deadline)))
 
     def call(self, pending: PendingCall[A, R]) -> Steps[R | None]:
         """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
@@ -311,8 +397,8 @@ class Batcher(ABC, Generic[A, R]):
     def _leave(self, pending: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
         if self.calls.leave(pending):
             yield from self._pass_on(pending)
-        if cancelled and pending.settled and pending.error is None:
-            yield from self.unclaimed(pending)
+        if cancelled and pending.settled and pending.error is None and pending.result is not None:
+            yield from self.put_back(pending.db, pending.result)
 
     def _pass_on(self, leader: PendingCall[A, R]) -> Steps[None]:
         while not self.calls.pass_on(leader):
@@ -342,6 +428,12 @@ class TransactionBatcher(Batcher[A, R]):
         yield from self._serve_all(batch)
         self.calls.served(len(batch))
         return None
+
+    def serve_alone(self, db: Database, argument: A, results: list[R]) -> Steps[None]:
+        [result] = yield from self._body(db, [argument])
+        if isinstance(result, Exception):
+            raise result
+        results.append(result)
 
     def _serve_all(self, batch: list[PendingCall[A, R]]) -> Steps[None]:
         if not batch:

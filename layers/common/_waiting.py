@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fdbqueue.lowlevel import (
     TOO_MANY_WATCHES,
@@ -241,11 +241,25 @@ def _block_on(futures: list[Any], seconds: float | None) -> None:
     gate.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
-def finish(steps: Steps[T]) -> Steps[T]:
+class Heir(Protocol):
+    """Ends a call whose caller has gone."""
+
+    handed_over: bool
+    """Whether a thread drives the steps to their end."""
+
+    def inherit(self) -> Steps[None]:
+        """Do what is left to do when the steps have ended or failed."""
+
+
+def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
     """Drive `steps` to their end. If the caller is cancelled or interrupted, a thread drives the rest.
 
     For work that others depend on. `steps` never see the interruption. Errors that they raise after it are lost: they
     must tell the others themselves.
+
+    Args:
+        steps: the work.
+        heir: is told that a thread drives the rest. That thread calls it at the end.
     """
     handed_over = False
     try:
@@ -257,7 +271,9 @@ def finish(steps: Steps[T]) -> Steps[T]:
                 # This error is not the future's: the waiter has to go. (A task was cancelled, Ctrl-C, a generator
                 # dropped.)
                 handed_over = True
-                _start(_go_on, steps, future)
+                if heir is not None:
+                    heir.handed_over = True
+                _start(_go_on, steps, future, heir)
                 raise
             future = steps.throw(error) if error is not None else steps.send(outcome)
     except StopIteration as stop:
@@ -289,7 +305,7 @@ def _start(target: Callable[..., object], *args: Any) -> None:
     threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()
 
 
-def _go_on(steps: Steps[Any], future: Any) -> None:
+def _go_on(steps: Steps[Any], future: Any, heir: Heir | None) -> None:
     def rest() -> Steps[None]:
         waited_for = future
         try:
@@ -302,6 +318,9 @@ def _go_on(steps: Steps[Any], future: Any) -> None:
                     waited_for = steps.send(value)
         except StopIteration:
             return
+        finally:
+            if heir is not None:
+                yield from heir.inherit()
 
     run(rest())
 

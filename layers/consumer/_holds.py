@@ -36,6 +36,8 @@ class Hold:
     """A lease that a consumer holds."""
 
     lease: Lease
+    leased_at: float = field(default_factory=time.monotonic)
+    """When it was leased, by `time.monotonic`."""
     extended_at: float = field(default_factory=time.monotonic)
     """When it was last leased or extended, by `time.monotonic`."""
     begun: bool = False
@@ -50,6 +52,10 @@ class Hold:
     """What its handler returned."""
     told: bool = False
     """Whether the log already reports it lost, or no longer extended."""
+
+    def is_awaited(self) -> bool:
+        """Return whether others may wait for the end of its item."""
+        return self.lease.wants_result or self.lease.group != ""
 
     def overdue(self) -> bool:
         """Return whether its handler has run for too long. Such a lease is not extended."""

@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from fdbqueue import LeaseLost, Position
+from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
@@ -23,6 +23,8 @@ from ..staged._staged import StagedQueue
 from ..subscriptions._subscription import Subscription
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
+from ._keeping import Keeping
+from ._pace import GATHER_SECONDS, WAIT_SECONDS, Pace
 from ._terms import ConsumerReport, Terms
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
@@ -34,14 +36,14 @@ GIVE_BACK_SECONDS = 5.0
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
 
-class Run:
+class Run(Keeping):
     """One run of a consumer, in one event loop. Its threads ack, extend and renew; the loop does the rest."""
 
     def __init__(
         self, db: Database, source: Leases | Subscription, handler: Handler, terms: Terms, report: ConsumerReport
     ) -> None:
+        super().__init__(db, terms, report)
         self.loop = asyncio.get_running_loop()
-        self._db = db
         self._subscription: Subscription | None = None
         self._lease_many: Callable[..., Any]
         if isinstance(source, Subscription):
@@ -51,10 +53,7 @@ class Run:
         else:
             self._leases = source.sparing(self._relies_on)
             self._lease_many = StagedQueue(self._leases, consumer=terms.consumer).lease_many.aio
-        self._terms = terms
-        self._report = report
-        self._held: dict[Hold, None] = {}
-        """All leases that are held, in order."""
+        self._pace = Pace(terms.concurrency, terms.capacity, adapts=terms.adapts)
         self._ready: deque[Hold] = deque()
         """Leases whose handlers have not begun."""
         self._done: deque[Hold] = deque()
@@ -62,10 +61,7 @@ class Run:
         self._stopping: asyncio.Future[None] = self.loop.create_future()
         self._hurrying: asyncio.Future[None] = self.loop.create_future()
         self._cancellation: asyncio.CancelledError | None = None
-        self._extending: Background
         self._acking: Background
-        self._extend_all = False
-        """Whether to extend all held leases at once, whenever they were leased."""
         self._changed = asyncio.Event()
         """Set when a lease was handled or given up: there may be room for more, or all may be done."""
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -172,14 +168,15 @@ class Run:
     async def _lease_while_there_is_room(self) -> None:
         terms = self._terms
         while not self._stopping.done():
-            room = terms.capacity - len(self._held)
+            self._pace.adapt()
+            room = self._pace.capacity - len(self._held)
             # Do not lease only a few: a transaction costs about the same for one item as for a hundred.
             if self._stuck():
                 await self._wait_for_a_thread()
                 continue
-            if room <= 0 or (room < terms.capacity // 4 and self._ready):
+            if room <= 0 or (room < self._pace.least_room and self._ready):
                 self._changed.clear()
-                await self._changed.wait()
+                await self._wait_for_room()
                 continue
             held_nothing = not self._held
             taken = await self._lease(min(room, BATCH_ITEMS))
@@ -195,6 +192,23 @@ class Run:
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
+
+    async def _wait_for_room(self) -> None:
+        """Wait until something changes. Give back items that were leased ahead for quick handlers that have become
+        slow."""
+        many = self._terms.capacity - self._terms.concurrency
+        if not self._terms.adapts or len(self._ready) <= many:
+            await self._changed.wait()
+            return
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        old = time.monotonic() - WAIT_SECONDS
+        if len(self._ready) > many and self._ready[-1].leased_at <= old:
+            surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
+            await self._return(surplus[::-1])
 
     def _hold(self, lease: Lease) -> Hold:
         return Hold(lease)
@@ -231,6 +245,7 @@ class Run:
                 self._will_wake = True
                 self.loop.call_soon(self._wake_one)
             self._running += 1
+            self._pace.begin()
             try:
                 await self._handle(self._ready.popleft())
             finally:
@@ -387,6 +402,8 @@ class Run:
 
     def _ack_what_is_done(self) -> None:
         while self._done:
+            if self._pace.is_quick and self._ready and not any(hold.is_awaited() for hold in list(self._done)):
+                time.sleep(GATHER_SECONDS)  # more items are done soon, and share the transaction
             batch = [self._done.popleft() for _ in range(min(len(self._done), BATCH_ITEMS))]
             lost = run(all_acked(self._db, self._leases, batch))
             self.loop.call_soon_threadsafe(self._acked, batch, lost)
@@ -398,64 +415,10 @@ class Run:
         for hold in batch:
             self._let_go(hold)
 
-    def _extend_in_time(self) -> None:
-        """Extend each lease when a third of its duration has passed, so that two more tries are left."""
-        terms = self._terms
-        all_of_them, self._extend_all = self._extend_all, False
-        old = time.monotonic() - terms.duration / 3
-        due = []
-        for hold in list(self._held):
-            if hold.overdue():
-                self._tell(
-                    hold, f"is not extended any more, since its handler takes more than {terms.handler_timeout} s"
-                )
-            elif not hold.told and (all_of_them or hold.extended_at <= old):
-                due.append(hold)
-        for start in range(0, len(due), BATCH_ITEMS):
-            # Some may have been acked just now.
-            batch = [hold for hold in due[start : start + BATCH_ITEMS] if hold in self._held]
-            now = time.monotonic()
-            extend = self._leases.extend_many.steps
-            lost = run(all_not_lost(self._db, self._leases, extend, batch, duration=terms.duration))
-            self._report.extended += len(batch) - len(lost)
-            for hold in batch:
-                hold.extended_at = now
-            for hold in lost:
-                self._note_missing(hold)
-
-    def _note_missing(self, hold: Hold) -> None:
-        if hold.settling or hold not in self._held:
-            return
-        # A running handler may have acked its own lease. It has a third of the duration to return ACKED.
-        if hold.missing or not hold.begun:
-            self._tell(hold, "is lost: it ran out, or it was taken away")
-        hold.missing = True
-
-    def _lost(self, hold: Hold) -> None:
-        """Count a lease that was lost before it could be acked or given back."""
-        self._report.lost += 1
-        self._tell(hold, "was lost before it could be settled: the item may be handled again")
-
-    def _tell(self, hold: Hold, told: str) -> None:
-        if not hold.told:
-            hold.told = True
-            lease = hold.lease
-            words = "The lease of the item %s of %r, attempt %d of consumer %s, %s."
-            _log.warning(words, lease.position.text, self._leases.queue, lease.attempt, lease.consumer, told)
-
     def _renew(self) -> None:
         """Keep an exclusive subscription while handlers work and the consumer leases nothing."""
         if self._subscription is not None:
             self._subscription.renew(self._db)
-
-    def _relies_on(self, position: Position, token: bytes) -> bool:
-        """Return whether this consumer holds a lease that has expired. If so, it extends the lease."""
-        for hold in list(self._held):
-            if hold.lease.position == position and hold.lease.token == token and not hold.overdue():
-                self._extend_all = True
-                self._extending.wake()
-                return True
-        return False
 
     def _taken_from_ready(self) -> list[Hold]:
         holds = list(self._ready)

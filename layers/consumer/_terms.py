@@ -15,12 +15,14 @@ class Terms:
 
     concurrency: int
     capacity: int
-    """How many items are leased at most, begun or not."""
+    """How many items are leased at most, begun or not, unless handlers are quick."""
     duration: float
     grace: float
     handler_timeout: float | None
     consumer: str | None
     until_empty: bool
+    adapts: bool
+    """Whether quick handlers have more items leased ahead."""
 
 
 @dataclass(slots=True, repr=False)

@@ -24,7 +24,10 @@ class Want(NamedTuple):
     """Whether it waits if the queue is empty."""
 
 
+ONE = Want(1, patient=False)
+"""One item, at once."""
 Caller = PendingCall[Want, list[Got]]
+_KEPT_BY_NONE = Promise()
 
 
 @dataclass(slots=True)
@@ -56,7 +59,7 @@ class Attempt:
     """The keys of grants that it removed."""
     prefetch: Prefetch | None = None
     """The prediction that holds if it commits."""
-    changed: Promise = field(default_factory=Promise)
+    changed: Promise = _KEPT_BY_NONE
     """Kept by later calls that do not wait."""
 
     def asks(self) -> bool:

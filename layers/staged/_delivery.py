@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Item, Position
 from fdbqueue.lowlevel import (
+    NO_NOTES,
     AdaptiveLimit,
     Database,
     KeyValue,
@@ -113,14 +114,22 @@ class Delivery:
         It is a snapshot read, as are the reads that it replaces. Returns None if there are such keys, or if they are
         expected.
         """
+        found = yield from self.rows_uncontended(tr, begin, limit=limit)
+        return None if found is None else self.looked(found, limit=limit)
+
+    def looked(self, found: list[KeyValue], *, limit: int) -> HeadRead:
+        """Return the look at these rows."""
+        return HeadRead(self._leases.now_us(), None, limit, finished(found), found)
+
+    def rows_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[list[KeyValue] | None]:
+        """Return the rows of `look_uncontended`."""
         if not self._bare and not self._tries_again():
             return None
-        now_us = self._leases.now_us()
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
             return None
         self._bare = True
-        return HeadRead(now_us, None, limit, finished(found), found)
+        return found
 
     def _tries_again(self) -> bool:
         """Return whether to look again for keys that may be gone for good: timers, in most queues."""
@@ -250,14 +259,15 @@ class Delivery:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
             LifeOver: the item's life is over, or it has a group; nothing was written.
         """
-        if has_notes(row.value) and notes_of(row.value).group:
+        notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+        if notes.group:
             raise LifeOver
         if self._predicate:
             item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-            if self._predicate.says_over(item, notes_of(row.value), self._leases.now_us()):
+            if self._predicate.says_over(item, notes, self._leases.now_us()):
                 raise LifeOver
         [item] = yield from self._queue.take_rows(tr, [row])
-        return Got(item, self._layout.available.packed(row.key), row.value, notes_of(row.value))
+        return Got(item, self._layout.available.packed(row.key), row.value, notes)
 
     def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` items out, in the head's order, after due timers were fired.

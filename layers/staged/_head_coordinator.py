@@ -11,10 +11,8 @@ enqueue changes, and the timers. When it wakes, it fulfills the sleeping request
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
-from typing import Any
 
 from fdbqueue.lowlevel import (
     COMMIT_UNKNOWN_RESULT,
@@ -23,7 +21,6 @@ from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
     FDBError,
-    Future,
     Steps,
     Transaction,
     committed_version,
@@ -40,11 +37,12 @@ from ..leases._leases import Leases
 from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
 from ._delivery import ITEMS_AT_ONCE, Delivery
+from ._grants import Alarms, Grants
 from ._head_state import Event, Hints, Place, StallDetector, State
 from ._putting_back import put_back
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
-from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
+from ._requests import Request, Requests
 from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 
@@ -56,8 +54,6 @@ TAKEOVER_SECONDS = 0.25
 """Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
 """A process that met others within this time registers at once. It need not win a conflict to be noticed."""
-_WATCHED = ("enqueued", "leased", "dead", "returned")
-"""The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
 class HeadCoordinator(Batcher[Want, list[Got]]):
@@ -95,6 +91,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
         self._delivery = Delivery(leases)
         self._uncontended = Uncontended(self._delivery, leases.layout, self._requests.begin)
+        self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
+        self._alarms = Alarms(leases, self._requests, self._delivery)
         self._place = Place()
         self._hints = Hints()
         self._stall_detector = StallDetector()
@@ -121,28 +119,76 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """Withdraw the request, and put back the items that were granted meanwhile."""
         request, self._place = self._place.request, self._place.after(Event.dismissed)
         if request is not None:
-            yield from self._leases.queue.transact(db, lambda tr: self._withdraw(tr, request))
+            yield from self._leases.queue.transact(db, lambda tr: self._grants.withdraw(tr, request))
 
     def joined(self, caller: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not caller.leads and not caller.argument.patient:
             self.calls.wake()
 
-    def unclaimed(self, caller: Caller) -> Steps[None]:
-        yield from self._put_back(caller.db, caller.result or [])
+    def serve_alone(self, db: Database, argument: Want, results: list[list[Got]]) -> Steps[None]:
+        """Take one item directly. Anything else is done for calls in the queue."""
+        if self._place.state is not State.direct or self._met_lately(db):
+            return
+        attempt = yield from self._try(db, self._direct_alone, met_lately=False)
+        if attempt is None:
+            return
+        if attempt.got or (attempt.nothing and not argument.patient):
+            results.append(attempt.got)
+        elif attempt.error is not None:
+            raise attempt.error
+
+    def give_on(self, db: Database, result: list[Got]) -> Steps[None]:
+        """Give items to the waiting calls, in order. Put unclaimed items back."""
+        served = 0
+        for caller in self.calls.waiting():
+            if not result:
+                break
+            if self.calls.settle(caller, result[: caller.argument.limit]):
+                result = result[caller.argument.limit :]
+                served += 1
+        if served:
+            self.calls.served(served)
+        yield from self.put_back(db, result)
+
+    def put_back(self, db: Database, result: list[Got]) -> Steps[None]:
+        if result:
+            yield from self._leases.queue.transact(db, lambda tr: put_back(tr, self._leases, result))
 
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._place.request is None:
             yield from self.calls.gather()
-        saves_reads = not has_turns(db)
-        self._uncontended.guessed, self._uncontended.may_prefetch = False, saves_reads
         if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
             self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
-        lately = time.monotonic() - self._hints.met <= AFTERMATH_SECONDS and not self._hints.take_turns(db)
+        met_lately = self._met_lately(db)
+        attempt = yield from self._try(db, self._body(met_lately), met_lately=met_lately)
+        if attempt is None:
+            return None
+        if attempt.wish is not None and attempt.stamp is not None:
+            request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
+            self._hints.read_at = 0 if has_turns(db) else self._own_version.of(attempt.version)
+            self._advance(Event.registered, request)
+        elif attempt.request is not None:
+            self._place = self._place.renewed(attempt.request)
+        elif self._place.request is not None:
+            self._advance(Event.fulfilled)
+        yield from self._deal(db, attempt)
+        return attempt.alarm
+
+    def _met_lately(self, db: Database) -> bool:
+        """Return whether to register at once, since this process has just met others and they do not take turns."""
+        return time.monotonic() - self._hints.met <= AFTERMATH_SECONDS and not self._hints.take_turns(db)
+
+    def _try(
+        self, db: Database, body: Callable[[Transaction], Steps[Attempt]], *, met_lately: bool
+    ) -> Steps[Attempt | None]:
+        """Run one transaction. Return what it did; None if another one has to follow at once."""
+        saves_reads = not has_turns(db)
+        self._uncontended.guessed, self._uncontended.may_prefetch = False, saves_reads
         self._retried = False
         try:
             attempt = yield from self._leases.queue.transact(
-                db, self._body(lately), on_retry=self._on_retry, takes=self._place.state is State.direct
+                db, body, on_retry=self._on_retry, takes=self._place.state is State.direct
             )
         except Contended:
             if self._place.state is State.direct and self._hints.take_turns(db):
@@ -155,26 +201,19 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         except Leave as left:
             attempt = left.attempt
         else:
-            if self._duration_us or lately or attempt.wish is not None or attempt.prefetch is not None:
+            if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
                 attempt.version = attempt.tr.get_committed_version() if saves_reads else committed_version(attempt.tr)
             if attempt.prefetch is not None:
                 self._uncontended.committed(attempt.prefetch, attempt.version)
-            self._recent_leases.forget_grants(attempt.old_grants)
+            if attempt.old_grants:
+                self._recent_leases.forget_grants(attempt.old_grants)
         self._hints.lost_turns = 0
-        self._version.note(attempt.version)
+        if attempt.version > 0:
+            self._version.note(attempt.version)
         if self._duration_us:
             self._recent_leases.add(attempt.version, attempt.got)
-        if attempt.wish is not None and attempt.stamp is not None:
-            request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
-            self._hints.read_at = self._own_version.of(attempt.version) if saves_reads else 0
-            self._advance(Event.registered, request)
-        elif attempt.request is not None:
-            self._place = self._place.renewed(attempt.request)
-        elif self._place.request is not None:
-            self._advance(Event.fulfilled)
-        yield from self._deal(db, attempt)
-        return attempt.alarm
+        return attempt
 
     def _body(self, lately: bool) -> Callable[[Transaction], Steps[Attempt]]:
         """Return what the next transaction does."""
@@ -211,20 +250,10 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 raise Contended
 
     def _deal(self, db: Database, attempt: Attempt) -> Steps[None]:
-        """Give the items to the waiting calls, in order. Put unclaimed items back."""
-        got = attempt.got
-        served = 0
-        if self._duration_us and got:
-            self._announce(min(len(got), len(attempt.callers)))  # before the callers ack
-        for caller in self.calls.waiting():
-            if not got:
-                break
-            if self.calls.settle(caller, got[: caller.argument.limit]):
-                got = got[caller.argument.limit :]
-                served += 1
-        if served:
-            self.calls.served(served)
-        yield from self._put_back(db, got)
+        """Give the waiting calls what an attempt brought."""
+        if self._duration_us and attempt.got:
+            self._announce(min(len(attempt.got), len(attempt.callers)))  # before the callers ack
+        yield from self.give_on(db, attempt.got)
         if attempt.error is not None and not attempt.got:
             for caller in attempt.callers:
                 if self.calls.settle(caller, None, attempt.error):
@@ -236,10 +265,6 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         emptied = (attempt.nothing or attempt.drained) and self._place.state is State.direct
         if emptied and any(caller.argument.patient for caller in self.calls.waiting()):
             self._advance(Event.starved)
-
-    def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
-        if got:
-            yield from self._leases.queue.transact(db, lambda tr: put_back(tr, self._leases, got))
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
@@ -270,6 +295,20 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if not served.wrote and not dead:
             raise Leave(attempt)
         return attempt
+
+    def _direct_alone(self, tr: Transaction) -> Steps[Attempt]:
+        """Take one item for a call that is not in the queue, or find nothing. Write nothing else."""
+        attempt = Attempt(tr, [])
+        if self._duration_us:
+            look = yield from self._delivery.look_uncontended(tr, self._requests.begin, limit=1)
+            if look is not None and look.rows:
+                yield from self._fulfill(tr, attempt, look, None, [], [])
+        else:
+            look = yield from self._uncontended.take(tr, attempt)
+        if attempt.got:
+            return attempt
+        attempt.nothing = look is not None and not look.rows
+        raise Leave(attempt)
 
     def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request without a look for other processes first."""
@@ -313,7 +352,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             )
         )
         if granted is not None and (value := (yield granted)).present():
-            yield from self._collect(tr, attempt, grant_key, self._requests.granted(bytes(value)))
+            yield from self._collect(tr, attempt, self._requests.granted(bytes(value)))
             return attempt
         found, look = yield from looking
         standing = self._requests.opened([row for row in found if row.key <= request.key])
@@ -379,7 +418,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
         value = yield granted
         if value.present():
-            yield from self._collect(tr, attempt, grant_key, self._requests.granted(bytes(value)))
+            yield from self._collect(tr, attempt, self._requests.granted(bytes(value)))
             return attempt
         if not (yield own).present():  # the request expired while this process slept, and was removed
             attempt.request = None
@@ -389,19 +428,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._hints.met = time.monotonic()
         return (yield from self._act(tr, attempt, look, request, standing))
 
-    def _collect(self, tr: Transaction, attempt: Attempt, grant_key: bytes, granted: list[LeaseHandle]) -> Steps[None]:
-        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)"""
-        attempt.request = None
+    def _collect(self, tr: Transaction, attempt: Attempt, granted: list[LeaseHandle]) -> Steps[None]:
         self._hints.met = time.monotonic()
-        if self._duration_us == granted_us(self._duration_us):
-            good = yield from self._delivery.accept(tr, granted, self._duration_us)
-            if good is not None:
-                attempt.got = good
-                attempt.version = yield tr.get_read_version()
-                self._recent_leases.leave_grant(grant_key)
-                raise Leave(attempt)
-        attempt.got = yield from self._delivery.collect(tr, granted, self._allotment(attempt, None))
-        tr.clear(grant_key)
+        yield from self._grants.collect(tr, attempt, self._place.own_request(), granted)
 
     def _act(
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
@@ -428,7 +457,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._requests.put(tr, request.key, attempt.request.wish)
             attempt.nothing = False
             return attempt
-        attempt.alarm = yield from self._set_alarm(attempt, request, in_front, now_us)
+        attempt.alarm = yield from self._alarms.set(attempt, request, in_front, now_us, self._hints)
         attempt.nothing = False
         raise Leave(attempt)
 
@@ -462,37 +491,6 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 given = len(allotment.got or allotment.handles)
                 self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given)
         return served
-
-    def _set_alarm(self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int) -> Steps[Alarm]:
-        """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
-
-        The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
-        """
-        tr = attempt.tr
-        seconds = request.seconds_until_renewal(now_us)
-        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
-        if in_front:
-            watches.append(tr.watch(in_front[-1].key))
-            # The second in order checks the first one soonest, then the third, and so on.
-            seconds = min(seconds, len(in_front) * self._hints.pause * random.uniform(0.8, 1.2))
-            self._hints.pause = min(2 * self._hints.pause, REQUEST_SECONDS)
-        else:
-            due_us = yield from self._delivery.next_due_us(tr)
-            watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
-            if due_us is not None:
-                seconds = min(seconds, (due_us - now_us) / 1e6)
-        yield tr.commit()
-        return [*watches, attempt.changed], max(seconds, 0.001)
-
-    def _withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
-        # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
-        grant_key = self._requests.grant_key(request.wish.client)
-        value = yield tr.get(grant_key)
-        self._requests.remove(tr, request.key)
-        if value.present():
-            unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
-            yield from self._delivery.collect(tr, self._requests.granted(bytes(value)), unwanted)
-            tr.clear(grant_key)
 
     def _allotment(self, attempt: Attempt, request: Request | None) -> Allotment:
         """Return the allotment of our callers: all that they want, or at most the number that `request` wants."""

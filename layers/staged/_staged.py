@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -34,14 +34,14 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._batcher import PendingCall, TransactionBatcher
+from ..common._batcher import TransactionBatcher
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._waiting import long_wait
 from ..leases._lease import Lease, LeaseRef
 from ..leases._leases import Leases, this_consumer
 from ..leases._stats import LeaseStats
 from ..leases._times import check_timeout, positive
-from ._attempt import ContentionStats, Want
+from ._attempt import ONE, ContentionStats, Want
 from ._head_coordinator import HeadCoordinator
 from ._recent_leases import RecentLeases
 from ._requests import Requests
@@ -125,8 +125,8 @@ class StagedQueue(Named, ByPosition[V]):
         only_database(db, "StagedQueue.enqueue", "In a transaction use Queue.enqueue(tr, value).")
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
-        pending: PendingCall[_Stored, Position] = PendingCall(db, argument, weight=len(payload) + _OVERHEAD_BYTES)
-        return cast(Position, (yield from self._state().enqueues.call(pending)))
+        weight = len(payload) + _OVERHEAD_BYTES
+        return cast(Position, (yield from self._state().enqueues.request(db, argument, weight=weight)))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -147,8 +147,8 @@ class StagedQueue(Named, ByPosition[V]):
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
-        items = cast("list[Item[V]]", (yield from self._take(db, "dequeue", 1, timeout, 0)))
-        return items[0] if items else None
+        item: Item[V] | None = yield from self._take_one(db, "dequeue", timeout, 0)
+        return item
 
     @verb
     def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item[V]]]:
@@ -156,7 +156,7 @@ class StagedQueue(Named, ByPosition[V]):
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
-        return cast("list[Item[V]]", (yield from self._take(db, "dequeue_many", limit, timeout, 0)))
+        return (yield from self._take(db, "dequeue_many", limit, timeout, 0))
 
     @verb
     def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
@@ -173,10 +173,8 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
-        leases = cast(
-            "list[Lease[V]]", (yield from self._take(db, "lease", 1, timeout, positive(duration, "duration")))
-        )
-        return leases[0] if leases else None
+        lease: Lease[V] | None = yield from self._take_one(db, "lease", timeout, positive(duration, "duration"))
+        return lease
 
     @verb
     def lease_many(
@@ -184,9 +182,7 @@ class StagedQueue(Named, ByPosition[V]):
     ) -> Steps[list[Lease[V]]]:
         """Lease up to `limit` first items, in order, once there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
-        return cast(
-            "list[Lease[V]]", (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
-        )
+        return (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
 
     @verb
     def ack(self, db: Database, lease: LeaseRef) -> Steps[None]:
@@ -199,8 +195,7 @@ class StagedQueue(Named, ByPosition[V]):
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
-        pending: PendingCall[LeaseRef, None] = PendingCall(db, lease)
-        yield from self._state().acks.call(pending)
+        yield from self._state().acks.request(db, lease)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -232,18 +227,24 @@ class StagedQueue(Named, ByPosition[V]):
         """Return the changes of items by their positions; for layers."""
         return self.leases.editing()
 
-    def _take(
-        self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int
-    ) -> Steps[Sequence[Item | Lease]]:
+    def _take(self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int) -> Steps[list[Any]]:
         check_limit(limit, "items to take")
         check_timeout(timeout)
         if timeout != 0:
             yield from long_wait(f"{self.named}.{verb}")
-        patient = timeout != 0
+        want = Want(limit, patient=timeout != 0)
         deadline = time.monotonic() + timeout if timeout else None
-        coordinator = self._state().coordinator(db, duration_us)
-        got = yield from coordinator.call(PendingCall(db, Want(limit, patient), deadline=deadline))
-        return [one.given for one in got or []]
+        got = (
+            yield from self._state().coordinator(db, duration_us).request(db, want, alone=limit == 1, deadline=deadline)
+        )
+        return [one.given for one in got or ()]
+
+    def _take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
+        if type(timeout) is float and not timeout:
+            got = yield from self._state().coordinator(db, duration_us).request(db, ONE)
+            return got[0].given if got else None
+        items = yield from self._take(db, verb, 1, timeout, duration_us)
+        return items[0] if items else None
 
     def _state(self) -> _ProcessState:
         pid = os.getpid()  # a forked process starts with a state of its own

@@ -63,26 +63,36 @@ class Uncontended:
             Unforeseen: the predicted item can't be taken.
         """
         # Forgotten here, so that an attempt after a failed one reads the head.
-        prefetch, self._prefetch = self._known(), None
-        look = None
+        prefetch, self._prefetch = self._known() if self._prefetch is not None else None, None
+        found: list[KeyValue] = []
+        limit = self._limit if self.may_prefetch else 1
         if prefetch is not None:
             tr.set_read_version(prefetch.version)
         else:
             began_at = time.monotonic()
-            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=self._limit)
-            if look is None or not look.rows:
-                return look
-            self._looked(look.rows, time.monotonic() - began_at)
-            prefetch = Prefetch(look.rows, 0)
-        self.guessed = len(prefetch.rows) > 1
-        prefetch.expect(tr, self._begin if self.guessed else self._layout.begin)
+            seen = yield from self._delivery.rows_uncontended(tr, self._begin, limit=limit)
+            if not seen:
+                return None if seen is None else self._delivery.looked(seen, limit=limit)
+            found = seen
+            if self.may_prefetch:
+                self._looked(found, time.monotonic() - began_at)
+            if len(found) > 1:
+                prefetch = Prefetch(found, 0)
+        if prefetch is not None:
+            self.guessed = True
+            prefetch.expect(tr, self._begin)
+            row = prefetch.next
+        else:
+            row = found[0]
+            tr.add_read_conflict_range(self._layout.begin, row.key + b"\x00")
         try:
-            attempt.got = [(yield from self._delivery.take_next(tr, prefetch.next))]
+            attempt.got = [(yield from self._delivery.take_next(tr, row))]
         except (*UNTAKEABLE, LifeOver) as error:
-            if look is None:
+            if not found:
                 raise Unforeseen from error  # a call that reads the head gets the item's error
-            return look
-        attempt.prefetch = prefetch.after()
+            return self._delivery.looked(found, limit=limit)
+        if prefetch is not None:
+            attempt.prefetch = prefetch.after()
         return None
 
     def committed(self, prefetch: Prefetch, version: int) -> None:

@@ -169,9 +169,9 @@ class Awaiting(Batcher[None, list[Lease]]):
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
 
-    def unclaimed(self, pending: PendingCall[None, list[Lease]]) -> Steps[None]:
+    def put_back(self, db: Database, result: list[Lease]) -> Steps[None]:
         with contextlib.suppress(Exception):  # as in `dismiss`
-            yield from self._leases.queue.transact(pending.db, partial(self._give_back, leases=pending.result or []))
+            yield from self._leases.queue.transact(db, partial(self._give_back, leases=result))
 
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()

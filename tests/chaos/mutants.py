@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken",
-        "layers/staged/_head_coordinator.py",
+        "layers/staged/_grants.py",
         (
             (
                 "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",

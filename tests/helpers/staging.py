@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _registrar, _requests
+from fdbqueue.layers.staged import StagedQueue, _grants, _head_coordinator, _registrar, _requests
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -26,7 +26,7 @@ _HURRY = {"GRANT_SECONDS": GRANT_S, "REQUEST_SECONDS": 2 * GRANT_S, "TAKEOVER_SE
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
-        for module in (_requests, _registrar, _head_coordinator):
+        for module in (_requests, _registrar, _grants, _head_coordinator):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
 

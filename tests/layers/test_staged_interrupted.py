@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Item, Queue, StorageError
+from fdbqueue.layers.common._batcher import CallQueue
 from fdbqueue.layers.common._waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
@@ -34,8 +35,13 @@ def in_time(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.engines("memory")
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "lease", "ack"])
-def test_ctrl_c_at_any_line_leaves_a_queue_that_others_can_use(db: Any, leases: Leases, verb: str) -> None:
+@pytest.mark.parametrize(("alone", "lines"), [(True, 25), (False, 50)])
+def test_ctrl_c_at_any_line_leaves_a_queue_that_others_can_use(
+    db: Any, leases: Leases, verb: str, alone: bool, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staged = StagedQueue(leases)
+    if not alone:
+        monkeypatch.setattr(CallQueue, "lead_alone", lambda *_: False)  # every call joins the queue of calls
 
     def call() -> Any:
         if verb == "enqueue":
@@ -54,7 +60,7 @@ def test_ctrl_c_at_any_line_leaves_a_queue_that_others_can_use(db: Any, leases: 
         staged.queue.enqueue_many(db, ["a", "b", "c"])
 
     staged.queue.enqueue_many(db, ["a", "b", "c"])
-    assert interrupted_at_each_line(call, of=LINE, then=then) > 50
+    assert interrupted_at_each_line(call, of=LINE, then=then) > lines
     assert leases.check(db).ok
 
 

@@ -1,0 +1,122 @@
+"""What a process does with a registered request: collect its grants, wait for them, and withdraw it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from fdbqueue.lowlevel import Future, Steps, Transaction
+
+from ..common._batcher import Alarm
+from ..leases._lease import LeaseHandle
+from ..leases._leases import Leases
+from ._allotments import Allotment
+from ._attempt import Attempt, Leave, wanted_by
+from ._delivery import Delivery
+from ._head_state import Hints
+from ._recent_leases import RecentLeases
+from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
+
+_WATCHED = ("enqueued", "leased", "dead", "returned")
+"""The counters that change whenever an item becomes available, except by a timer that was set before."""
+
+
+class Grants:
+    """Collects and withdraws what other processes granted to the requests of this one.
+
+    Args:
+        leases: the leases of the queue.
+        requests: its requests.
+        delivery: its delivery.
+        recent_leases: the recent leases of this process.
+        duration_us: the duration of the leases; 0: items are taken out.
+        consumer: the name of the consumer that takes the leases.
+    """
+
+    __slots__ = ("_consumer", "_delivery", "_duration_us", "_leases", "_recent_leases", "_requests")
+
+    def __init__(
+        self,
+        leases: Leases,
+        requests: Requests,
+        delivery: Delivery,
+        recent_leases: RecentLeases,
+        duration_us: int,
+        consumer: str,
+    ) -> None:
+        self._leases = leases
+        self._requests = requests
+        self._delivery = delivery
+        self._recent_leases = recent_leases
+        self._duration_us = duration_us
+        self._consumer = consumer
+
+    def collect(self, tr: Transaction, attempt: Attempt, request: Request, granted: list[LeaseHandle]) -> Steps[None]:
+        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
+
+        Raises:
+            Leave: there is nothing to commit.
+        """
+        attempt.request = None
+        grant_key = self._requests.grant_key(request.wish.client)
+        if self._duration_us == granted_us(self._duration_us):
+            good = yield from self._delivery.accept(tr, granted, self._duration_us)
+            if good is not None:
+                attempt.got = good
+                attempt.version = yield tr.get_read_version()
+                self._recent_leases.leave_grant(grant_key)
+                raise Leave(attempt)
+        own = Allotment(wanted_by(attempt.callers), self._duration_us, self._consumer, own=True)
+        attempt.got = yield from self._delivery.collect(tr, granted, own)
+        tr.clear(grant_key)
+
+    def withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
+        """Remove a request, and give back what was granted to it."""
+        # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
+        grant_key = self._requests.grant_key(request.wish.client)
+        value = yield tr.get(grant_key)
+        self._requests.remove(tr, request.key)
+        if value.present():
+            unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
+            yield from self._delivery.collect(tr, self._requests.granted(bytes(value)), unwanted)
+            tr.clear(grant_key)
+
+
+class Alarms:
+    """Sets what wakes a process that waits with a request.
+
+    Args:
+        leases: the leases of the queue.
+        requests: its requests.
+        delivery: its delivery.
+    """
+
+    __slots__ = ("_delivery", "_leases", "_requests")
+
+    def __init__(self, leases: Leases, requests: Requests, delivery: Delivery) -> None:
+        self._leases = leases
+        self._requests = requests
+        self._delivery = delivery
+
+    def set(
+        self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int, hints: Hints
+    ) -> Steps[Alarm]:
+        """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
+
+        The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
+        """
+        tr = attempt.tr
+        seconds = request.seconds_until_renewal(now_us)
+        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
+        if in_front:
+            watches.append(tr.watch(in_front[-1].key))
+            # The second in order checks the first one soonest, then the third, and so on.
+            seconds = min(seconds, len(in_front) * hints.pause * random.uniform(0.8, 1.2))
+            hints.pause = min(2 * hints.pause, REQUEST_SECONDS)
+        else:
+            due_us = yield from self._delivery.next_due_us(tr)
+            watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
+            if due_us is not None:
+                seconds = min(seconds, (due_us - now_us) / 1e6)
+        yield tr.commit()
+        return [*watches, attempt.changed], max(seconds, 0.001)
