@@ -370,6 +370,8 @@ def check_values(values: object) -> None:
     TypeError: Values to enqueue are an iterable, such as a list, not one str. Give [value], or use `enqueue`.
     """
     kind = type(values)
+    if kind is list:
+        return
     library = kind.__module__.partition(".")[0]
     if library in _FRAMES or any(hasattr(kind, protocol) for protocol in _FRAME_PROTOCOLS):
         raise TypeError(

@@ -19,7 +19,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.groups import begin_sweep, count_members, group_keys, group_record, settle
 from fdbqueue.high_water_mark import raise_high_water_mark
-from fdbqueue.items import Notes, has_notes, has_parts, kept_size_of, notes_of, with_notes
+from fdbqueue.items import NO_NOTES, Notes, has_notes, has_parts, kept_size_of, notes_of, with_notes
 from fdbqueue.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
@@ -138,17 +138,17 @@ class Moves:
         return packed
 
     def _count_member(self, notes: Notes, state: str, change: int) -> None:
-        if notes.group:
-            members = self._members.setdefault(notes.group, {})
-            members[state] = members.get(state, 0) + change
+        members = self._members.setdefault(notes.group, {})
+        members[state] = members.get(state, 0) + change
 
     def count_claimed(self, notes: Notes, change: int) -> None:
         """Count a member of a group that a stream's batch has. It counts as one at work."""
-        self._count_member(notes, "leased", change)
+        if notes.group:
+            self._count_member(notes, "leased", change)
 
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
-        """Record an item's end for its completion, its group and its follow-ups."""
-        if not notes.is_tracked or (counter == "purged" and not notes.then):
+        """Record a tracked item's end for its completion, its group and its follow-ups."""
+        if counter == "purged" and not notes.then:
             return
         address = self._address(packed)
         end_outcome(self._tr, self._home, address, notes, counter, how=how, now_us=self._now_us, **told)
@@ -165,7 +165,8 @@ class Moves:
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self._count_level(packed, -1)
-        self._count_member(notes, "available", -1)
+        if notes.group:
+            self._count_member(notes, "available", -1)
         self.any = True
 
     def leave_plain(self, packed: Sequence[bytes]) -> None:
@@ -185,7 +186,8 @@ class Moves:
         self._tr.clear(self._layout.leased.key(packed))
         self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
         self.tally("leased", -1)
-        self._count_member(notes, "leased", -1)
+        if notes.group:
+            self._count_member(notes, "leased", -1)
         if notes.subscription:
             self._tr.clear(self._layout.held_key(notes.subscription, packed))
             self._returned.add(notes.subscription)
@@ -197,7 +199,8 @@ class Moves:
         if notes.ttl_at_us:
             self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
         self.tally("delayed", -1)
-        self._count_member(notes, "delayed", -1)
+        if notes.group:
+            self._count_member(notes, "delayed", -1)
 
     def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
         """Remove an item from its place in the queue."""
@@ -223,7 +226,8 @@ class Moves:
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)
-        self._count_member(notes, "available", 1)
+        if notes.group:
+            self._count_member(notes, "available", 1)
         self.any = True
         self.arrived.append(packed)
 
@@ -232,7 +236,8 @@ class Moves:
         self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
         self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
         self.tally("leased", 1)
-        self._count_member(notes, "leased", 1)
+        if notes.group:
+            self._count_member(notes, "leased", 1)
         if notes.subscription:
             size = kept_size_of(stored).to_bytes(8, "little")
             self._tr.set(self._layout.held_key(notes.subscription, packed), size)
@@ -245,14 +250,16 @@ class Moves:
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self.tally("delayed", 1)
-        self._count_member(notes, "delayed", 1)
+        if notes.group:
+            self._count_member(notes, "delayed", 1)
         self._away = max(self._away, packed)
 
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
         self._clear_dependent(packed, notes)
-        self._end(packed, notes, "dead", "", error=notes.error)
+        if notes.is_tracked:
+            self._end(packed, notes, "dead", "", error=notes.error)
         self.tally("dead", 1)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
@@ -272,18 +279,30 @@ class Moves:
         for key in self._layout.dependent_keys(notes.beside, packed):
             self._tr.clear(key)
 
-    def vanish(self, packed: bytes, stored: bytes, counter: str, *, how: str = "", result: bytes = b"") -> None:
+    def vanish(
+        self,
+        packed: bytes,
+        stored: bytes,
+        counter: str,
+        *,
+        notes: Notes | None = None,
+        how: str = "",
+        result: bytes = b"",
+    ) -> None:
         """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
 
         Args:
+            notes: the notes in `stored`, if the caller has read them already.
             how: "cancelled" if its group was cancelled.
             result: the encoded result of its handler, for its completion.
         """
         if has_parts(stored):
             clear_parts(self._tr, self._layout, packed, stored, self._home)
-        if has_notes(stored):
-            notes = notes_of(stored)
+        if notes is None:
+            notes = notes_of(stored) if has_notes(stored) else NO_NOTES
+        if notes.beside:
             self._clear_dependent(packed, notes)
+        if notes.is_tracked:
             error = "" if counter == "dequeued" else notes.error
             self._end(packed, notes, counter, how, result=result, error=error)
         self.tally(counter, 1)

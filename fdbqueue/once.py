@@ -124,19 +124,18 @@ class Once:
 class Claim:
     """One slot of this process's commit markers, used by one call at a time."""
 
-    __slots__ = ("_client", "_slot", "in_doubt", "key")
+    __slots__ = ("_client", "in_doubt", "key")
 
     def __init__(self, client: _Client) -> None:
         self._client = client
-        self._slot = client.take_slot()
-        self.key = client.key(self._slot)
+        self.key = client.take_slot()
         self.in_doubt = False
         """Whether it is unknown if the commit took effect. It stays so after `transact` failed."""
 
     def close(self) -> None:
         """Free the slot for the next call, unless a commit under way may still write its marker there."""
         if not self.in_doubt:
-            self._client.return_slot(self._slot)
+            self._client.return_slot(self.key)
 
     def write_marker(self, tr: Transaction) -> bytes:
         """Write a marker that no other attempt of this client has, and return it."""
@@ -217,29 +216,23 @@ class _Client:
         self.pid = os.getpid()
         self._space = layout.markers[os.urandom(8)]
         self.begin: bytes = self._space.key()
-        self._free: deque[int] = deque()
+        self._free: deque[bytes] = deque()
         self._slots = 0
-        self._keys: dict[int, bytes] = {}
         self._attempt = 0
         self._lock = threading.Lock()
 
-    def take_slot(self) -> int:
-        """Return a slot that no other call of this client uses now."""
+    def take_slot(self) -> bytes:
+        """Return the key of a slot that no other call of this client uses now."""
         try:
             return self._free.pop()
         except IndexError:
             with self._lock:
                 self._slots += 1
-                return self._slots
+                key: bytes = self._space.pack((self._slots,))
+                return key
 
-    def return_slot(self, slot: int) -> None:
-        self._free.append(slot)
-
-    def key(self, slot: int) -> bytes:
-        key = self._keys.get(slot)
-        if key is None:
-            key = self._keys[slot] = self._space.pack((slot,))
-        return key
+    def return_slot(self, key: bytes) -> None:
+        self._free.append(key)
 
     def new_marker(self) -> bytes:
         with self._lock:

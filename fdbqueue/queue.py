@@ -42,6 +42,7 @@ from fdbqueue.high_water_mark import Entry, LastIndex
 from fdbqueue.indices import forget, reserve
 from fdbqueue.inspecting import Inspection, inspect_queue
 from fdbqueue.items import (
+    PLAIN,
     Envelope,
     Item,
     blob_of,
@@ -459,14 +460,20 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Cost:* two writes; one more read and one more write per chunked payload.
         """
         only_transaction(tr, "Queue.take_rows")
-        items = []
+        return self._take_rows(tr, found)
+
+    def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
+        items, parted = [], []
         for row in found:
-            item = yield from self._item(tr, row)
-            self.check_dequeue(item.position, row.value)
+            item = yield from self.item(tr, self.layout.position_of(row.key), row.value)
             items.append(item)
-        groups = {group for row in found if (group := self._clear_dependent(tr, row))}
-        for group in sorted(groups):
-            yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
+            if row.value[:1] != PLAIN:
+                self.check_dequeue(item.position, row.value)
+                parted.append(row)
+        if parted:
+            groups = {group for row in parted if (group := self._clear_dependent(tr, row))}
+            for group in sorted(groups):
+                yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         count(tr, self.layout, dequeued=len(items))
         if items[-1].position.rank is not None:
@@ -538,7 +545,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             # enqueue. The taken items depend only on the keys up to the last of them.
             found = yield from rows(tr.snapshot, begin, end, limit=limit)
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-        return (yield from (take or self.take_rows)(tr, found)) if found else []
+        return (yield from (take or self._take_rows)(tr, found)) if found else []
 
     def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
         """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""

@@ -56,7 +56,7 @@ def seconds_or_none(at_us: int) -> float | None:
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:
     """Raise a TypeError if this is no number of seconds."""
-    if not isinstance(seconds, Real):
+    if type(seconds) is not float and not isinstance(seconds, Real):
         raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
 
 

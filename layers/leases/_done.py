@@ -18,6 +18,8 @@ from ._times import not_negative
 FOLLOW_UPS_BYTES = 400
 """The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
 
+NO_FOLLOW_UPS: Sequence[FollowUp] = ()
+"""No follow-ups; the default of an ack, which is therefore known by its identity."""
 POSITION_BYTES = 40
 """About how many bytes a packed position has at most."""
 
@@ -109,7 +111,7 @@ class Done:
 
     result: object = None
     """The result for the item's completion: anything that MessagePack can hold, up to 90,000 bytes."""
-    then: FollowUp | Sequence[FollowUp] = ()
+    then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS
     """Items to enqueue in the transaction of the ack."""
 
     @property

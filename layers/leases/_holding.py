@@ -32,6 +32,7 @@ RANGE_READ_ITEMS = 4
 
 
 L = TypeVar("L", bound=LeaseRef)
+_REFS = (Lease, LeaseHandle)
 
 
 def several(leases: Iterable[L], verb: str) -> list[L]:
@@ -40,7 +41,7 @@ def several(leases: Iterable[L], verb: str) -> list[L]:
     Raises:
         TypeError: one lease was given, or something that is no iterable.
     """
-    if isinstance(leases, Lease | LeaseHandle) or not isinstance(leases, Iterable):
+    if isinstance(leases, _REFS) or not isinstance(leases, Iterable):
         one = verb.removesuffix("_many")
         raise TypeError(f"{verb} takes leases, as in {verb}(db, [lease]), not {leases!r}. For one lease use {one}.")
     return list(leases)
@@ -75,21 +76,20 @@ class Holding:
             done: the results, in the order of the leases; empty: all of them None.
         """
         held = yield from self._held(tr, leases)
-        by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)} if done else {}
-        # Before the first write: a result that can't be stored must leave all leases with their holder.
-        results = {
-            packed: encode_result(by_place[packed].result)
-            for packed, _, notes in held
-            if notes.keep_s and packed in by_place
-        }
-        for one in by_place.values():
-            for follow_up in one.follow_ups:
-                yield from follow_up.carry_out(tr)
+        results: dict[bytes, bytes] = {}
+        if done:
+            by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
+            # Before the first write: a result that can't be stored must leave all leases with their holder.
+            results = {packed: encode_result(by_place[packed].result) for packed, _, notes in held if notes.keep_s}
+            for one in by_place.values():
+                for follow_up in one.follow_ups:
+                    yield from follow_up.carry_out(tr)
         moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
-            moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
-        yield from moves.settle()
+            moves.vanish(packed, stored, "dequeued", notes=notes, result=results.get(packed, b""))
+        if moves.changed_groups:
+            yield from moves.settle()
         moves.finish()
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
@@ -102,7 +102,7 @@ class Holding:
         for one in live:
             tr.add_read_conflict_key(self._layout.leased.key(one.packed))
             moves.leave_leased(one.packed, one.notes)
-            moves.vanish(one.packed, one.stored, "dequeued")
+            moves.vanish(one.packed, one.stored, "dequeued", notes=one.notes)
         moves.finish()
 
     def nack(
@@ -152,7 +152,7 @@ class Holding:
     def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
         for lease in leases:
-            if not isinstance(lease, Lease | LeaseHandle):
+            if not isinstance(lease, _REFS):
                 raise TypeError(
                     f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
                 )

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
@@ -37,7 +37,7 @@ from ._backoff import Backoff
 from ._browsing import State, StoredItem, browse
 from ._commit_if_written import commit_if_written
 from ._dead_letters import DeadLetters
-from ._done import Done, FollowUp, done_of
+from ._done import NO_FOLLOW_UPS, Done, FollowUp, done_of
 from ._enqueueing import RowTerms, enqueue_with_notes
 from ._head import Head
 from ._holding import Holding, Live, several
@@ -174,7 +174,8 @@ class Leases(Named, ByPosition[V]):
 
         *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
         """
-        report = yield from self.enqueue_many.steps(tr, [value], delay=delay, at=at, ttl=ttl, headers=headers)
+        notes = self._notes(self.now_us(), delay, at, ttl)
+        report = yield from enqueue_with_notes(tr, self.queue, [value], notes, headers)
         return cast(Position, report.first)
 
     @verb
@@ -231,17 +232,20 @@ class Leases(Named, ByPosition[V]):
             columns: the names of the table's columns, by the option.
         """
         is_table = check_columns(values, **columns)
-        now_us, headers, ttl = self.now_us(), terms["headers"], terms["ttl"]
-        notes = Notes(
-            enqueued_at_us=now_us,
-            visible_at_us=visible_at(now_us, terms["delay"], terms["at"]),
-            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
-        )
+        now_us, headers = self.now_us(), terms["headers"]
+        notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])
         if not is_table:
             return (yield from enqueue_with_notes(tr, self.queue, cast(Iterable[V], values), notes, headers))
         rows = table_rows(values, self.queue.codec, **columns)
         of_row = RowTerms(now_us, notes, headers).of_row
         return (yield from enqueue_with_notes(tr, self.queue, rows, notes, headers, row=of_row))
+
+    def _notes(self, now_us: int, delay: float | None, at: float | None, ttl: float | None) -> Notes:
+        return Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=visible_at(now_us, delay, at),
+            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
+        )
 
     @verb
     def lease(
@@ -266,7 +270,7 @@ class Leases(Named, ByPosition[V]):
         caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
         for each due timer, up to 64, one read and about four writes.
         """
-        leases = yield from self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer)
+        leases = yield from self._lease(tr, 1, duration, consumer)
         return leases[0] if leases else None
 
     @verb
@@ -287,12 +291,18 @@ class Leases(Named, ByPosition[V]):
         If that is the first item, its error is raised.
         """
         check_limit(limit, "items to lease")
+        return (yield from self._lease(tr, limit, duration, consumer))
+
+    def _lease(
+        self, tr: Transaction | Database, limit: int, duration: float, consumer: str | None
+    ) -> Steps[list[Lease[V]]]:
+        own_transactions = is_database(tr)
         terms = Terms(
             limit,
             positive(duration, "duration"),
             this_consumer(consumer),
             os.urandom(TOKEN_BYTES),
-            strict=is_database(tr),
+            strict=own_transactions,
         )
 
         adaptive = AdaptiveLimit(limit)
@@ -300,9 +310,9 @@ class Leases(Named, ByPosition[V]):
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
             if (yield from keep_out(tr, self.layout, self.now_us)):
                 return Taken([], again=False), False
-            return (yield from self._taking.take(tr, dataclasses.replace(terms, limit=adaptive.limit), self.now_us()))
+            return (yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us()))
 
-        if not is_database(tr):
+        if not own_transactions:
             own = cast(Transaction, tr)
             taken, _ = yield from take(own)
             while taken.again:  # so far only items whose life was over
@@ -324,7 +334,7 @@ class Leases(Named, ByPosition[V]):
         lease: LeaseRef,
         *,
         result: object = None,
-        then: FollowUp | Sequence[FollowUp] = (),
+        then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS,
     ) -> Steps[None]:
         """Remove the item: its work is done.
 
@@ -344,7 +354,8 @@ class Leases(Named, ByPosition[V]):
         *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes;
         three more writes for a completion.
         """
-        yield from self.ack_many.steps(tr, [lease], results=[done_of(result, then)])
+        done = [] if result is None and then is NO_FOLLOW_UPS else [done_of(result, then)]
+        yield from self._ack(tr, [lease], done)
 
     @verb
     def ack_many(
@@ -367,7 +378,10 @@ class Leases(Named, ByPosition[V]):
         held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
         if done and len(done) != len(held):
             raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
-        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
+        yield from self._ack(tr, held, done)
+
+    def _ack(self, tr: Transaction | Database, held: list[LeaseRef], done: list[Done]) -> Steps[None]:
+        return self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
         """Ack leases without a read, in a transaction that begins at the version at which they were live.
@@ -573,6 +587,13 @@ def this_consumer(name: str | None) -> str:
     Raises:
         TypeError: it is not a str.
     """
-    if name is not None and not isinstance(name, str):
+    if name is None:
+        return _this_process(os.getpid())
+    if not isinstance(name, str):
         raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
-    return cut(f"{socket.gethostname()}:{os.getpid()}" if name is None else name, CONSUMER_BYTES)
+    return cut(name, CONSUMER_BYTES)
+
+
+@lru_cache(maxsize=1)
+def _this_process(pid: int) -> str:
+    return cut(f"{socket.gethostname()}:{pid}", CONSUMER_BYTES)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -56,10 +57,10 @@ class CancelledGroups:
         self._known: dict[str, bool] = {}
         self._asked: dict[str, Steps[GroupRecord | None]] = {}
 
-    def ask(self, tr: Transaction, layout: Layout, found: list[KeyValue]) -> None:
-        """Begin to read the groups of items, all at once."""
-        for row in found:
-            name = notes_if_readable(row.value).group if has_notes(row.value) else ""
+    def ask(self, tr: Transaction, layout: Layout, noted: Iterable[Notes]) -> None:
+        """Begin to read the groups of items with these notes, all at once."""
+        for notes in noted:
+            name = notes.group
             if name and name not in self._known and name not in self._asked:
                 self._asked[name] = started(group_record(tr, layout, name))
 
@@ -99,22 +100,24 @@ class Predicate:
         return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """The terms of a call."""
 
     limit: int
     duration_us: int
     consumer: str
     token: bytes
-    subscription: str = field(default="", kw_only=True)
-    """The subscription that takes the items; "": none."""
     strict: bool
     """Whether to look again while more timers are due, instead of taking items."""
+    subscription: str = ""
+    """The subscription that takes the items; "": none."""
+
+    def with_limit(self, limit: int) -> Terms:
+        """Return the same terms for so many items."""
+        return self if limit == self.limit else self._replace(limit=limit)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """The result of one transaction."""
 
     leases: list[Lease]
@@ -130,11 +133,12 @@ class Taking:
         retry: the policy for overdue items.
     """
 
-    __slots__ = ("_head", "_layout", "_predicate", "_queue", "_retry")
+    __slots__ = ("_head", "_layout", "_queue", "_retry", "_says_over")
 
     def __init__(self, queue: Queue, head: Head, retry: Retry) -> None:
         self._queue = queue
-        self._predicate = Predicate(queue)
+        predicate = Predicate(queue)
+        self._says_over = predicate.says_over if predicate else None
         self._layout = queue.layout
         self._head = head
         self._retry = retry
@@ -157,7 +161,8 @@ class Taking:
                 head = self._head.first(tr, limit=terms.limit)
             found = yield from head
             taken = yield from self._lend_first(tr, moves, found, terms, now_us)
-            yield from moves.settle()
+            if moves.changed_groups or moves.returned_groups:
+                yield from moves.settle()
             return taken, moves.any
         except UNTAKEABLE:
             yield from moves.settle()  # a caller's transaction may go on, and commit the removals
@@ -190,11 +195,11 @@ class Taking:
     ) -> Steps[None]:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
-        haul.groups.ask(tr, self._layout, found)
-        for row in found:
-            notes = notes_if_readable(row.value)
+        noted = [notes_if_readable(row.value) for row in found]
+        haul.groups.ask(tr, self._layout, noted)
+        for row, notes in zip(found, noted, strict=True):
             packed = self._layout.available.packed(row.key)
-            outdated = is_over(notes, now_us)
+            outdated = bool(notes.ttl_at_us) and is_over(notes, now_us)
             cancelled = False
             if notes.group and not outdated:
                 cancelled = yield from haul.groups.is_cancelled(tr, self._layout, notes.group)
@@ -205,7 +210,8 @@ class Taking:
                         haul.full = True
                         return
                     item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-                    outdated = self._predicate.says_over(item, notes, now_us)
+                    if self._says_over is not None:
+                        outdated = self._says_over(item, notes, now_us)
                 except UNTAKEABLE as error:
                     haul.error = error
                     return
@@ -228,6 +234,8 @@ class Taking:
 
 def notes_if_readable(stored: bytes) -> Notes:
     """Return the notes of an item; those of a plain item if a newer version wrote them."""
+    if not has_notes(stored):
+        return NO_NOTES
     try:
         return notes_of(stored)
     except FormatError:

@@ -37,7 +37,7 @@ from ..leases._head import Head
 from ..leases._holding import read_leased
 from ..leases._lease import LeaseHandle, lease_of
 from ..leases._leases import Leases
-from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
+from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate, notes_if_readable
 from ..leases._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
 from ..leases._transitions import Transitions, at_rest, is_over
 from ._allotments import Allotment, Got, HeadRead, Served
@@ -380,7 +380,7 @@ class Delivery:
         dealt = size = 0
         following = iter(found)
         groups = CancelledGroups()
-        groups.ask(tr, self._layout, found)
+        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):

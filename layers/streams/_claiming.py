@@ -35,7 +35,7 @@ from fdbqueue.lowlevel import (
     with_notes,
 )
 
-from ..leases._taking import CancelledGroups
+from ..leases._taking import CancelledGroups, notes_if_readable
 from ..leases._transitions import Transitions, at_rest, cut, is_over, size_beside
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, splits_of, thinned
@@ -108,7 +108,7 @@ class Claiming:
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Haul()
         groups = CancelledGroups()
-        groups.ask(tr, self._layout, found)
+        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
         if self._terms.bad is None:
             self._take_plain(moves, haul, found, batch)
         for row in found[haul.dealt :]:

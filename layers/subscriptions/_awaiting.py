@@ -113,7 +113,6 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._client = os.urandom(RANDOM_BYTES)
         self._every = every
         self._exclusive_all = exclusive_all
-        self._grant_key = waiters.grant_key(self._client)
         self._habit = Habit()
         self._request: Request | None = None
         self._looked = False
@@ -122,6 +121,10 @@ class Awaiting(Batcher[None, list[Lease]]):
         """The last look before its commit: it may have taken these items, and registered a request."""
         self._in_doubt = False
         """Whether a look is under way, or ended and it is unknown if its commit took effect."""
+
+    @property
+    def _grant_key(self) -> bytes:
+        return self._waiters.grant_key(self._client)
 
     def steps(self, db: Database) -> Steps[list[Lease]]:
         """Return items once there are some; [] after the timeout.

@@ -105,11 +105,16 @@ def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPlace:
 
 
 def _decoded(decoder: Any, layout: Layout, name: str, stored: bytes) -> Any:
-    where = f"The subscription {name!r} of {layout.describe()}"
     try:
         record = decoder.decode(stored)
     except UNREADABLE as error:
-        raise FormatError(f"{where} can't be read: {error}. Unsubscribe it, and subscribe again.") from error
+        raise FormatError(
+            f"{_named(layout, name)} can't be read: {error}. Unsubscribe it, and subscribe again."
+        ) from error
     if record.version > VERSION:
-        raise FormatError(f"{where} was written by a newer version of fdbqueue. Update fdbqueue here.")
+        raise FormatError(f"{_named(layout, name)} was written by a newer version of fdbqueue. Update fdbqueue here.")
     return record
+
+
+def _named(layout: Layout, name: str) -> str:
+    return f"The subscription {name!r} of {layout.describe()}"

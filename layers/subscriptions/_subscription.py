@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from functools import partial
@@ -145,7 +144,7 @@ class Subscription(Named, Generic[V]):
         adaptive = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
-            return self._take(tr, dataclasses.replace(terms, limit=adaptive.limit))
+            return self._take(tr, terms.with_limit(adaptive.limit))
 
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
         every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
@@ -295,7 +294,7 @@ class Subscription(Named, Generic[V]):
         if isinstance(head, Cursor):
             head.accepts = self._test(registration)
         taking = Taking(self.leases.queue, head, self.leases.retry)
-        taken, wrote = yield from taking.take(tr, dataclasses.replace(terms, limit=limit), now_us)
+        taken, wrote = yield from taking.take(tr, terms.with_limit(limit), now_us)
         noted = yield from head.finish(tr)
         if not taken.leases and not terms.strict:
             head.found_nothing(tr)

@@ -101,7 +101,7 @@ class Committer:
         self._commit_scheduler: CommitScheduler = Gathering() if durable else TimeSlices()
         self.process_scheduler = ProcessScheduler(host.path)
         # With a wait for the disk, the wait for another process hardly matters.
-        self._await_slice = None if durable else self.process_scheduler.wait
+        self._next_turn = None if durable else self.process_scheduler.next_turn
         self._notifier = host.notifier
         self._asleep: Any = host.notifier.asleep
         self._lead = threading.Lock()
@@ -312,8 +312,8 @@ class Committer:
         """Commit the requests of `batch` that do not conflict or fail, in one LMDB transaction."""
         if self._last and (len(self._last) > 1 or self._last[0]() is not None):
             self._keep_last()
-        if self._await_slice is not None:
-            self._await_slice()
+        if self._next_turn is not None and (turn := self._next_turn()) is not None:
+            turn.wait()
         txn = self._begin(self._dbs.data, None, True)
         try:
             recent = self._recent
