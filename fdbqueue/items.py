@@ -398,7 +398,8 @@ _FRAMES = {
 
 
 def _pack_headers(headers: Mapping[str, Any]) -> bytes:
-    if not isinstance(cast(object, headers), Mapping) or not all(isinstance(name, str) for name in headers):
+    a_mapping = type(headers) is dict or isinstance(cast(object, headers), Mapping)
+    if not a_mapping or not all(isinstance(name, str) for name in headers):
         raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
     try:
         packed = _headers_encoder.encode(dict(headers))

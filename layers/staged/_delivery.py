@@ -186,7 +186,8 @@ class Delivery:
                     found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
                 dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
-            yield from moves.settle()
+            if moves.changed_groups or moves.returned_groups:
+                yield from moves.settle()
         finally:
             moves.finish()
         served.wrote = moves.any
@@ -479,7 +480,7 @@ class Delivery:
         now_us: int,
     ) -> Got:
         if not allotment.duration_us:
-            moves.vanish(packed, stored, "dequeued")
+            moves.vanish(packed, stored, "dequeued", notes=notes)
             return Got(item, packed, stored, notes)
         lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
         return Got(lease_of(item, lent), packed, stored, notes, lent)

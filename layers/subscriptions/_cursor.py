@@ -31,7 +31,16 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._head import Head
-from ._records import NO_LOOK, Pointer, Registration, pack_record, read_pointer, read_registration
+from ._records import (
+    NO_LOOK,
+    Pointer,
+    Registration,
+    pack_record,
+    pointer_key,
+    read_pointer,
+    read_registration,
+    registration_key,
+)
 from ._spans import END, Span, behind, everything, few, joined
 
 SCAN_ROWS = 10_000
@@ -110,7 +119,7 @@ class Cursor(Head):
         """
         self._fresh = fresh
         layout, name = self._layout, self._name
-        registered = tr.get(layout.subscriptions.pack((name,)))
+        registered = tr.get(registration_key(layout, name))
         cursor = started(self.look(tr, fresh=fresh))
         stored = yield registered
         if not stored.present():
@@ -126,7 +135,7 @@ class Cursor(Head):
     def look(self, tr: Transaction, *, fresh: bool) -> Steps[None]:
         """Read the pointer and the arrivals since, like `prepare`, for a reader that is no subscription."""
         layout, name = self._layout, self._name
-        pointed = tr.get(layout.pointers.pack((name,)))
+        pointed = tr.get(pointer_key(layout, name))
         trimmed = tr.snapshot.get(layout.trimmed_key)
         counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
         version = tr.get_read_version()
@@ -254,7 +263,7 @@ class Cursor(Head):
         point = layout.available.packed(self._pending[0].key) if self._pending else self._reached
         spans = few(behind(self.spans, point))
         pointer = Pointer(spans, self._seen, self._unannounced, self._now_us)
-        tr.set(layout.pointers.pack((self._name,)), pack_record(pointer))
+        tr.set(pointer_key(layout, self._name), pack_record(pointer))
         if self._news or self._arrivals >= _WORTH_NOTING or (self._arrivals and random.random() < _TRIM_CHANCE):
             yield from self._trim(tr)
         return True

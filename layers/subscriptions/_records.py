@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE, Layout
+from fdbqueue.lowlevel import UNREADABLE, Layout, fdb_tuple
 
 VERSION = 1
 NO_LOOK = -1
@@ -77,6 +78,23 @@ class BrowserPlace(Pointer, frozen=True, gc=False, omit_defaults=True):
 _encode = msgspec.msgpack.Encoder().encode
 _registrations = msgspec.msgpack.Decoder(Registration)
 _pointers = msgspec.msgpack.Decoder(BrowserPlace)
+
+
+@lru_cache(maxsize=256)
+def _packed(name: str) -> bytes:
+    return bytes(fdb_tuple.pack((name,)))
+
+
+def registration_key(layout: Layout, name: str) -> bytes:
+    """Return the key of a subscription's registration."""
+    prefix: bytes = layout.subscriptions.key()
+    return prefix + _packed(name)
+
+
+def pointer_key(layout: Layout, name: str) -> bytes:
+    """Return the key of a subscription's pointer."""
+    prefix: bytes = layout.pointers.key()
+    return prefix + _packed(name)
 
 
 def pack_record(record: Registration | Pointer) -> bytes:
