@@ -8,13 +8,14 @@ server, and any server process of the database can confirm it. IDs are random: n
 remembers them. An ID is given again only if its lease is over.
 
 The key of a lock that was never confirmed stays. Each lock reads the next few keys behind its own, and clears those
-whose leases are over. (docs/adr/0092)
+whose leases are over; `sweep` clears all of them. (docs/adr/0092)
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 
 from fdbqueue.agents.words import MAX_ID
 from fdbqueue.errors import FormatError, LeaseLost
@@ -31,6 +32,8 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+PAGE_KEYS = 100
+"""The number of keys that one transaction of a whole sweep reads."""
 LOOK_BEHIND = 2
 """The number of keys behind its own that a new lock checks, to sweep expired ones."""
 ENDED_SECONDS = 60.0
@@ -112,14 +115,36 @@ class Locks:
 
         return (yield from self._leases.queue.transact(tr, body))
 
-    def _sweep(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[None]:
-        """Clear the next keys whose leases are over. By snapshot: a live lock does not conflict with this."""
+    @verb
+    def sweep(self, db: Database) -> Steps[int]:
+        """Clear all keys whose leases are over, and return how many.
+
+        Each lock looks at a few keys, so this is for queues that get no new locks.
+
+        *Conflicts:* with a lock that gets a cleared ID. *Cost:* one read for 100 keys, and one for each that is over.
+        """
+        begin, cleared = self._space.range().start, 0
+        while begin < self._end:
+            page = partial(self._sweep, begin=begin, limit=PAGE_KEYS)
+            some, begin = yield from self._leases.queue.transact(db, page)
+            cleared += some
+        return cleared
+
+    def _sweep(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[tuple[int, bytes]]:
+        """Clear the keys among the next ones whose leases are over. Return how many, and where to go on.
+
+        By snapshot: a live lock does not conflict with this.
+        """
         overdue_us = self._leases.now_us() - ENDED_SECONDS * 1e6
-        for row in (yield from rows(tr.snapshot, begin, self._end, limit=limit)):
+        found = yield from rows(tr.snapshot, begin, self._end, limit=limit)
+        cleared = 0
+        for row in found:
             handle, ends_us = _read(row.value)
             if ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
                 tr.add_read_conflict_key(row.key)  # another lock may just get this ID
                 tr.clear(row.key)
+                cleared += 1
+        return cleared, found[-1].key + b"\x00" if len(found) == limit else self._end
 
     def _confirm(self, tr: Transaction, ids: Sequence[int]) -> Steps[list[bool]]:
         held: dict[int, LeaseHandle] = {}

@@ -78,8 +78,12 @@ class Wire(asyncio.Protocol):
         """
         if self._error is not None:
             raise self._error
-        data = bytes(self._input[:PIECE_BYTES])
-        del self._input[: len(data)]
+        if len(self._input) <= PIECE_BYTES:
+            data = bytes(self._input)
+            self._input.clear()
+        else:
+            data = bytes(self._input[:PIECE_BYTES])
+            del self._input[:PIECE_BYTES]
         if self._paused and len(self._input) <= PIECE_BYTES:
             self._paused = False
             self.transport.resume_reading()

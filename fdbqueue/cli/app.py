@@ -32,6 +32,7 @@ from fdbqueue.cli.redrive import redrive
 from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
+from fdbqueue.cli.sweep import sweep
 from fdbqueue.cli.top import top
 from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
@@ -51,7 +52,7 @@ COMMANDS = (
     *(queues, register, rename, pause, resume),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(export, import_, copy, backup),
-    *(inspect, watch, stats, check, top, watchdog),
+    *(inspect, watch, stats, check, top, watchdog, sweep),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

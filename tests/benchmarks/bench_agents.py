@@ -3,7 +3,11 @@
 One dialog is one connection, on both sides, as the protocol of agents has it. Both servers wait for the disk at each
 write (beanstalkd ``-f 0``). The clients are the same threads with plain sockets. They say all lines of a dialog at
 once, and read until the server closes. All agents have one type, and share its queue. beanstalkd makes an item
-available again when the connection that reserved it closes, so each of its clients has a tube of its own.
+available again when the connection that reserved it closes, so each of its clients has a tube of its own. It does not
+write a reservation to the disk: two of its three dialogs wait for the disk, and all three of an agent.
+
+One client is bound by the transactions. A third contestant shows them alone: a transaction that sets one key, durably,
+in this process, without a server.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import fdbqueue
 from tests.benchmarks.harness import SIZE, Contestant, Sample, compare, heading, in_threads, say
 from tests.helpers.agents import confirming, receiving, sending
 
@@ -44,6 +50,9 @@ def main() -> None:
             if peer is not None:
                 first = Contestant("beanstalkd", partial(measured, partial(with_beanstalkd, peer), clients, DATA))
                 contestants.insert(0, first)
+            if clients == 1:
+                db = stack.enter_context(fdbqueue.open(f"file:{Path(folder) / 'bare'}"))
+                contestants.append(Contestant("a bare transaction", partial(measured, partial(bare, db), 1, DATA)))
             compare(f"dialogs of {len(DATA)} bytes, {clients} clients at once", contestants)
         large = Contestant("agents", partial(measured, partial(with_agents, own), 64, LARGE))
         compare("dialogs of 64 KiB, 64 clients at once", [large])
@@ -72,6 +81,14 @@ def with_agents(port: int, number: int, data: bytes) -> None:
     answers = expect(dialog(port, receiving(TYPE)), b"Data is locked.\nBye.\n")
     id = int(answers.split(b"Data ID is ", 1)[1].split(b".", 1)[0])
     expect(dialog(port, confirming(TYPE, id)), b"OK.\nBye.\n")
+
+
+def bare(db: Any, number: int, data: bytes) -> None:
+    """Set a key and commit, three times."""
+    for _ in range(3):
+        tr = db.create_transaction()
+        tr[b"key"] = data
+        tr.commit().wait()
 
 
 def with_beanstalkd(port: int, number: int, data: bytes) -> None:

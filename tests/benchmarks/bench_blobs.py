@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,6 @@ def main() -> None:
         db.clear_range_startswith(SPACE.key())
         against_bulk(db, "cluster")
         db.clear_range_startswith(SPACE.key())
-    say(f"peak memory of this process: {_peak_mb():,.0f} MB")
 
 
 def against_bulk(db: Any, engine: str) -> None:
@@ -50,10 +50,13 @@ def against_bulk(db: Any, engine: str) -> None:
         ],
         rounds=1,
     )
-    with blobs.write(db) as out:
-        for _ in range(MEGABYTES):
-            out.write(PIECE)
-    say(f"download: {MEGABYTES / timed(partial(download, db, leases, blobs)):,.0f} MB/s")
+    for name, work in (
+        ("enqueue_many", partial(load, db, bulk)),
+        ("upload", partial(write, db, blobs)),
+        ("download", partial(download, db, leases, blobs)),
+    ):
+        seconds, more = measured(work)
+        say(f"{name}: {MEGABYTES / seconds:,.0f} MB/s, at most {more:,.0f} MB of memory more than before")
     started = time.perf_counter()
     lease = leases.lease(db)
     assert lease is not None
@@ -69,14 +72,15 @@ def load(db: Any, queue: Queue) -> Sample:
 
 
 def upload(db: Any, leases: Leases, blobs: Blobs) -> Sample:
-    def write() -> None:
-        with blobs.write(db) as out:
-            for _ in range(MEGABYTES):
-                out.write(PIECE)
-
-    seconds = timed(write)
+    seconds = timed(partial(write, db, blobs))
     leases.queue.clear(db)
     return Sample(MEGABYTES, seconds, [seconds])
+
+
+def write(db: Any, blobs: Blobs) -> None:
+    with blobs.write(db) as out:
+        for _ in range(MEGABYTES):
+            out.write(PIECE)
 
 
 def download(db: Any, leases: Leases, blobs: Blobs) -> None:
@@ -94,10 +98,33 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def _peak_mb() -> float:
+def measured(work: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of a piece of work, and how many megabytes this process had more than before, at most.
+
+    Only anonymous memory counts: pages of the database's file, which the kernel can take back, do not.
+    """
+    before = peak = _anonymous_mb()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.01):
+            peak = max(peak, _anonymous_mb())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        seconds = timed(work)
+    finally:
+        done.set()
+        watcher.join()
+    return seconds, peak - before
+
+
+def _anonymous_mb() -> float:
     with open("/proc/self/status") as status:
-        peak = next(line for line in status if line.startswith("VmHWM"))
-    return int(peak.split()[1]) / 1_000
+        anonymous = next(line for line in status if line.startswith("RssAnon"))
+    return int(anonymous.split()[1]) / 1_000
 
 
 if __name__ == "__main__":
