@@ -52,6 +52,7 @@ from fdbqueue.pausing import Pause
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.queues import QueueInfo, find_queues, queues
+from fdbqueue.quotas import Quota
 from fdbqueue.renaming import RenameReport, rename
 from fdbqueue.report import BulkReport
 from fdbqueue.stats import Stats
@@ -87,6 +88,7 @@ __all__ = [
     "QueueFull",
     "QueueInfo",
     "QueueRenamed",
+    "Quota",
     "RenameReport",
     "ScanTooLarge",
     "SelectorError",

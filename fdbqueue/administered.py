@@ -1,4 +1,4 @@
-"""The verbs of operators for a whole queue: register it in the catalogue, pause it, resume it."""
+"""The verbs of operators for a whole queue: register it in the catalogue, pause it, resume it, set a quota."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from fdbqueue.catalogue import set_about
 from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import ChecksBypassed
 from fdbqueue.exclusive import made_exclusive, wall_us
+from fdbqueue.high_water_mark import SMART, without_quota
 from fdbqueue.layout import Layout
 from fdbqueue.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.positional import ByPosition
+from fdbqueue.quotas import Quota, WhenFull, pack_quota, read_quota
 from fdbqueue.renamed import refuse_renamed
 from fdbqueue.verbs import verb
 
@@ -112,6 +115,73 @@ class Administered(ByPosition[V]):
         *Conflicts:* in a transaction, with `pause` and `resume`. *Cost:* one read.
         """
         return (yield from self.read(tr, partial(read_pause, layout=self.layout)))
+
+    @verb
+    def set_quota(
+        self, tr: Transaction | Database, items: int | None, *, when_full: WhenFull = "refuse"
+    ) -> Steps[None]:
+        """Limit how many items the queue may have; None removes the limit.
+
+        It counts items in all states, dead letters included. An enqueue that would exceed it raises `QueueFull`, or
+        waits. It may be exceeded by the items of other enqueueing transactions that are open at the same time. Items
+        that are there already stay, also if they are more. Items that come back, such as a failed one, are not refused.
+
+        Args:
+            tr: a transaction, or a database.
+            items: how many items; at least 1.
+            when_full: "refuse" raises `QueueFull`. "wait" waits until consumers have taken items, if the call is given
+                a database. An enqueue in a transaction is always refused.
+
+        Raises:
+            TypeError, ValueError: `items` is no integer from 1 on, or `when_full` is neither.
+            ChecksBypassed: the queue is smart, or has sessions, which have limits of their own.
+            QueueRenamed: the queue has another name now. In all cases nothing was changed.
+
+        *Conflicts:* with the first smart enqueue; not with other enqueues. *Cost:* two reads, one write. After that
+        each enqueue reads the counters, too.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     orders = Queue("orders", codec="str")
+        ...     orders.set_quota(db, 1)
+        ...     position = orders.enqueue(db, "a cup")
+        ...     try:
+        ...         orders.enqueue(db, "a saucer")
+        ...     except fdbqueue.QueueFull as error:
+        ...         print(error.limit)
+        Quota(items=1, when_full='refuse')
+        """
+        quota = None if items is None else Quota(items, when_full)
+        if when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full is 'refuse' or 'wait', not {when_full!r}.")
+
+        def body(tr: Transaction) -> Steps[None]:
+            stored = yield tr.get(self.layout.type_key)
+            if stored.present():
+                refuse_renamed(bytes(stored))
+                if bytes(stored) == SMART:
+                    raise ChecksBypassed(
+                        f"The queue {self.layout.describe()} is smart, and has a limit of its own. Nothing was changed."
+                        " Give SmartQueue its limit=Limit(...)."
+                    )
+            if quota is None:
+                tr.clear(self.layout.type_key)
+                return
+            span = self.layout.space["session"].range()
+            if (yield from rows(tr, span.start, span.stop, limit=1)):
+                raise without_quota(self.layout)
+            tr.set(self.layout.type_key, pack_quota(quota))
+
+        yield from self.read(tr, body)
+
+    @verb
+    def quota(self, tr: Transaction | Database) -> Steps[Quota | None]:
+        """Return how many items the queue may have; None if it has no quota.
+
+        *Conflicts:* in a transaction, with `set_quota`. *Cost:* one read.
+        """
+        return (yield from self.read(tr, partial(read_quota, layout=self.layout)))
 
 
 def _check_text(text: object, name: str) -> None:

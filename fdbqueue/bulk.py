@@ -20,11 +20,12 @@ from fdbqueue.engine.errors import (
     leaves_in_doubt,
 )
 from fdbqueue.engine.steps import Steps
-from fdbqueue.errors import BulkInterrupted, FdbQueueError, StorageError
+from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.high_water_mark import LastIndex
 from fdbqueue.layout import Layout, new_random
 from fdbqueue.once import Claim, Once
 from fdbqueue.position import Position
+from fdbqueue.quotas import Quota, wait_for_room
 from fdbqueue.report import BulkReport
 
 COMMITS_IN_FLIGHT = 8
@@ -152,13 +153,39 @@ class _Load:
         claim = self._once.claim()
         try:
             # A snapshot does not see commits under way, so this load's own last index counts too.
-            last = yield from ahead.last.steps()
-            self._place(batch, last + 1)
-            _write(tr, self._layout, batch, self._random, self._encoding.order)
-            mark = claim.write_marker(tr)
-            self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
+            last = yield from ahead.last.steps(0)
+            if ahead.last.quota is None:
+                self._place(batch, last + 1)
+                _write(tr, self._layout, batch, self._random, self._encoding.order)
+                mark = claim.write_marker(tr)
+                self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
+                return
         except FDBError as error:
             yield from self._repeat(batch, tr, claim, error, None)
+            return
+        yield from self._send_alone(batch, claim)
+
+    def _send_alone(self, batch: Batch, claim: Claim) -> Steps[None]:
+        """Send a batch to a queue with a quota after all batches before it: a snapshot does not see commits under way.
+
+        Raises:
+            QueueFull: there is no room, and the quota says "refuse".
+        """
+        while self._sent:
+            yield from self._settle(self._sent.popleft())
+        self._ahead.clear()
+        tr = self._db.create_transaction()
+        while True:
+            try:
+                yield from self._repeat(batch, tr, claim, None, None)
+                return
+            except QueueFull as error:
+                if isinstance(error.limit, Quota) and error.limit.when_full == "wait" and len(batch.stored) > 1:
+                    break
+                yield from wait_for_room(self._db, error)
+            tr, claim = self._db.create_transaction(), self._once.claim()
+        for half in batch.halves():
+            yield from self._send_alone(half, self._once.claim())
 
     def _place(self, batch: Batch, index: int) -> None:
         batch.index = max(index, self._next_index)
@@ -195,7 +222,7 @@ class _Load:
 
         def body(tr: Transaction) -> Steps[None]:
             if not batch.index:
-                last = yield from LastIndex(tr, self._layout, self._encoding.order).steps()
+                last = yield from LastIndex(tr, self._layout, self._encoding.order).steps(len(batch.stored))
                 self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
 

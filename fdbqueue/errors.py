@@ -150,12 +150,16 @@ class QueueFull(FdbQueueError):
     """A limit on the number of items was reached; nothing was written. Try again when some items have gone.
 
     Attributes:
-        limit: the limit that was reached, as it was declared.
+        limit: the limit that was reached, as it was declared; of a queue with a quota its `Quota`.
+        wanted: how many items the refused call would have added.
+        prefix: the prefix of the queue with that quota; b"" if the limit is no quota.
     """
 
-    def __init__(self, message: str, *, limit: object) -> None:
+    def __init__(self, message: str, *, limit: object, wanted: int = 1, prefix: bytes = b"") -> None:
         super().__init__(message)
         self.limit = limit
+        self.wanted = wanted
+        self.prefix = prefix
 
 
 class ScanTooLarge(FdbQueueError):

@@ -15,7 +15,7 @@ there also names the order, so that a queue has one order only. (docs/adr/0060)
 
 The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
 items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks. The
-key also says that the queue was renamed (`renamed.py`).
+key also says that the queue was renamed (`renamed.py`), or how many items it may have (`quotas.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.layout import Layout
+from fdbqueue.quotas import Quota, check_room, quota_of
 from fdbqueue.renamed import refuse_renamed
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
@@ -90,6 +91,7 @@ class LastIndex:
         "_subscribed",
         "_tr",
         "_type",
+        "quota",
         "unmarked",
     )
 
@@ -109,6 +111,8 @@ class LastIndex:
         self._order = order
         self.unmarked = False
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
+        self.quota: Quota | None = None
+        """The queue's quota; known after `steps`."""
         own = layout.registration
         self._about = None
         if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
@@ -130,10 +134,14 @@ class LastIndex:
             self._subscribed = view.get(layout.subscribed_key)
             self._type = view.get(layout.type_key)
 
-    def steps(self) -> Steps[int]:
+    def steps(self, wanted: int = 1) -> Steps[int]:
         """Wait for the last index and return it.
 
+        Args:
+            wanted: how many items the transaction adds now; 0: none, or it is not known yet.
+
         Raises:
+            QueueFull: the queue has a quota, and no room for them.
             OrderError: the queue has another order.
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
             QueueRenamed: the queue has another name now.
@@ -146,10 +154,7 @@ class LastIndex:
         layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
         is_smart = False
         if self._type is not None and (stored := (yield self._type)).present():
-            refuse_renamed(bytes(stored))
-            if self._entry == "plain":
-                raise bypassed(layout)
-            is_smart = True
+            is_smart = yield from self._pass(bytes(stored), wanted)
         self.unmarked = self._entry == "smart" and not is_smart
         if self._item is None:
             return (yield from self._in_order())
@@ -158,8 +163,8 @@ class LastIndex:
             if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
                 layout.has_high_water_mark = True
                 again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed)
-                last = yield from again.steps()
-                self.unmarked = again.unmarked
+                last = yield from again.steps(wanted)
+                self.unmarked, self.quota = again.unmarked, again.quota
                 return last
             index = layout.index_of(key)
             if index is None:
@@ -172,6 +177,23 @@ class LastIndex:
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")
         return max(index, lent.index)
+
+    def _pass(self, stored: bytes, wanted: int) -> Steps[bool]:
+        """Check the items against the type of the queue. Return whether it is smart."""
+        refuse_renamed(stored)
+        self.quota = quota_of(stored)
+        if self.quota is None:
+            if self._entry == "plain":
+                raise bypassed(self._layout)
+            return True
+        if self._entry == "smart":
+            raise ChecksBypassed(
+                f"The queue {self._layout.describe()} has a quota, and a smart queue has a limit of its own. Nothing"
+                " was written. Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
+            )
+        if self._entry == "plain" and wanted:
+            yield from check_room(self._tr, self._layout, self.quota, wanted)
+        return False
 
     def _in_order(self) -> Steps[int]:
         given = HighWaterMark.parse((yield self._mark))
@@ -199,13 +221,16 @@ def register(tr: Transaction, layout: Layout) -> Steps[None]:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
 
     Raises:
-        CodecError: it is registered with another codec. QueueRenamed: it has another name now.
+        CodecError: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
+            a quota, which does not count such items.
     """
     own: Registration | None = layout.registration
     if own is not None and not is_known(tr, own):
         about, stored = tr.snapshot.get(layout.catalogue_key), tr.snapshot.get(layout.type_key)
         if (kind := (yield stored)).present():
             refuse_renamed(bytes(kind))
+            if quota_of(bytes(kind)) is not None:
+                raise without_quota(layout)
         yield from note_registered(tr, layout, about)
 
 
@@ -222,7 +247,16 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
     stored = yield tr.snapshot.get(layout.type_key)
     if stored.present():
         refuse_renamed(bytes(stored))
-        raise bypassed(layout)
+        if quota_of(bytes(stored)) is None:
+            raise bypassed(layout)
+
+
+def without_quota(layout: Layout) -> ChecksBypassed:
+    """Return the error of an enqueue into a session of a queue with a quota."""
+    return ChecksBypassed(
+        f"The queue {layout.describe()} has a quota, which does not count items in sessions. Nothing was written."
+        " Remove the quota: Queue.set_quota(db, None); or use another queue."
+    )
 
 
 def bypassed(layout: Layout) -> ChecksBypassed:

@@ -14,6 +14,7 @@ from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.high_water_mark import Entry, LastIndex, give_up_to, mark_smart
 from fdbqueue.layout import Layout
+from fdbqueue.quotas import Quota, check_room
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class _Next:
     entry: Entry
     layout: Layout
     """The layout that read the last index. That read also told it whether there are subscriptions."""
+    quota: Quota | None
+    """The queue's quota."""
 
 
 _open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
@@ -43,6 +46,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
     Raises:
         OrderError: the queue's items have another order.
         ChecksBypassed: the queue is smart, and the items do not pass through its checks.
+        QueueFull: the queue has a quota, and no room for the items.
     """
     of_queues = _open.setdefault(tr, {})
     following = of_queues.get(layout.prefix)
@@ -53,10 +57,12 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
     if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
         last = LastIndex(tr, layout, order, entry=entry, composed=True)
-        index = yield from last.steps()
+        index = yield from last.steps(wanted)
         if last.unmarked:
             mark_smart(tr, layout)
-        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout)
+        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
+    elif following.quota is not None and wanted and entry == "plain":
+        yield from check_room(tr, layout, following.quota, wanted)
     layout.subscribed, layout.exclusive_all = following.layout.subscribed, following.layout.exclusive_all
     index = following.index
     following.index += wanted

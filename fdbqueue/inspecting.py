@@ -21,10 +21,11 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.high_water_mark import read_high_water_mark
+from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import Envelope, Notes, notes_of, parse
 from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.position import Position
+from fdbqueue.quotas import Quota, quota_of
 from fdbqueue.reprs import Shown, Table, bar, brief, sparkline, utc
 from fdbqueue.stats import Stats, read_stats
 
@@ -137,6 +138,8 @@ class Inspection:
     """How many dead letters were read for `errors`, from both ends."""
     history: tuple[Look, ...]
     """This process's looks at the queue in the last ten minutes, this one included."""
+    quota: Quota | None = None
+    """How many items it may have; None: it has no quota."""
 
     @property
     def age_counts(self) -> dict[str, int]:
@@ -196,6 +199,7 @@ class Inspection:
     def facts(self) -> str:
         """Totals, waiting processes and timers, in one line."""
         told = [f"{self.stats.enqueued:,} enqueued and {self.stats.dequeued:,} taken in total"]
+        told += [] if self.quota is None else [f"quota: {self.quota.text}"]
         told += [f"{self.waiting:,} waiting requests"] if self.waiting else []
         told += [f"{self.overdue:,} timers overdue"] if self.overdue else []
         if self.next_due_at is not None:
@@ -254,7 +258,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     now = time.time()
     now_us = int(now * 1e6)
     view = tr.snapshot
-    mark = started(read_high_water_mark(tr, layout))
+    marking = started(rows(view, layout.high_water_mark_key, layout.type_key + b"\x00"))  # order and quota
     reading = started(read_stats(tr, layout))
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
@@ -266,7 +270,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     span = layout.requests.range()
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
 
-    stats = yield from reading
+    stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
     head, tail = (yield from first), (yield from last)
     sample = yield from _sample(tr, layout, stats, head, tail)
     held, dead = (yield from leased), _distinct([*(yield from died_first), *(yield from died_last)])
@@ -276,7 +280,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     return Inspection(
         queue=described,
         at=now,
-        order=(yield from mark).order,
+        order=HighWaterMark.stored(marks.get(layout.high_water_mark_key, b"")).order,
         stats=stats,
         overdue=len((yield from due)),
         next_due_at=_due_at(layout, following),
@@ -290,6 +294,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         errors=_reasons(dead),
         dead_read=len(dead),
         history=(Look(now, stats),),
+        quota=quota_of(marks.get(layout.type_key, b"")),
     )
 
 

@@ -25,7 +25,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
 | ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
 | ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
-| ``(True, "type")`` | "smart": an enqueue has to pass checks; or the mark of a rename | `layers/smart`, `renamed.py` |
+| ``(True, "type")`` | "smart", a quota, or the mark of a rename | `layers/smart`, `quotas.py`, `renamed.py` |
 | ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
 | ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
 | ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |

@@ -30,8 +30,9 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.turns import no_turn
-from fdbqueue.errors import StorageError
+from fdbqueue.errors import QueueFull, StorageError
 from fdbqueue.layout import Layout
+from fdbqueue.quotas import wait_for_room
 
 T = TypeVar("T")
 
@@ -84,7 +85,11 @@ class Once:
             yield coming
         claim = self.claim()
         try:
-            return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))
+            while True:
+                try:
+                    return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))
+                except QueueFull as error:
+                    yield from wait_for_room(db, error)
         finally:
             claim.close()
 

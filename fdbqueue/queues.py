@@ -17,6 +17,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.layout import CATALOGUE, Layout, Name
 from fdbqueue.pausing import Pause, read_pause
+from fdbqueue.quotas import Quota, read_quota
 from fdbqueue.renamed import renamed
 from fdbqueue.stats import Stats, read_stats
 from fdbqueue.verbs import verb
@@ -56,6 +57,8 @@ class QueueInfo:
     """Who paused it and why; None if it is not paused."""
     stats: Stats
     """Its items by state, and the totals."""
+    quota: Quota | None = None
+    """How many items it may have; None: it has no quota."""
 
     @property
     def text(self) -> str:
@@ -80,8 +83,8 @@ class _Catalogue:
             tr: a transaction, or a database. A database uses a transaction for each 100 queues.
             within: only queues in this subspace or directory, or below this name; None: all.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and two reads for each of them,
-        in parallel.
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and three reads for each of
+        them, in parallel.
 
         >>> import fdbqueue
         >>> with fdbqueue.open("memory:") as db:
@@ -217,15 +220,17 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     for prefix, stored in found:
         layout = Layout(Subspace(rawPrefix=prefix))
         record = started(_record(tr, layout, stored))
-        reads.append((layout, record, started(read_stats(tr, layout)), started(_paused(tr, layout))))
+        more = started(_paused(tr, layout)), started(_quota(tr, layout))
+        reads.append((layout, record, started(read_stats(tr, layout)), *more))
     infos = []
-    for layout, record, counting, pausing in reads:
+    for layout, record, counting, pausing, limiting in reads:
         created_us, about = yield from record
         stats = yield from counting
         paused = yield from pausing
+        quota = yield from limiting
         created = created_us / 1e6 if created_us else None
         name = name_of(layout.prefix)
-        infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats))
+        infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats, quota))
     return infos
 
 
@@ -244,6 +249,13 @@ def _paused(tr: Transaction, layout: Layout) -> Steps[Pause | None]:
         return (yield from read_pause(tr.snapshot, layout))
     except FormatError as error:
         return Pause("", str(error), 0.0)
+
+
+def _quota(tr: Transaction, layout: Layout) -> Steps[Quota | None]:
+    try:
+        return (yield from read_quota(tr.snapshot, layout))
+    except FormatError:
+        return None  # the next enqueue reports it
 
 
 def _space_of(name: Name) -> Subspace:

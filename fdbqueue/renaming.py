@@ -196,7 +196,8 @@ class _Rename:
             span = space.range()
             if (yield from rows(tr, span.start, span.stop, limit=1)):
                 raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}.")
-        if (yield tr.get(source.type_key)).present() and not (yield from self.fits(tr)):
+        kind = yield tr.get(source.type_key)
+        if kind.present() and bytes(kind) == SMART and not (yield from self.fits(tr)):
             raise TransferError(
                 f"{source.describe()} is smart, and too large to be renamed in one transaction: at most"
                 f" {LAST_BYTES:,} bytes. Nothing was changed. Let its consumers take items first."
@@ -333,7 +334,7 @@ class _Rename:
             tr.set(key, pack_mark(replace(mark, done=True)))
         for key in keys_of_marks(target):
             tr.clear(key)
-        if mark.type == SMART:
+        if mark.type:
             tr.set(target.type_key, mark.type)
         if mark.paused:
             for layout in (target, Layout(target.space["line"])):

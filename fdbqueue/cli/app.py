@@ -27,7 +27,7 @@ from fdbqueue.cli.lease import lease
 from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
-from fdbqueue.cli.queues import pause, queues, register, rename, resume
+from fdbqueue.cli.queues import pause, queues, quota, register, rename, resume
 from fdbqueue.cli.redrive import redrive
 from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
@@ -49,7 +49,7 @@ app = typer.Typer(
 COMMANDS = (
     *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
     *(get, cancel, update, reschedule),
-    *(queues, register, rename, pause, resume),
+    *(queues, register, rename, pause, resume, quota),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(export, import_, copy, backup),
     *(inspect, watch, stats, check, top, watchdog, sweep),

@@ -11,6 +11,7 @@ from rich.text import Text
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
+from fdbqueue.cli.queues import quota_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.inspecting import Inspection, SeenItem
 
@@ -42,6 +43,7 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
         "at": page.at,
         "order": page.order,
         "states": asdict(page.stats),
+        **quota_shown(page.quota),
         "overdue": page.overdue,
         "next_due_at": page.next_due_at,
         "requests": page.waiting,

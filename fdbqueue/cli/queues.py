@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +21,16 @@ from fdbqueue.cli.values import encode_json
 from fdbqueue.pausing import Pause
 from fdbqueue.queues import QueueInfo, find_queues
 from fdbqueue.queues import queues as registered_queues
+from fdbqueue.quotas import Quota
 from fdbqueue.renaming import rename as rename_queue
+
+
+class WhenFull(StrEnum):
+    """What an enqueue does in a full queue."""
+
+    refuse = "refuse"
+    wait = "wait"
+
 
 FIGURES = ("available", "leased", "delayed", "dead")
 
@@ -47,7 +57,7 @@ def queues(
     found: Iterable[QueueInfo]
     printed = 0
     shown = Table(header_style="bold")
-    for column in ("queue", "codec", "order", *FIGURES, "paused"):
+    for column in ("queue", "codec", "order", *FIGURES, "quota", "paused"):
         shown.add_column(column, overflow="fold", justify="right" if column in FIGURES else "left")
     with opened(url) as db:
         found = find_queues(db, within=below) if scan else registered_queues(db, within=below)
@@ -123,6 +133,46 @@ def rename(
     say(f"{queue} is {new} now, with {report.items:,} items")
 
 
+def quota(
+    queue: QueueName,
+    items: Annotated[
+        int | None, typer.Option("--items", "-n", min=1, help="Most items that the queue may have. Default: show it.")
+    ] = None,
+    when_full: Annotated[
+        WhenFull, typer.Option("--when-full", help="What an enqueue does then: fail, or wait for room.")
+    ] = WhenFull.refuse,
+    none: Annotated[bool, typer.Option("--none", help="Remove the quota.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Limit how many items a queue may have, or show the limit. Exits with 1 if there is none to show.
+
+    It counts items in all states. Concurrent producers may exceed it by the items that they enqueue at the same time.
+
+    Example: fdbqueue quota orders --items 100000 --when-full wait
+    """
+    if none and items is not None:
+        raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --none")
+    with opened(url) as db:
+        own = queue_of(queue)
+        check_known(db, own)
+        if none or items is not None:
+            own.set_quota(db, items, when_full=when_full.value)
+        found = own.quota(db)
+    if found is None:
+        say(f"{queue} has no quota")
+        raise typer.Exit(0 if none else errors.EMPTY)
+    if wants_table(as_json):
+        say(f"{queue}: {found.text}")
+    else:
+        write_lines([encode_json({"queue": queue, **quota_shown(found)}).encode() + b"\n"])
+
+
+def quota_shown(quota: Quota | None) -> dict[str, Any]:
+    """Return a quota as a record has it; empty if there is none."""
+    return {} if quota is None else {"quota": {"items": quota.items, "when_full": quota.when_full}}
+
+
 def pause_shown(pause: Pause | None) -> dict[str, Any]:
     """Return a pause as a record has it; empty if there is none."""
     if pause is None:
@@ -143,11 +193,20 @@ def _record(info: QueueInfo) -> dict[str, Any]:
     path = {"path": list(info.path)} if info.path else {}
     since = {} if info.registered_at is None else {"registered_at": info.registered_at}
     figures = {name: getattr(info.stats, name) for name in (*FIGURES, "enqueued", "dequeued")}
-    return {"queue": info.text, **texts, **path, **since, **figures, **pause_shown(info.paused)}
+    return {
+        "queue": info.text,
+        **texts,
+        **path,
+        **since,
+        **figures,
+        **quota_shown(info.quota),
+        **pause_shown(info.paused),
+    }
 
 
 def _cells(info: QueueInfo) -> tuple[str | Text, ...]:
     name = "/".join(info.path) if info.path else info.text
     codec = info.codec or "not registered"
     figures = [f"{getattr(info.stats, figure):,}" for figure in FIGURES]
-    return Text(name), codec, Text(info.order), *figures, Text(pause_told(info.paused))
+    quota = "" if info.quota is None else info.quota.text
+    return Text(name), codec, Text(info.order), *figures, quota, Text(pause_told(info.paused))

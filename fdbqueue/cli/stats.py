@@ -9,7 +9,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
-from fdbqueue.cli.queues import pause_shown, pause_told
+from fdbqueue.cli.queues import pause_shown, pause_told, quota_shown
 from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.blobs import Blobs
@@ -29,7 +29,7 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     with opened(url) as db:
         check_known(db, queue_of(queue))
         staged = StagedQueue(queue_of(queue)).stats(db)
-        paused = queue_of(queue).paused(db)
+        paused, quota = queue_of(queue).paused(db), queue_of(queue).quota(db)
         order = order_stats(db, queue_of(queue))
         subscribed = Subscriptions(queue_of(queue)).count(db)
         blobs = Blobs(queue_of(queue)).stats(db)
@@ -43,8 +43,11 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     if sessions is not None:
         found |= {f"sessions_{name}": number for name, number in asdict(sessions).items()}
     if wants_table(as_json):
+        found |= {"quota": quota.text} if quota else {}
         found |= {"paused": pause_told(paused)} if paused else {}
         levels = found.pop("levels", {})
         print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})
     else:
-        write_lines([encode_json({"queue": queue, **found, **pause_shown(paused)}).encode() + b"\n"])
+        write_lines(
+            [encode_json({"queue": queue, **found, **quota_shown(quota), **pause_shown(paused)}).encode() + b"\n"]
+        )

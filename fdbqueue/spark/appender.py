@@ -53,7 +53,7 @@ class Appender:
         """Write the items, after the ends of their queues were read."""
         for part in parts:
             tail, rows = part.tail, part.rows
-            index = max(run(part.last.steps()) + 1, tail.next_index)
+            index = max(run(part.last.steps(len(rows))) + 1, tail.next_index)
             tail.next_index = index + len(rows)
             large = [(at, chunks_of(payload)) for at, payload in enumerate(rows.large or ()) if payload]
             append_items(tr, tail.layout, index, self._random, rows.stored, large=large)

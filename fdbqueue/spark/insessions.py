@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
+from fdbqueue.high_water_mark import without_quota
 from fdbqueue.items import NO_NOTES, chunks_of, has_notes, notes_of
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions._records import pack_name
@@ -51,7 +52,9 @@ class SessionAppender(Appender):
     def write(self, tr: Transaction, parts: list[Part]) -> None:
         """Write the items and the pointers of their sessions, after the types of the queues were read."""
         for part in parts:
-            run(part.last.steps())  # refuses a smart queue and a queue with an order
+            run(part.last.steps(0))  # refuses a smart queue and a queue with an order
+            if part.last.quota is not None:
+                raise without_quota(part.tail.layout)
             run(append_rows(tr, self._of(part.tail.layout), _items(part.rows)))
 
     def _of(self, layout: Layout) -> Sessions:

@@ -50,7 +50,7 @@ class LayeredAppender(Appender):
         """Write the items, after the ends of their queues were read."""
         for part in parts:
             tail, rows, layout = part.tail, part.rows, part.tail.layout
-            index = max(run(part.last.steps()) + 1, tail.next_index)
+            index = max(run(part.last.steps(len(rows))) + 1, tail.next_index)
             tail.next_index = index + len(rows)
             give_up_to(tr, layout, tail.next_index - 1, self._order)
             moves = Transitions(tr, layout)

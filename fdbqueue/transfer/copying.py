@@ -54,7 +54,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
 from fdbqueue.renaming import fitting
 from fdbqueue.stats import read_stats
-from fdbqueue.transfer.importing import enter, progress_key
+from fdbqueue.transfer.importing import enter, keep_quota, progress_key
 from fdbqueue.transfer.marks import check_is_queue, is_empty, marks_of, refusal, refuse_layers
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
 
@@ -117,6 +117,7 @@ def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
             where it is, and so do those behind it.
         StreamError, ChecksBypassed: the queue has items in sessions, or is smart; nothing was moved.
         SubscriptionError: the queue has an exclusive subscription at the source.
+        QueueFull: the queue has a quota at the target, and no room. Repeat the call when there is.
         TypeError: an argument is no database, or no queue.
 
     *Conflicts:* at the source as `Queue.dequeue_many`; with another copy of the queue. *Cost:* three transactions for
@@ -190,7 +191,7 @@ class _Copy:
         yield from refuse_layers(tr, self._layout, "a copy")
         mark = yield from read_high_water_mark(tr, self._layout)
         self._order = mark.order
-        self._end = yield from LastIndex(tr, self._layout, mark.order).steps()
+        self._end = yield from LastIndex(tr, self._layout, mark.order).steps(0)
         return (yield from self._record(tr))
 
     def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
@@ -363,6 +364,7 @@ class _Copy:
         if arrived.batch >= number or not items:
             return
         yield from self._queue.next_index(tr, 0, order=self._order)  # tells the layout whether there are subscriptions
+        yield from keep_quota(tr, layout, len(items))
         digest = Digest(arrived.items, int.from_bytes(arrived.digest))
         moves = Transitions(tr, layout)
         for item in items:

@@ -23,6 +23,7 @@ from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layout import Layout, new_random, pack
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
+from fdbqueue.quotas import check_room, read_quota
 from fdbqueue.transfer.files import Source
 from fdbqueue.transfer.marks import REMEDY, check_is_queue, is_empty, refuse_layers
 from fdbqueue.transfer.records import Header, Record
@@ -76,6 +77,7 @@ def import_items(
     Raises:
         TransferError: the file is damaged, of another codec or order, or has items with marks. No key was touched.
         OrderError: the queue's items have another order; nothing was written.
+        QueueFull: the queue has a quota, and no room. Repeat the call when there is.
         StreamError, ChecksBypassed: the queue has items in sessions, or is smart; nothing was written.
 
     *Conflicts:* with another import of the same file. *Cost:* the file is read twice, the first time to check it; a
@@ -153,6 +155,7 @@ def _write(
         else:
             give_up_to(tr, layout, last, order)
         forget(tr, layout)
+        yield from keep_quota(tr, layout, len(new))
     else:
         index = yield from queue.next_index(tr, len(new), order=order)
         random = new_random()
@@ -167,6 +170,17 @@ def _write(
     progress = Progress(at + len(batch), progress.keep)
     tr.set(progress_key(layout, name), msgspec.msgpack.encode(progress))
     return progress, len(new)
+
+
+def keep_quota(tr: Transaction, layout: Layout, wanted: int) -> Steps[None]:
+    """Refuse items with positions of their own that exceed the queue's quota.
+
+    Raises:
+        QueueFull: they do.
+    """
+    quota = yield from read_quota(tr.snapshot, layout)
+    if quota is not None:
+        yield from check_room(tr, layout, quota, wanted)
 
 
 def enter(moves: Transitions, state: str, packed: bytes, stored: bytes, notes: Notes) -> None:

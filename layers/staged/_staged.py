@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue
+from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue, QueueFull
 from fdbqueue.lowlevel import (
     ByPosition,
     Database,
@@ -306,11 +306,19 @@ class _ProcessState:
         large = [(at, chunks) for at, (_, chunks, _) in enumerate(values) if chunks]
 
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
-            last = yield from LastIndex(tr, layout, order).steps()
+            last = yield from LastIndex(tr, layout, order).steps(len(all_stored))
             append_items(tr, layout, last + 1, random, all_stored, ranks=ranks or None, large=large, order=order)
             return [Position(last + 1 + at, random, rank=rank) for at, (_, _, rank) in enumerate(values)]
 
-        return (yield from self._queue.transact(db, body))
+        try:
+            return (yield from self._queue.transact(db, body))
+        except QueueFull as error:
+            if len(values) == 1:
+                return [error]
+        found: list[Position | Exception] = []
+        for value in values:  # calls that shared this transaction: some may have room
+            found += yield from self._enqueue(db, [value])
+        return found
 
     def _ack(self, db: Database, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
         old_grants: list[bytes] = []

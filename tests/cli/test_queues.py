@@ -102,3 +102,19 @@ def test_a_queue_is_renamed(db: Any, space: Subspace, run: Run, name: str, monke
     assert run("rename", old, name).exit_code == 2
     assert run("clear", old, "--yes").exit_code == 0
     assert run("enqueue", old, "2").exit_code == 0
+
+
+def test_a_quota_is_set_shown_and_removed(db: Any, space: Subspace, run: Run, name: str) -> None:
+    assert run("enqueue", name, "1").exit_code == 0
+    assert run("quota", name).exit_code == 1
+    assert objects(run("quota", name, "--items", "1").stdout)[0]["quota"] == {"items": 1, "when_full": "refuse"}
+    full = run("enqueue", name, "2")
+    assert (full.exit_code, "its quota is 1" in full.stderr) == (3, True)
+    [found] = objects(run("quota", name, "--items", "2", "--when-full", "wait").stdout)
+    for command in ("quota", "stats", "inspect"):
+        assert objects(run(command, name).stdout)[0]["quota"] == found["quota"] == {"items": 2, "when_full": "wait"}
+    assert objects(run("queues", "--within", name).stdout)[0]["quota"] == found["quota"]
+    for wrong in (("--items", "0"), ("--items", "1", "--none"), ("--items", "1", "--when-full", "drop")):
+        assert run("quota", name, *wrong).exit_code == 2
+    assert run("quota", name, "--none").exit_code == 0
+    assert run("enqueue", name, "2").exit_code == 0

@@ -1,0 +1,269 @@
+"""A quota limits how many items a queue has: an enqueue of one more is refused, or waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fdbqueue
+from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota, quotas, renaming
+from fdbqueue.engine import Subspace, steps
+from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue, Subscriptions
+from fdbqueue.transfer import copy_queue, export_items, import_items
+from tests.helpers.smart import Progress, smart_queue
+
+
+@pytest.fixture
+def queue(db: Any, space: Subspace) -> Queue[str]:
+    return Queue(space, codec="str")
+
+
+def test_one_item_too_many_is_refused_and_nothing_is_written(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 2)
+    assert queue.quota(db) == Quota(2)
+    queue.enqueue(db, "a")
+    queue.enqueue(db, "b")
+    with pytest.raises(QueueFull, match=r"has 2 items and no room for another: its quota is 2\.") as caught:
+        queue.enqueue(db, "c")
+    assert (caught.value.limit, caught.value.wanted) == (Quota(2), 1)
+    assert queue.dequeue(db) is not None
+    queue.enqueue(db, "c")
+    queue.set_quota(db, None)
+    queue.enqueue(db, "d")
+    assert (queue.quota(db), queue.stats(db).available, queue.check(db).problems) == (None, 3, ())
+
+
+def test_items_of_all_states_count_and_those_that_come_back_are_not_refused(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space), max_attempts=1)
+    leases.queue.set_quota(db, 3)
+    leases.enqueue(db, b"a")
+    leases.enqueue(db, b"b", delay=1e6)
+    leases.enqueue(db, b"c")
+    lease = leases.lease(db)
+    assert lease is not None
+    for _ in range(2):
+        with pytest.raises(QueueFull):
+            leases.enqueue(db, b"d")
+        with pytest.raises(QueueFull):
+            leases.enqueue_many(db, [b"d"])
+        if lease.position in [one.position for one in leases.dead.browse(db)]:
+            break
+        leases.nack(db, lease, error="no such user")
+    leases.queue.set_quota(db, 1)
+    assert leases.dead.redrive(db, to="tail") == 1
+    assert leases.stats(db).available == 2
+
+
+@pytest.mark.parametrize("kind", ["staged", "priority", "subscriptions"])
+def test_each_kind_of_queue_keeps_its_quota(db: Any, space: Subspace, kind: str) -> None:
+    makes: dict[str, Any] = {
+        "staged": lambda: StagedQueue(Queue(space)),
+        "priority": lambda: PriorityQueue(Queue(space), levels=3),
+        "subscriptions": lambda: Subscriptions(Leases(Queue(space))),
+    }
+    layer = makes[kind]()
+    own = Queue(space)
+    own.set_quota(db, 1)
+    layer.enqueue(db, b"a")
+    with pytest.raises(QueueFull):
+        layer.enqueue(db, b"b")
+    assert own.stats(db).available == 1
+
+
+def test_a_quota_may_be_exceeded_by_what_other_open_transactions_enqueue(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 10)
+    queue.enqueue_many(db, ["there"] * 9)
+    open_ones = [db.create_transaction() for _ in range(5)]
+    for tr in open_ones:
+        queue.enqueue(tr, "at the same time")
+        with pytest.raises(QueueFull):
+            queue.enqueue(tr, "a second one of the same transaction")
+    for tr in open_ones:
+        tr.commit().wait()  # none conflicts
+    assert queue.stats(db).available == 10 + len(open_ones) - 1
+    with pytest.raises(QueueFull):
+        queue.enqueue(db, "later")
+
+
+@settings(max_examples=15)
+@given(st.lists(st.sampled_from(["one", "many", "transaction", "dequeue", "nack", "raise", "lower"]), max_size=25))
+def test_a_single_process_never_exceeds_a_quota(db: Any, history: list[str]) -> None:
+    space = Subspace(("fdbqueue tests quotas",))
+    leases = Leases(Queue(space))
+    queue, quota, there = leases.queue, 5, 0
+    queue.set_quota(db, quota)
+    for step in history:
+        added = {"one": 1, "many": 3, "transaction": 2}.get(step, 0)
+        try:
+            if step == "one":
+                queue.enqueue(db, b"x")
+            elif step == "many":
+                queue.enqueue_many(db, [b"x"] * 3)
+            elif step == "transaction":
+                fdbqueue.transactional(lambda tr: [queue.enqueue(tr, b"x") for _ in range(2)])(db)
+            elif step == "dequeue":
+                there -= queue.dequeue(db) is not None
+            elif step == "nack" and (lease := leases.lease(db)) is not None:
+                leases.nack(db, lease)
+            elif step in ("raise", "lower"):
+                quota = 8 if step == "raise" else 3
+                queue.set_quota(db, quota)
+            there += added
+            assert not added or there <= quota
+        except QueueFull:
+            assert there + added > quota
+        assert queue.stats(db).available == there
+    db.clear_range_startswith(space.key())
+    queue.clear(db)
+
+
+def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
+    db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fdbqueue.batches, "BATCH_ITEMS", 10)
+    queue.set_quota(db, 25)
+    with pytest.raises(BulkInterrupted) as caught:
+        queue.enqueue_many(db, [str(number) for number in range(100)])
+    assert isinstance(caught.value.__cause__, QueueFull)
+    assert caught.value.missing[0][0] == 20
+    assert [item.value for item in queue.browse(db)] == [str(number) for number in range(20)]
+
+
+def test_a_bulk_load_waits_for_room_and_keeps_the_order(
+    db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fdbqueue.batches, "BATCH_ITEMS", 8)
+    queue.set_quota(db, 5, when_full="wait")
+    taken: list[str] = []
+
+    def take(seconds: float) -> steps.Steps[None]:
+        assert queue.stats(db).available == 5  # it fills the queue before it waits
+        for item in (yield from queue.dequeue_many.steps(db, limit=3)):
+            taken.append(item.value)
+
+    monkeypatch.setattr(quotas, "pause", take)
+    report = queue.enqueue_many(db, [str(number) for number in range(30)])
+    taken += [item.value for item in queue.dequeue_many(db)]
+    assert (report.items, taken) == (30, [str(number) for number in range(30)])
+
+
+def test_an_enqueue_waits_until_an_item_has_gone(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 1, when_full="wait")
+    first = queue.enqueue(db, "first")
+    late = db.create_transaction()
+    with pytest.raises(QueueFull):
+        queue.enqueue(late, "in a transaction")
+    producer = threading.Thread(target=queue.enqueue, args=(db, "second"), daemon=True)
+    producer.start()
+    assert queue.cancel(db, first)
+    producer.join(30)
+    assert [item.value for item in queue.browse(db)] == ["second"]
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(queue.enqueue.aio(db, "third"), 0.05)
+        waiting = asyncio.create_task(queue.enqueue.aio(db, "fourth"))
+        await asyncio.sleep(0)
+        await queue.set_quota.aio(db, None)
+        await waiting
+
+    asyncio.run(give_up())
+    assert [item.value for item in queue.browse(db)] == ["second", "fourth"]
+
+
+def test_of_shared_enqueues_those_that_have_room_are_in(db: Any, space: Subspace) -> None:
+    staged = StagedQueue(Queue(space, codec="str"))
+    staged.queue.set_quota(db, 3)
+
+    async def all_at_once() -> list[Any]:
+        calls = [staged.enqueue.aio(db, str(number)) for number in range(8)]
+        return [*await asyncio.gather(*calls, return_exceptions=True)]
+
+    found = asyncio.run(all_at_once())
+    assert sum(isinstance(one, QueueFull) for one in found) == 5
+    assert staged.queue.stats(db).available == 3
+
+
+def test_what_has_limits_of_its_own_is_refused(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space["smart"])
+    smart.enqueue(db, Progress("a", 1))
+    with pytest.raises(ChecksBypassed, match="has a limit of its own"):
+        smart.queue.set_quota(db, 5)
+    limited = smart_queue(space["limited"])
+    limited.queue.set_quota(db, 5)
+    with pytest.raises(ChecksBypassed, match="has a quota, and a smart queue has a limit of its own"):
+        limited.enqueue(db, Progress("a", 1))
+    sessions = Sessions(Queue(space["sessions"]))
+    sessions.queue.set_quota(db, 5)
+    with pytest.raises(ChecksBypassed, match="does not count items in sessions"):
+        sessions.enqueue(db, b"x", session="ann")
+    sessions.queue.set_quota(db, None)
+    sessions.enqueue(db, b"x", session="ann")
+    with pytest.raises(ChecksBypassed, match="does not count items in sessions"):
+        sessions.queue.set_quota(db, 5)
+
+
+def test_wrong_quotas_are_refused(db: Any, queue: Any) -> None:
+    for items in ("5", 5.0, True, [5], db):
+        with pytest.raises(TypeError, match="a whole number of items"):
+            queue.set_quota(db, items)
+    for items in (0, -1, 1 << 63):
+        with pytest.raises(ValueError, match="at least 1"):
+            queue.set_quota(db, items)
+    for items in (5, None):
+        with pytest.raises(ValueError, match="when_full is"):
+            queue.set_quota(db, items, when_full="drop oldest")
+    with pytest.raises(TypeError):
+        queue.set_quota(None, 5)
+    assert queue.quota(db) is None
+    fdbqueue.transactional(lambda tr: queue.set_quota(tr, 7))(db)
+    assert fdbqueue.transactional(lambda tr: queue.quota(tr))(db) == Quota(7)
+
+
+def test_a_quota_is_shown_and_moves_with_a_rename(
+    db: Any, space: Subspace, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renaming, "LONGEST_SECONDS", 0.0)
+    old: Queue[str] = Queue(space["old"], codec="str")
+    old.enqueue(db, "a")
+    old.set_quota(db, 2)
+    assert [info.quota for info in fdbqueue.queues(db, within=space)] == [Quota(2)]
+    page = old.inspect(db)
+    assert page.quota == Quota(2)
+    assert "quota: at most 2 items, then refuse" in repr(page)
+    fdbqueue.rename(db, space["old"], space["new"])
+    new: Queue[str] = Queue(space["new"], codec="str")
+    new.enqueue(db, "b")
+    with pytest.raises(QueueFull):
+        new.enqueue(db, "c")
+    export_items(db, new, tmp_path / "items.jsonl")
+    other: Queue[str] = Queue(space["other"], codec="str")
+    other.set_quota(db, 1)
+    with pytest.raises(QueueFull):
+        import_items(db, other, tmp_path / "items.jsonl")
+    other.set_quota(db, 2)
+    assert import_items(db, other, tmp_path / "items.jsonl").enqueued == 2
+    with fdbqueue.open("memory:") as target:
+        new.set_quota(target, 1)
+        with pytest.raises(QueueFull):
+            copy_queue(db, target, new)
+        new.set_quota(target, 2)
+        assert copy_queue(db, target, new).items == 2  # also out of a full queue
+    new.clear(db)
+    assert new.quota(db) is None
+
+
+def test_a_queue_without_quota_pays_no_read(db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(*_: Any) -> Any:
+        raise AssertionError("an enqueue counted the items")
+
+    monkeypatch.setattr(fdbqueue.high_water_mark, "check_room", counted)
+    queue.enqueue(db, "a")
+    queue.enqueue_many(db, ["b", "c"])
+    Leases(queue).enqueue(db, "d", delay=5)
+    queue.enqueue(db, "e")
