@@ -132,15 +132,20 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _nothing if db is None else ref(db)
 
 
-def register(tr: Transaction, layout: Layout) -> Steps[None]:
+def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
+
+    Returns False if it knew that. It knows it for a minute, and then it looks again.
 
     Raises:
         CodecError: it is registered with another codec.
     """
     own: Registration | None = layout.registration
-    if own is not None and not is_known(tr, own):
+    if own is not None and is_known(tr, own):
+        return False
+    if own is not None:
         yield from note_registered(tr, layout, tr.snapshot.get(layout.catalogue_key))
+    return True
 
 
 def write_about(tr: Transaction, layout: Layout, about: About) -> None:
@@ -163,6 +168,11 @@ def set_about(tr: Transaction, layout: Layout) -> Steps[None]:
 def forget_queue(tr: Transaction, layout: Layout) -> None:
     """Remove a queue's record."""
     tr.clear(layout.catalogue_key)
+    doubt(layout)
+
+
+def doubt(layout: Layout) -> None:
+    """Let the next enqueue of this object read the queue's record again."""
     if layout.registration is not None:
         layout.registration.known_until = 0.0
 

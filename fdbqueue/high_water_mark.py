@@ -198,8 +198,16 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    if (yield tr.snapshot.get(layout.type_key)).present():
+    if (yield from is_marked(tr, layout)):
         raise bypassed(layout)
+
+
+def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue is marked as smart.
+
+    *Conflicts:* none. *Cost:* one read.
+    """
+    return bool((yield tr.snapshot.get(layout.type_key)).present())
 
 
 def bypassed(layout: Layout) -> ChecksBypassed:
