@@ -18,6 +18,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.layout import CATALOGUE, Layout, Name
 from fdbqueue.pausing import Pause, read_pause
+from fdbqueue.sessionpage import SessionTotals, read_session_totals
 from fdbqueue.stats import Stats, read_stats
 from fdbqueue.verbs import verb
 
@@ -55,7 +56,9 @@ class QueueInfo:
     paused: Pause | None
     """Who paused it and why; None if it is not paused."""
     stats: Stats
-    """Its items by state, and the totals."""
+    """Its plain items by state, and the totals."""
+    sessions: SessionTotals | None = None
+    """Its sessions, and the items in them; None if it never had any."""
 
     @property
     def text(self) -> str:
@@ -95,7 +98,7 @@ class _Catalogue:
             tr: a transaction, or a database. A database uses a transaction for each 100 queues.
             within: only queues in this subspace or directory, or below this name; None: all.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and two reads for each of them,
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and four reads for each of them,
         in parallel.
 
         >>> import fdbqueue
@@ -229,15 +232,18 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     for prefix, stored in found:
         layout = Layout(Subspace(rawPrefix=prefix))
         record = started(_record(tr, layout, stored))
-        reads.append((layout, record, started(read_stats(tr, layout)), started(_paused(tr, layout))))
+        more = started(read_session_totals(tr, layout))
+        reads.append((layout, record, started(read_stats(tr, layout)), started(_paused(tr, layout)), more))
     infos = []
-    for layout, record, counting, pausing in reads:
+    for layout, record, counting, pausing, summing in reads:
         created_us, about = yield from record
         stats = yield from counting
         paused = yield from pausing
         created = created_us / 1e6 if created_us else None
         name = _name_of(layout.prefix)
-        infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats))
+        sessions = yield from summing
+        told = (about.codec, about.order, about.policy, about.path)
+        infos.append(QueueInfo(name, *told, created, paused, stats, sessions))
     return infos
 
 
