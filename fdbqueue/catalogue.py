@@ -178,6 +178,11 @@ def set_about(tr: Transaction, layout: Layout) -> Steps[None]:
 def forget_queue(tr: Transaction, layout: Layout) -> None:
     """Remove a queue's record."""
     tr.clear(layout.catalogue_key)
+    doubt(layout)
+
+
+def doubt(layout: Layout) -> None:
+    """Let the next enqueue of this object read the queue's record again."""
     if layout.registration is not None:
         layout.registration.known_until = 0.0
 

@@ -217,21 +217,26 @@ class LastIndex:
         )
 
 
-def register(tr: Transaction, layout: Layout) -> Steps[None]:
+def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
+
+    Returns False if it knew that. It knows it for a minute, and then it looks again.
 
     Raises:
         CodecError: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
             a quota, which does not count such items.
     """
     own: Registration | None = layout.registration
-    if own is not None and not is_known(tr, own):
+    if own is not None and is_known(tr, own):
+        return False
+    if own is not None:
         about, stored = tr.snapshot.get(layout.catalogue_key), tr.snapshot.get(layout.type_key)
         if (kind := (yield stored)).present():
             refuse_renamed(bytes(kind))
             if quota_of(bytes(kind)) is not None:
                 raise without_quota(layout)
         yield from note_registered(tr, layout, about)
+    return True
 
 
 def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
@@ -244,11 +249,8 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    stored = yield tr.snapshot.get(layout.type_key)
-    if stored.present():
-        refuse_renamed(bytes(stored))
-        if quota_of(bytes(stored)) is None:
-            raise bypassed(layout)
+    if (yield from is_marked(tr, layout)):
+        raise bypassed(layout)
 
 
 def without_quota(layout: Layout) -> ChecksBypassed:
@@ -257,6 +259,21 @@ def without_quota(layout: Layout) -> ChecksBypassed:
         f"The queue {layout.describe()} has a quota, which does not count items in sessions. Nothing was written."
         " Remove the quota: Queue.set_quota(db, None); or use another queue."
     )
+
+
+def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue is marked as smart.
+
+    Raises:
+        QueueRenamed: it has another name now.
+
+    *Conflicts:* none. *Cost:* one read.
+    """
+    stored = yield tr.snapshot.get(layout.type_key)
+    if not stored.present():
+        return False
+    refuse_renamed(bytes(stored))
+    return quota_of(bytes(stored)) is None
 
 
 def bypassed(layout: Layout) -> ChecksBypassed:

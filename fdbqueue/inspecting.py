@@ -27,6 +27,7 @@ from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.position import Position
 from fdbqueue.quotas import Quota, quota_of
 from fdbqueue.reprs import Shown, Table, bar, brief, sparkline, utc
+from fdbqueue.sessionpage import SessionsPage, read_sessions_page
 from fdbqueue.stats import Stats, read_stats
 
 STATES = ("available", "leased", "claimed", "delayed", "dead")
@@ -140,6 +141,8 @@ class Inspection:
     """This process's looks at the queue in the last ten minutes, this one included."""
     quota: Quota | None = None
     """How many items it may have; None: it has no quota."""
+    sessions: SessionsPage | None = None
+    """Its sessions; None if it never had any. The other figures are those of its plain items."""
 
     @property
     def age_counts(self) -> dict[str, int]:
@@ -170,6 +173,8 @@ class Inspection:
             part = "" if self.dead_read >= self.stats.dead else f", of {self.dead_read:,} from both ends"
             reasons = tuple((one.error, one.items, one.last_died_at) for one in self.errors)
             yield Table(f"dead letters by error{part}", ("error", "items", "last_died_at"), reasons)
+        if self.sessions is not None:
+            yield from self.sessions.tables()
 
     def __repr__(self) -> str:
         return "\n\n".join([self.title, *self.charts(), *(one.text() for one in self.tables())])
@@ -204,6 +209,8 @@ class Inspection:
         told += [f"{self.overdue:,} timers overdue"] if self.overdue else []
         if self.next_due_at is not None:
             told.append(f"next lease, delay or life ends at {utc(self.next_due_at)}")
+        if self.sessions is not None:
+            told.append(self.sessions.facts())
         return "; ".join(told)
 
     @property
@@ -269,6 +276,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     died_last = started(rows(view, layout.dead.begin, layout.dead.end, limit=MOST_DEAD, reverse=True))
     span = layout.requests.range()
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
+    sessions = started(read_sessions_page(tr, layout))
 
     stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
     head, tail = (yield from first), (yield from last)
@@ -295,6 +303,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         dead_read=len(dead),
         history=(Look(now, stats),),
         quota=quota_of(marks.get(layout.type_key, b"")),
+        sessions=(yield from sessions),
     )
 
 

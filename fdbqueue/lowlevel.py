@@ -24,6 +24,7 @@ from fdbqueue.by_position import (
     told_cancelled,
     why_lost,
 )
+from fdbqueue.catalogue import doubt
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -61,7 +62,14 @@ from fdbqueue.groups import (
     read_member_counts,
     settle,
 )
-from fdbqueue.high_water_mark import LastIndex, raise_high_water_mark, read_high_water_mark, register
+from fdbqueue.high_water_mark import (
+    LastIndex,
+    is_marked,
+    mark_smart,
+    raise_high_water_mark,
+    read_high_water_mark,
+    register,
+)
 from fdbqueue.items import (
     BLOB_ID_BYTES,
     CHUNK_BYTES,
@@ -230,6 +238,7 @@ __all__ = [
     "count_members",
     "cut",
     "cut_error",
+    "doubt",
     "encode_group",
     "encode_result",
     "end_member",
@@ -248,6 +257,7 @@ __all__ = [
     "in_batches",
     "is_chunked",
     "is_database",
+    "is_marked",
     "is_over",
     "is_paused",
     "items_of_all_places",
@@ -258,6 +268,7 @@ __all__ = [
     "level_range",
     "locate",
     "made_exclusive",
+    "mark_smart",
     "new_random",
     "not_negative",
     "notes_of",

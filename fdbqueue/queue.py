@@ -332,7 +332,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     @verb
     def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Steps[Inspection]:
-        """Return a page about the queue: states, ages, first and last items, who has leases, why items died.
+        """Return a page about the queue: states, ages, first and last items, who has leases, why items died, sessions.
 
         Notebooks show it as HTML, and `print` as text. Given a database, it remembers the counters in this process, and
         shows how they changed between its calls of the last ten minutes.
@@ -345,7 +345,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             TypeError, ValueError: the limit is not an integer from 1 on.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* up to 45 reads, most of them in parallel, of about 2,500 rows
-        in all. That does not grow with the queue.
+        in all. If it has sessions, up to 105 more, most of them in parallel. That does not grow with the queue.
 
         >>> import fdbqueue
         >>> orders = fdbqueue.Queue("orders", codec="str")

@@ -19,6 +19,7 @@ from fdbqueue.layout import CATALOGUE, Layout, Name
 from fdbqueue.pausing import Pause, read_pause
 from fdbqueue.quotas import Quota, read_quota
 from fdbqueue.renamed import renamed
+from fdbqueue.sessionpage import SessionTotals, read_session_totals
 from fdbqueue.stats import Stats, read_stats
 from fdbqueue.verbs import verb
 
@@ -56,7 +57,9 @@ class QueueInfo:
     paused: Pause | None
     """Who paused it and why; None if it is not paused."""
     stats: Stats
-    """Its items by state, and the totals."""
+    """Its plain items by state, and the totals."""
+    sessions: SessionTotals | None = None
+    """Its sessions, and the items in them; None if it never had any."""
     quota: Quota | None = None
     """How many items it may have; None: it has no quota."""
 
@@ -83,8 +86,8 @@ class _Catalogue:
             tr: a transaction, or a database. A database uses a transaction for each 100 queues.
             within: only queues in this subspace or directory, or below this name; None: all.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and three reads for each of
-        them, in parallel.
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and five reads for each of them,
+        in parallel.
 
         >>> import fdbqueue
         >>> with fdbqueue.open("memory:") as db:
@@ -220,17 +223,18 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     for prefix, stored in found:
         layout = Layout(Subspace(rawPrefix=prefix))
         record = started(_record(tr, layout, stored))
-        more = started(_paused(tr, layout)), started(_quota(tr, layout))
+        more = started(_paused(tr, layout)), started(_quota(tr, layout)), started(read_session_totals(tr, layout))
         reads.append((layout, record, started(read_stats(tr, layout)), *more))
     infos = []
-    for layout, record, counting, pausing, limiting in reads:
+    for layout, record, counting, pausing, limiting, summing in reads:
         created_us, about = yield from record
         stats = yield from counting
         paused = yield from pausing
         quota = yield from limiting
         created = created_us / 1e6 if created_us else None
-        name = name_of(layout.prefix)
-        infos.append(QueueInfo(name, about.codec, about.order, about.policy, about.path, created, paused, stats, quota))
+        sessions = yield from summing
+        told = (about.codec, about.order, about.policy, about.path)
+        infos.append(QueueInfo(name_of(layout.prefix), *told, created, paused, stats, sessions, quota))
     return infos
 
 

@@ -12,6 +12,7 @@ The public classes are here too, so one import is enough. Their modules are load
 `priority`         levels of urgency, and earliest deadline first
 `subscriptions`    named consumers with selectors and credit
 `smart`            compare a new item with the queued ones, in the enqueueing transaction
+`smart_sessions`   the same within each session
 `results`          wait for an item's result; let other items follow it
 `blobs`            items of up to 2 GiB, written and read as files
 `groups`           wait for all items of a group; let one item follow them; cancel the rest
@@ -22,7 +23,7 @@ The public classes are here too, so one import is enough. Their modules are load
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
 Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, streams,
-subscriptions <- blobs, consumer.
+subscriptions <- blobs, consumer, smart_sessions.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         keyed,
         types,
     )
+    from .smart_sessions import SmartSessions
     from .staged import RelaxedQueue, StagedQueue
     from .subscriptions import Follower, Selector, Subscription, Subscriptions
 
@@ -122,6 +124,7 @@ _ROOMS = {
     "SessionStats": "sessions",
     "Sessions": "sessions",
     "SmartQueue": "smart",
+    "SmartSessions": "smart_sessions",
     "Snooze": "consumer",
     "StagedQueue": "staged",
     "Subscription": "subscriptions",
@@ -187,6 +190,7 @@ __all__ = [
     "SessionStats",
     "Sessions",
     "SmartQueue",
+    "SmartSessions",
     "Snooze",
     "StagedQueue",
     "Subscription",

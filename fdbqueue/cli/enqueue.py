@@ -18,7 +18,16 @@ from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_ra
 from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
 from fdbqueue.cli.output import say, wants_table
 from fdbqueue.cli.records import enqueue_records, record_of
-from fdbqueue.cli.sessioning import USUAL_LEVEL, Level, SessionOption, session_named, sessions_of
+from fdbqueue.cli.sessioning import (
+    USUAL_LEVEL,
+    GateOption,
+    Level,
+    SessionOption,
+    check_gates,
+    gates_named,
+    session_named,
+    sessions_of,
+)
 from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
 from fdbqueue.cli.tracking import Tracked
 from fdbqueue.cli.values import parse
@@ -49,6 +58,7 @@ def enqueue(
     ttl: Ttl = None,
     session: SessionOption = None,
     level: Level = None,
+    gate: GateOption = None,
     group: GroupOption = None,
     wait: Wait = None,
     url: Url = None,
@@ -70,8 +80,9 @@ def enqueue(
     the output of `lease` and `dead`, and that of `dequeue`, `peek` and `browse` with --records. A queue of other
     levels refuses a record's "rank". Each item gets a new position, and its attempts start again at 0.
 
-    With --session the items go into that session of the queue: one runs at a time, in order. With --group they belong
-    to a group, which `fdbqueue groups` shows, closes and waits for.
+    With --session the items go into that session of the queue: one runs at a time, in order. If sessions of the queue
+    have gates, name those of a session that begins with --gate. With --group the items belong to a group, which
+    `fdbqueue groups` shows, closes and waits for.
 
     With --wait it waits for each batch until its items have ended, and prints their results, a line each; with --json
     how each ended. A number after --wait is the limit in seconds. The exit code is that of the first item without a
@@ -84,6 +95,8 @@ def enqueue(
         raise typer.BadParameter("a record is JSON, and no raw value", param_hint="--raw")
     if session is None and level is not None:
         raise typer.BadParameter("a level is one of a session: give --session too", param_hint="--level")
+    if session is None and gate is not None:
+        raise typer.BadParameter("a gate is one of a session: give --session too", param_hint="--gate")
     if session is not None and (records or priority is not None or levels is not None):
         wrong = "--records" if records else "--priority and --levels"
         raise typer.BadParameter(f"items of a session have --level, and take no {wrong}", param_hint="--session")
@@ -104,8 +117,11 @@ def enqueue(
         if session is None:
             leases, terms = _ordered(db, leases.queue, priority, levels, terms)
         else:
-            sessions = sessions_of(leases.queue)
-            more = {"session": session_named(session, "--session"), "level": USUAL_LEVEL if level is None else level}
+            name, gates = session_named(session, "--session"), gates_named(gate, "--gate")
+            sessions = sessions_of(leases.queue, gates=(lambda _: gates) if gates else None)
+            if gate is None:
+                check_gates(db, sessions, name)
+            more = {"session": name, "level": USUAL_LEVEL if level is None else level}
         tracked = Tracked(db, leases, sessions, terms, more, group=group, wait=wait, as_json=as_json)
         is_tracked = group is not None or wait is not None
         enqueue_all = tracked.enqueue if is_tracked else _way_in(db, leases, sessions, terms, more, records)

@@ -12,8 +12,10 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
 from fdbqueue.cli.queues import quota_shown
+from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.inspecting import Inspection, SeenItem
+from fdbqueue.sessionpage import BusySession, LargeSession, SessionsPage
 
 
 def inspect(
@@ -26,7 +28,8 @@ def inspect(
     """Print a page about a queue: its states, the ages of items, who has leases, why items died.
 
     It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
-    there has no age. Items of sessions are not shown; `fdbqueue sessions` lists them.
+    there has no age. Of sessions it prints the totals, who works on what, and the largest of those that it
+    counted; `fdbqueue sessions` lists all.
 
     Example: fdbqueue inspect orders
     """
@@ -55,7 +58,15 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
         "leased_read": page.leased_read,
         "errors": [asdict(one) for one in page.errors],
         "dead_read": page.dead_read,
+        **({} if page.sessions is None else {"sessions": _sessions(page.sessions)}),
     }
+
+
+def _sessions(page: SessionsPage) -> dict[str, Any]:
+    def named(one: BusySession | LargeSession) -> dict[str, Any]:
+        return {**asdict(one), "session": name_shown(one.session)}
+
+    return {**asdict(page), "busy": [*map(named, page.busy)], "largest": [*map(named, page.largest)]}
 
 
 def _item(one: SeenItem, codec: CodecName) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -48,7 +49,8 @@ def queues(
     """List the queues of the database with their figures. Exits with 1 if there is none.
 
     A queue registers itself when something is enqueued into it. With --scan it also finds queues that an older version
-    has written. `fdbqueue register` registers them.
+    has written. `fdbqueue register` registers them. The states are those of plain items; "in sessions" counts the
+    available items of sessions, with those in progress.
 
     Example: fdbqueue queues --within shop
     """
@@ -57,8 +59,9 @@ def queues(
     found: Iterable[QueueInfo]
     printed = 0
     shown = Table(header_style="bold")
-    for column in ("queue", "codec", "order", *FIGURES, "quota", "paused"):
-        shown.add_column(column, overflow="fold", justify="right" if column in FIGURES else "left")
+    numbers = (*FIGURES, "in sessions")
+    for column in ("queue", "codec", "order", *numbers, "quota", "paused"):
+        shown.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
     with opened(url) as db:
         found = find_queues(db, within=below) if scan else registered_queues(db, within=below)
         for info in found:
@@ -68,6 +71,8 @@ def queues(
             else:
                 write_lines([encode_json(_record(info)).encode() + b"\n"])
     if table and printed:
+        if not any(map(str, shown.columns[-2].cells)):
+            del shown.columns[-2]
         print_shown(shown)
     if not printed:
         raise typer.Exit(errors.EMPTY)
@@ -193,12 +198,14 @@ def _record(info: QueueInfo) -> dict[str, Any]:
     path = {"path": list(info.path)} if info.path else {}
     since = {} if info.registered_at is None else {"registered_at": info.registered_at}
     figures = {name: getattr(info.stats, name) for name in (*FIGURES, "enqueued", "dequeued")}
+    sessions = {} if info.sessions is None else {"sessions": asdict(info.sessions)}
     return {
         "queue": info.text,
         **texts,
         **path,
         **since,
         **figures,
+        **sessions,
         **quota_shown(info.quota),
         **pause_shown(info.paused),
     }
@@ -208,5 +215,6 @@ def _cells(info: QueueInfo) -> tuple[str | Text, ...]:
     name = "/".join(info.path) if info.path else info.text
     codec = info.codec or "not registered"
     figures = [f"{getattr(info.stats, figure):,}" for figure in FIGURES]
+    within = "" if info.sessions is None else f"{info.sessions.available:,}"
     quota = "" if info.quota is None else info.quota.text
-    return Text(name), codec, Text(info.order), *figures, quota, Text(pause_told(info.paused))
+    return Text(name), codec, Text(info.order), *figures, within, quota, Text(pause_told(info.paused))

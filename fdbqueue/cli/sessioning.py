@@ -10,7 +10,7 @@ import typer
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json, to_json
-from fdbqueue.layers.sessions import Sessions, SessionStats
+from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions._records import SessionName, pack_name
 from fdbqueue.queue import Queue
 
@@ -28,6 +28,15 @@ Level = Annotated[
     int | None,
     typer.Option(
         "--level", "-l", min=0, max=LEVELS - 1, help="Their level in the session: 0 is urgent, 1 is usual. Default: 1."
+    ),
+]
+GateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gate",
+        metavar="NAME=LIMIT",
+        help="A gate of the session and its default limit, if the session begins now. Several: the outermost first."
+        " Or: none.",
     ),
 ]
 
@@ -48,6 +57,43 @@ def session_named(text: str, hint: str) -> SessionName:
     except (msgspec.DecodeError, RecursionError, BadValue, TypeError, ValueError) as error:
         raise typer.BadParameter(f"{text!r} names no session: {error}", param_hint=hint) from error
     return name
+
+
+def gates_named(texts: list[str] | None, hint: str) -> list[Gate]:
+    """Return gates from texts like ``acme=10`` or ``["tenant", "acme"]=10``; none for none, or the text "none".
+
+    >>> gates_named(['["tenant", 7]=10', "mail=2"], "--gate")
+    [Gate(name=('tenant', 7), limit=10), Gate(name='mail', limit=2)]
+    """
+    gates = []
+    for text in texts or ():
+        name, found, limit = text.rpartition("=")
+        if text == "none" and len(texts or ()) == 1:
+            return []
+        try:
+            if not found:
+                raise ValueError("it has no '=' before its limit")
+            gates.append(Gate(session_named(name, hint), int(limit)))
+        except ValueError as error:
+            raise typer.BadParameter(f"{text!r} names no gate, as in tenant=10: {error}", param_hint=hint) from error
+    return gates
+
+
+def check_gates(db: Any, sessions: Sessions, session: SessionName) -> None:
+    """Refuse to begin a session without gates while others have some: its program may give it some, too.
+
+    Raises:
+        BadParameter: the session has no items yet, and gates are in use.
+    """
+    there = sessions.info(db, session)
+    if there is not None and (there.items or there.delayed):
+        return  # it has the gates that it began with
+    for gate in sessions.gates(db, limit=1):
+        raise typer.BadParameter(
+            f"sessions of this queue have gates, such as {gate.gate!r}, and this one would begin without: give its"
+            " gates, the outermost first, as in --gate tenant=10, or --gate none",
+            param_hint="--session",
+        )
 
 
 def name_shown(name: SessionName) -> Any:

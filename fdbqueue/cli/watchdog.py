@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +16,7 @@ from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
+from fdbqueue.cli.sessioning import name_shown, sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
@@ -42,8 +43,9 @@ def watchdog(
 ) -> None:
     """Fire due timers until SIGTERM or Ctrl-C: give back expired leases, end delays, remove expired items.
 
-    Prints a JSON line per expired lease. The command of --exec has FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT
-    and FDBQUEUE_FATE in its environment. It can restart the consumer, and may take up to 60 seconds.
+    It looks after plain items and sessions. Prints a JSON line per expired lease. The command of --exec has
+    FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT and FDBQUEUE_FATE in its environment, and FDBQUEUE_SESSION for an
+    item of a session. It can restart the consumer, and may take up to 60 seconds.
 
     Example: fdbqueue watchdog orders --exec 'systemctl restart worker'
     """
@@ -51,17 +53,27 @@ def watchdog(
         hook = _hook(shlex.split(command) if command else None)
     except ValueError as error:
         raise typer.BadParameter(f"{error} in {command!r}", param_hint="--exec") from error
-    dog = Watchdog(Leases(queue_of(queue), max_attempts=max_attempts), hook=hook, interval=interval)
+    own = queue_of(queue)
+    sources = (Leases(own, max_attempts=max_attempts), sessions_of(own, max_attempts=max_attempts))
+    dogs = [Watchdog(source, hook=hook, interval=interval) for source in sources]
+
+    def stop() -> None:
+        for dog in dogs:
+            dog.stop()
+
     with opened(url, create=True, patience=PATIENCE_SECONDS) as db:
         if once:
-            dog.sweep(db)
+            for dog in dogs:
+                dog.sweep(db)
             return
-        # The watchdog runs in its own thread. A signal handler that sets an event could deadlock if its own thread
+        # The watchdogs run in their own threads. A signal handler that sets an event could deadlock if its own thread
         # waits for that event.
-        with ThreadPoolExecutor(1) as threads:
+        with ThreadPoolExecutor(len(dogs)) as threads:
             for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: dog.stop())
-            threads.submit(_run, dog, db).result()
+                signal.signal(number, lambda *_: stop())
+            for ended in as_completed([threads.submit(_run, dog, db) for dog in dogs]):
+                stop()  # if one of them fails, both end
+                ended.result()
 
 
 def _run(dog: Watchdog, db: Any) -> None:
@@ -84,12 +96,15 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
             "attempt": found.attempt,
             "fate": found.fate.value,
         }
+        if found.session is not None:
+            told = {"session": name_shown(found.session), **told}
         try:
             write_lines([encode_json(told).encode() + b"\n"])
         except OutputFailed as error:
             typer.echo(f"Error: {error}", err=True)
         if command:
-            names = {f"FDBQUEUE_{name.upper()}": str(value) for name, value in told.items()}
+            texts = {name: value if isinstance(value, str) else encode_json(value) for name, value in told.items()}
+            names = {f"FDBQUEUE_{name.upper()}": text for name, text in texts.items()}
             try:
                 # The command's output must not get between the JSON lines.
                 subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)

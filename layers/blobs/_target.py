@@ -48,7 +48,8 @@ class Entrance(Generic[V]):
             given = given.leases
         own = isinstance(getattr(target, "leases", None), Leases)
         remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
-        good = isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions | Sessions)
+        good = isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions)
+        good = good or getattr(given, "sessions", None) is not None  # Sessions, or a layer of them that enqueues
         if isinstance(given, Results | Groups):
             # The completion of a message that is not enqueued may be that of another item, with a blob of its own.
             good = not hasattr(given.queue.codec, "is_over")

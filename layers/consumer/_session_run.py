@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import CodecError, FormatError
+from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Unchanged, encode_result, pack, run, run_async
 
 from ..common._handlers import ACKED, Handler
@@ -44,7 +44,9 @@ class TurnHold(Hold):
     leaving: Where | None = None
     """Where the session goes when its items are acked."""
     urgent: bool = False
-    """Whether an item has come that goes in front of those read ahead."""
+    """Whether an item has come that goes in front of those read ahead, or one of these may have changed."""
+    edits: int = 0
+    """How many calls had changed waiting items when these were read ahead."""
     over: bool = False
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -106,7 +108,7 @@ class SessionRun(Run):
             lease = await run_async(self._turns.begin(self._db, hold.lease))
             while lease is not None:
                 lease = await self._next(hold, lease)
-        except (FormatError, CodecError):
+        except (FormatError, CodecError, CheckFailed):
             _log.exception("An item of a session of %r can't be read: the session is blocked.", self._name)
         if hold.leaving is None:
             self._let_go(hold)
@@ -141,6 +143,8 @@ class SessionRun(Run):
                 done = await self._done_with(hold, lease, result)
                 if done is None:
                     return None
+                if self._sessions.has_messages and not self._stopping.done():
+                    return await self._ack_and_next(hold, lease, result)
                 hold.add(replace(done, stored=stored))
                 if not isinstance(done.state, Unchanged):
                     state, fresh = done.state, True
@@ -169,9 +173,9 @@ class SessionRun(Run):
                     if result is not ACKED:
                         self._lost(hold)
                     return None
-                hold.missing = False
+                hold.missing, hold.edits = False, found.edits
                 over = used >= quota and found.others
-                if over or found.leaves or not found.rows or self._stopping.done():
+                if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
                     self._leave(hold, "tail" if over else "place")
                     return None
                 used %= quota
@@ -187,6 +191,29 @@ class SessionRun(Run):
                 # The next lease of this session begins with the item, and blocks the session.
                 self._leave(hold, "place")
                 return None
+
+    async def _ack_and_next(self, hold: TurnHold, lease: SessionLease, result: Any) -> SessionLease | None:
+        """Ack an item, and begin the session's next one in the same transaction. Return it; None if the turn is over.
+
+        A smart check may rewrite a waiting item, so that nothing is read ahead.
+        """
+        state = result.value if isinstance(result, NewState) else UNCHANGED
+        done, duration = self._done_of(result), self._terms.duration
+        hold.over, hold.settling = True, True
+        following = None
+        try:
+            following = await self._sessions.ack_and_next.aio(
+                self._db, lease, state=state, result=done, duration=duration
+            )
+        except LeaseLost:
+            self._lost(hold)
+            return None
+        except (CodecError, FormatError, CheckFailed):  # of the next item; this one is acked
+            self._report.acked += 1
+            raise
+        self._report.acked += 1
+        hold.over = following is None
+        return following
 
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
         """Return the finished item with its new state. A state that can't be stored fails the attempt."""
@@ -246,7 +273,7 @@ class SessionRun(Run):
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if hold.over:
                 continue
-            hold.urgent = hold.urgent or outcome.urgent
+            hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
             if outcome.live and settlement.done:
                 self._report.acked += hold.note_acked(settlement.done[-1])
             if settlement.leaving is not None:

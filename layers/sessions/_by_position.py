@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from fdbqueue import Position, StoredItem
+from fdbqueue import ChecksBypassed, Position, StoredItem
 from fdbqueue.lowlevel import (
     STATES,
     TAKEN,
@@ -77,6 +77,18 @@ class OfSession(Editing[Any]):
 
     def _address(self, packed: bytes) -> bytes:
         return self._session.address(packed)
+
+    def revalued(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+    ) -> Steps[tuple[bytes, Notes, Any]]:
+        try:
+            return (yield from super().revalued(tr, one, opened, change, now_us))
+        except ChecksBypassed as error:
+            raise ChecksBypassed(
+                f"The item {self._position(one.packed).text} of {self._session!r} is in the index of smart sessions,"
+                " which another value may contradict. It was left as it is. Cancel the item, and enqueue the new"
+                " message by SmartSessions."
+            ) from error
 
     def _packed(
         self, tr: Transaction, one: Standing, opened: Envelope, change: Change, headers: Mapping[str, Any]
@@ -145,7 +157,7 @@ class SessionEditing(Editing[Any]):
             cancel_one(own, one._replace(stored=stored), notes)
             yield from own.settle()
             own.finish()
-            yield from self._see_to_the_line(tr, session, one, now_us)
+            yield from self.see_to_the_line(tr, session, one, now_us)
         return {place: place in there for place in places}
 
     def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
@@ -163,7 +175,7 @@ class SessionEditing(Editing[Any]):
             yield from editing.carry_out(tr, own, plan)
             yield from own.settle()
             own.finish()
-            yield from self._see_to_the_line(tr, session, plan.one, now_us)
+            yield from self.see_to_the_line(tr, session, plan.one, now_us)
             after[place] = self._in(session, plan.packed)
         return after
 
@@ -214,7 +226,7 @@ class SessionEditing(Editing[Any]):
 
     # --- the line
 
-    def _see_to_the_line(self, tr: Transaction, session: Session, was: Standing, now_us: int) -> Steps[None]:
+    def see_to_the_line(self, tr: Transaction, session: Session, was: Standing, now_us: int) -> Steps[None]:
         """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end."""
         record = record_of((yield tr.get(session.record_key)))
         if record is None:
@@ -229,11 +241,16 @@ class SessionEditing(Editing[Any]):
             yield from Operating(self._line).go_on(tr, session, record)
         else:
             if record.pointer:
-                # A lease that has seen this item reads the pointer by snapshot, and conflicts with this. So does the
-                # ack of a consumer that has read the item ahead.
+                # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
                 tr.add_write_conflict_key(self._line.layout.available.key(record.pointer))
                 tr.add_write_conflict_key(self._line.layout.available.key(record.pointer) + TAKEN)
-                tr.add_write_conflict_key(self._line.layout.leased.key(record.pointer))
+                # So does the ack of a consumer that has read the item ahead. It then reads ahead again.
+                leased = yield tr.get(self._line.layout.leased.key(record.pointer))
+                if leased.present():
+                    stored = bytes(leased)
+                    pointer = pointer_of(stored)
+                    turn = Turn(record.pointer, notes_of(stored), pointer, record, session)
+                    self._line.note(tr, turn, replace(pointer, edits=pointer.edits + 1))
             if (yield from self._has_none(tr, session, record, now_us)) and (
                 yield from self._line.withdraw(tr, moves, record)
             ):

@@ -132,7 +132,7 @@ class Line:
             row = head.rows[0] if head.rows and runs else None
         state = yield stated
         current = session.layout.available.packed(row.key) if row else b""
-        lent = replace(pointer, current=current, since_us=now_us)
+        lent = replace(pointer, current=current, since_us=now_us, edits=0)
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
 
     def expire(

@@ -233,8 +233,8 @@ class Operators(Generic[V]):
         """Remove the item at a position of a session, whatever its state. Return whether it was there.
 
         If it is in progress, the lease of its session ends: the worker's next call raises `LeaseLost`, and the session
-        goes on with its next item. A consumer that has read the item ahead may still run it. Otherwise as
-        `Queue.cancel`.
+        goes on with its next item. A consumer that has read the item ahead learns of this with its next ack: it may
+        still run the item if it begins it before that. Otherwise as `Queue.cancel`.
 
         *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
         """

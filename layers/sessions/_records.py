@@ -81,6 +81,9 @@ class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """When its worker took the session, or its present item."""
     slot: bytes = b""
     """The id of its slot, if the session has slots."""
+    edits: int = 0
+    """How many calls changed waiting items of the session by their positions since it was leased. A consumer that sees
+    it change reads the items again that it has read ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +120,11 @@ def stored_pointer(pointer: Pointer) -> bytes:
 
 
 def _pack_pointer(pointer: Pointer) -> bytes:
+    if pointer.edits:
+        return _encode(pointer if not pointer.slot else replace(pointer, format=_SLOTS_FORMAT))
     if pointer.slot:
-        return _encode(replace(pointer, format=_SLOTS_FORMAT))
-    return _encode(astuple(pointer)[:-1])  # in the first format
+        return _encode(astuple(replace(pointer, format=_SLOTS_FORMAT))[:-1])
+    return _encode(astuple(pointer)[:-2])  # in the first format
 
 
 def pointer_of(stored: bytes) -> Pointer:

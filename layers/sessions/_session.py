@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._backoff import immediately
-from ..leases._taking import CancelledGroups, notes_if_readable
+from ..leases._taking import UNTAKEABLE, CancelledGroups, notes_if_readable
 from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ..leases._transitions import Retry, Transitions, is_over
 from ._records import Keys, name_of
@@ -126,6 +126,15 @@ class SessionMoves(Transitions):
     def _address(self, packed: bytes) -> bytes:
         return self._session.address(packed)
 
+    def leave_leased(self, packed: bytes, notes: Notes) -> None:
+        """Remove an item in progress. It is among the available ones, and its session's pointer is leased."""
+        self.leave_available(packed, notes)
+
+    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the dead letters. If it comes back, it comes before all items that are enqueued meanwhile."""
+        super().enter_dead(packed, stored, notes)
+        self._away = max(self._away, packed)
+
     def finish(self) -> None:
         super().finish()
         self._session.count_all(self._tr, **self._tally)
@@ -145,7 +154,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_holds", "_summed", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
+        *("_holds", "_summed", "asks", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
         *("slots_prefix", "state_key"),
     )
 
@@ -163,6 +172,8 @@ class Session:
         self.slots_prefix = keys.slots + name + fdb_tuple.pack((generation,))
         self._summed = keys.summed
         self._holds = holds
+        self.asks: Callable[[Any, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
+        """Returns whether a message is outdated, by its value, the time and its position; None: none ever is."""
 
     def __repr__(self) -> str:
         return f"Session({name_of(self.name)!r}, generation={self.generation})"
@@ -262,6 +273,8 @@ class Session:
                 row = head.rows[0]
                 notes = notes_if_readable(row.value)
                 over = is_over(notes, now_us)
+                if self.asks is not None and not over:
+                    over = yield from self.says_over(tr, row, notes, now_us)
                 if not over and not (notes.group and (yield from groups.is_cancelled(tr, self.home, notes.group))):
                     break
                 packed = self.layout.available.packed(row.key)
@@ -283,6 +296,19 @@ class Session:
         finally:
             moves.finish()
         return head
+
+    def says_over(self, tr: Transaction, row: KeyValue, notes: Notes, now_us: int) -> Steps[bool]:
+        """Return whether the predicate of an item's type says that it is outdated (`MessageType.expires`).
+
+        An item that can't be read, or whose predicate fails, is not: a worker that takes it finds that out.
+        """
+        if self.asks is None or notes.ttl_at_us:
+            return False
+        try:
+            item = yield from self.queue.item(tr, self.layout.position_of(row.key), row.value)
+            return self.asks(item.value, now_us, item.position)
+        except UNTAKEABLE:
+            return False
 
     def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
         head = yield from self.look(tr, limit=1 + len(held))

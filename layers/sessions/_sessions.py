@@ -113,12 +113,6 @@ class Sessions(Named, Operators[V]):
                 f"Sessions are of a Queue, as in Sessions(Queue('orders')), not of {queue!r}. Sessions have leases and"
                 " levels of their own, and take max_attempts, backoff and clock themselves."
             )
-        if hasattr(queue.codec, "is_over"):
-            raise TypeError(
-                f"{queue!r} has messages, and sessions make no smart checks and do not ask types whether a message has"
-                " expired. Give another Queue, as in Sessions(Queue('orders', codec='json')), or use a SmartQueue whose"
-                " types have keys that name the session."
-            )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")
         check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
@@ -147,6 +141,8 @@ class Sessions(Named, Operators[V]):
         check_concurrency(concurrency)
         self.queue = queue
         self.layout = queue.layout
+        self.has_messages = hasattr(queue.codec, "is_over")
+        """Whether the items are messages, which smart checks may rewrite until a worker begins them."""
         self.levels = levels
         retry = Retry(max_attempts, backoff)
         blocks, holds = on_dead == "block", delays == "hold"
@@ -232,6 +228,7 @@ class Sessions(Named, Operators[V]):
         Raises:
             SessionClosed: the session is being removed.
             CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
+            ChecksBypassed: the sessions make smart checks; use `SmartSessions.enqueue`.
             TypeError, ValueError: the session's name can't be a key, there is no such level, or the function `gates`
                 returned no gates.
 

@@ -114,7 +114,7 @@ class Slots:
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
             found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
-            row = found[0] if found and not (yield from is_out(tr, self._line, found[0], now_us)) else None
+            row = found[0] if found and not (yield from is_out(tr, session, found[0], now_us)) else None
         if row is None:
             head = yield from session.first(tr, now_us=now_us, held=_held(entries))
             row = head.rows[0] if head.rows else None
@@ -318,15 +318,15 @@ class Slots:
         moves.finish()
 
 
-def is_out(tr: Transaction, line: Line, row: KeyValue, now_us: int) -> Steps[bool]:
+def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) -> Steps[bool]:
     """Return whether an item must not be taken: its life is over, or its group was cancelled.
 
     *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
     """
     notes = notes_if_readable(row.value)
-    if is_over(notes, now_us):
+    if is_over(notes, now_us) or (session.asks is not None and (yield from session.says_over(tr, row, notes, now_us))):
         return True
-    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, line.layout, notes.group))
+    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, session.home, notes.group))
 
 
 def _held(entries: Entries) -> frozenset[bytes]:

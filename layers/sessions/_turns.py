@@ -58,6 +58,8 @@ class Ahead:
     """Whether another session is ready, or a delayed item of this one."""
     leaves: bool
     """Whether the session was paused or blocked."""
+    edits: int
+    """How many calls had changed waiting items by their positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Settled:
     """Whether the lease was live. If not, nothing was written."""
     urgent: bool = False
     """Whether a more urgent item waits than the one in progress."""
+    edits: int = 0
+    """How many calls have changed waiting items by their positions."""
 
 
 class Turns(Generic[V]):
@@ -123,13 +127,13 @@ class Turns(Generic[V]):
         over = len(left)
         for at, row in enumerate(left):
             # Of a session with slots, another slot may take the next item.
-            if turn.record.limit or (yield from is_out(tr, self._line, row, now_us)):
+            if turn.record.limit or (yield from is_out(tr, session, row, now_us)):
                 over = at
                 break
         leaves = turn.record.paused or bool(turn.record.blocked)
         wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
         others_wait = wait or head.is_due(now_us)
-        return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves)
+        return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves, turn.pointer.edits)
 
     def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
@@ -191,4 +195,5 @@ class Turns(Generic[V]):
             # If nothing was found, a verb of a later item has acked these, and noted that item.
             self._line.note(tr, turn, replace(turn.pointer, current=one.current, used=used))
         current = session.layout.available.key(one.current)
-        return Settled(live=True, urgent=bool(one.current and left.rows and left.rows[0].key < current))
+        urgent = bool(one.current and left.rows and left.rows[0].key < current)
+        return Settled(live=True, urgent=urgent, edits=turn.pointer.edits)

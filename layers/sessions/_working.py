@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
+from fdbqueue import CheckFailed, ChecksBypassed, CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
     Database,
     Layout,
@@ -17,9 +17,11 @@ from fdbqueue.lowlevel import (
     Transaction,
     Unchanged,
     V,
+    doubt,
     encode_result,
     is_chunked,
     is_database,
+    is_marked,
     notes_of,
     pack,
     register,
@@ -37,7 +39,7 @@ from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line
-from ._records import REFUSING, RENEWING, Held, name_of, pack_name, pointer_of, record_of
+from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
 from ._session import Head, Session, SessionMoves, Stored
 from ._slots import is_out
 from ._turn import Turn, read_turn
@@ -65,6 +67,7 @@ class Working(Generic[V]):
         self._line = line
         self._states = states
         self._consumer = consumer
+        self._bypassed = hasattr(queue.codec, "is_over")
 
     def opened(self, tr: Transaction | Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
         """Return the lease of a session from the lease of its pointer.
@@ -82,7 +85,7 @@ class Working(Generic[V]):
             if held.row is not None:
                 return (yield from self.open(tr, pointer, held))
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
-        except (FormatError, CodecError) as error:
+        except (FormatError, CodecError, CheckFailed) as error:
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=str(error)))
             raise
         except BaseException:
@@ -106,6 +109,8 @@ class Working(Generic[V]):
             item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
         else:
             item = yield from session.queue.item(cast(Transaction, tr), position, row.value)  # it reads nothing
+        if session.asks is not None and not notes.ttl_at_us:
+            session.asks(item.value, self._line.leases.now_us(), position)  # it raises if the predicate fails
         return SessionLease(
             position,
             item.value,
@@ -165,7 +170,11 @@ class Working(Generic[V]):
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
             of_sessions.setdefault(item.label, []).append(at)
-        yield from register(tr, self._queue.layout)
+        if self._bypassed:
+            raise bypassed(self._queue)
+        if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
+            doubt(self._queue.layout)  # the next enqueue looks again, too
+            raise bypassed(self._queue)
         moves = Transitions(tr, self._line.layout)
         under_way = [
             (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
@@ -188,13 +197,7 @@ class Working(Generic[V]):
         last = started(session.last_index(tr, level))
         record = record_of((yield recorded))
         if record is not None:
-            if record.closing == REFUSING:
-                raise SessionClosed(
-                    f"The session {name_of(name)!r} of {self._queue!r} is being removed and takes no more items."
-                    " Enqueue again when it is gone; or remove it with later='renew', which keeps later items for a new"
-                    " generation."
-                )
-            generation = record.generation + (record.closing == RENEWING)
+            generation = generation_to_enter(self._queue, name, record)
             if generation:
                 session = self._line.session(name, generation)
                 last = started(session.last_index(tr, level))
@@ -330,7 +333,7 @@ class Working(Generic[V]):
             over = yield from self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = Transitions(tr, self._line.layout)
-        if row is None or over or turn.record.paused or (yield from is_out(tr, self._line, row, now_us)):
+        if row is None or over or turn.record.paused or (yield from is_out(tr, turn.session, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()
@@ -435,6 +438,28 @@ class Working(Generic[V]):
             tr.clear(session.state_key)
         else:
             tr.set(session.state_key, state)
+
+
+def generation_to_enter(queue: Queue, name: bytes, record: Record) -> int:
+    """Return the generation of a session that its new items belong to.
+
+    Raises:
+        SessionClosed: the session is being removed.
+    """
+    if record.closing == REFUSING:
+        raise SessionClosed(
+            f"The session {name_of(name)!r} of {queue!r} is being removed and takes no more items. Enqueue again when"
+            " it is gone; or remove it with later='renew', which keeps later items for a new generation."
+        )
+    return record.generation + (record.closing == RENEWING)
+
+
+def bypassed(queue: Queue) -> ChecksBypassed:
+    """Return the error of an enqueue that would bypass the smart checks of a queue's sessions."""
+    return ChecksBypassed(
+        f"The sessions of {queue!r} make smart checks, which this enqueue would bypass. Nothing was written. Enqueue by"
+        " fdbqueue.layers.SmartSessions(sessions).enqueue or enqueue_many. Lease, ack and all other verbs are as ever."
+    )
 
 
 def rows_at(

@@ -54,7 +54,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewritten:
+class Rewritten:
     """A queued item that takes the incoming item's values."""
 
     by: Found
@@ -97,6 +97,8 @@ class Admitting:
     ) -> None:
         self._queue = queue
         self._layout: Layout = queue.layout
+        self._home: Layout = queue.layout
+        """Where the outcomes and the blobs of the items are kept."""
         self._index = index
         self._check_runner = check_runner
         self._capacity = capacity
@@ -108,10 +110,10 @@ class Admitting:
 
         A failed call has written nothing.
         """
-        rank = self._queue.rank(new.message, terms.headers)
+        rank = self._rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
-        next_index = started(self._queue.next_index(tr, 1, entry="smart"))
-        scan = Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, _remedy(new.type))
+        next_index = started(self._next_index(tr))
+        scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))
         going = Going()
@@ -131,10 +133,7 @@ class Admitting:
                 entering = None
         elif by is not None and answers.type is not None and answers.payload is not None:
             replacement = self._replacement(answers.type, answers.payload, by, now_us)
-            if (
-                answers.terms == "incoming"
-                and (rank := self._queue.rank(replacement.message, terms.headers)) != by.rank
-            ):
+            if answers.terms == "incoming" and (rank := self._rank(replacement.message, terms.headers)) != by.rank:
                 # One item leaves, and one of the same type and key enters. That is within every limit.
                 decision = Decision.queue_and_delete
                 going.delete(by.standing)
@@ -150,7 +149,7 @@ class Admitting:
         position = None
         if entering is not None:
             position = Position((yield from next_index), new_random(), rank=entering.rank)
-        moves = Transitions(tr, self._layout, now_us)
+        moves = self._moves(tr, now_us)
         self._remove(moves, going)
         if rewritten is not None:
             self._rewrite(tr, moves, rewritten)
@@ -171,6 +170,26 @@ class Admitting:
             bytes_read=scan.size_bytes,
             terms=None if answers.payload is None else answers.terms,
         )
+
+    # --- what the sessions of a queue do in another way
+
+    def _next_index(self, tr: Transaction) -> Steps[int]:
+        return self._queue.next_index(tr, 1, entry="smart")
+
+    def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
+        return self._queue.rank(message, headers)
+
+    def _scan(self, tr: Transaction, new: Incoming) -> Scan:
+        return Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, remedy(new.type))
+
+    def _moves(self, tr: Transaction, now_us: int) -> Transitions:
+        return Transitions(tr, self._layout, now_us)
+
+    def _address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome is kept."""
+        return packed
+
+    # --- parts of `admit`
 
     def _ask(
         self, tr: Transaction, scan: Scan, new: Incoming, going: Going, now_us: int, last: Standing | None
@@ -233,7 +252,7 @@ class Admitting:
 
     def _rewritten(
         self, by: Found, replacement: Incoming, terms: Terms | None, now_us: int, numbers: list[int]
-    ) -> _Rewritten:
+    ) -> Rewritten:
         """Return an item with a new message: its times restart, and its recipients must fetch it again.
 
         Args:
@@ -251,13 +270,13 @@ class Admitting:
             ttl_at_us = _ends_at_us(replacement, terms, now_us)
         notes = replace(was, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us, beside=beside)
         moves = visible_at_us != was.visible_at_us
-        return _Rewritten(by, replacement.payload, envelope(replacement.payload, headers), notes, told, moves)
+        return Rewritten(by, replacement.payload, envelope(replacement.payload, headers), notes, told, moves)
 
-    def _rewrite(self, tr: Transaction, moves: Transitions, new: _Rewritten) -> None:
+    def _rewrite(self, tr: Transaction, moves: Transitions, new: Rewritten) -> None:
         """Store a new message for an item, under the item's own key."""
         was, packed = new.by.opened.notes, new.by.packed
         if has_parts(new.by.stored):
-            clear_parts(tr, self._layout, packed, new.by.stored)
+            clear_parts(tr, self._layout, packed, new.by.stored, self._home)
         if new.moves:
             moves.leave(new.by.state, packed, was)
             enter = moves.enter_delayed if new.notes.visible_at_us else moves.enter_available
@@ -267,12 +286,12 @@ class Admitting:
         self.write_beside(tr, new)
         write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
 
-    def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Steps[_Rewritten]:
+    def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Steps[Rewritten]:
         """Return an item with a new message, and otherwise its own terms. It writes nothing."""
         numbers = yield from self._recipients.numbers(tr)
         return self._rewritten(by, new, None, now_us, numbers)
 
-    def write_beside(self, tr: Transaction, new: _Rewritten) -> None:
+    def write_beside(self, tr: Transaction, new: Rewritten) -> None:
         """Write the dependent keys of an item with a new message, and its pending outcome."""
         was, packed = new.by.opened.notes, new.by.packed
         for part in was.beside:
@@ -286,7 +305,7 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
         if any(part.startswith(copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        begin_outcome(tr, self._layout, packed, new.notes)
+        begin_outcome(tr, self._home, self._address(packed), new.notes)
         self._wake_monitors(tr, new.notes)
 
     def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:
@@ -316,7 +335,7 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
         )
 
 
-def _remedy(own: MessageType) -> str:
+def remedy(own: MessageType) -> str:
     """Return a sentence that says which index would reduce the reads of an incoming item."""
     if own.sees.same_key:
         return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."

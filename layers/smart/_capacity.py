@@ -8,10 +8,10 @@ conflicts. That is the cost of an exact limit, for all enqueues within it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from fdbqueue import Queue, QueueFull
 from fdbqueue.lowlevel import (
@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     attempts,
+    is_database,
     level_range,
     notes_of,
     pack,
@@ -29,13 +30,15 @@ from fdbqueue.lowlevel import (
     rows,
 )
 
-from ..common._waiting import alarmed
+from ..common._waiting import alarmed, long_wait
 from ..leases._leases import Leases
 from ..leases._timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
 from ._check_runner import Incoming
 from ._index import SmartIndex, Span
 from ._limits import MOST_COUNTED, Limit
 from ._scanning import Standing, State, locate, place_of
+
+R = TypeVar("R")
 
 WATCHED_ENTRIES = 100
 """Up to this many items, a waiting call watches each; above, it watches the counters, which each removal changes."""
@@ -75,15 +78,20 @@ class Capacity:
     """The limits of one queue.
 
     Args:
+        leases: the leases of the queue, for their clock. `wait` fires their timers.
         limit: the limit of all its items.
+        queue: the queue; None: that of the leases.
     """
 
-    def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None) -> None:
+    def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None, queue: Queue | None = None) -> None:
         self._leases = leases
-        self._queue: Queue = leases.queue
-        self._layout = leases.layout
+        self._queue: Queue = queue or leases.queue
+        self._layout = self._queue.layout
         self._index = index
         self._limit = limit
+        self.begun: frozenset[bytes] = frozenset()
+        """Packed positions of items of a session that a worker has begun. Their keys are those of available items, and
+        they are not dropped. In a plain queue there are none."""
 
     def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> Steps[bool]:
         """Return whether there is room for an incoming item; add items that are dropped for it to `going`.
@@ -141,6 +149,7 @@ class Capacity:
         for item in items:
             # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+        items = self._seen(items)
         over = [item for item in items if _is_over(item, now_us)]
         going.expire(over)
         surplus = len(items) - len(over) - limit.most + 1
@@ -181,7 +190,7 @@ class Capacity:
         gone = 0
         for start in range(0, len(ended), FIRE_LIMIT):
             there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
-            over = [item for item in there if _is_over(item, now_us)]
+            over = [item for item in self._seen(there) if _is_over(item, now_us)]
             for item in over:
                 tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
             going.expire(over)
@@ -210,15 +219,21 @@ class Capacity:
             for state in _UNLEASED:
                 place = place_of(self._layout, state)
                 begin, end = self._span(state, rank=rank)
-                most = wanted - len(free) + len(going.packed)
+                most = wanted - len(free) + len(going.packed) + len(self.begun)
                 found = yield from rows(tr, begin, end, limit=most)
                 there += [Standing(place.packed(row.key), state, row.value) for row in found]
             there.sort(key=_to_drop_first)
-            free += [item for item in there if item.packed not in going.packed]
+            free += [item for item in self._seen(there) if item.state != "leased" and item.packed not in going.packed]
             if rank is None:
                 break
             before = rank
         return free
+
+    def _seen(self, items: list[Standing]) -> list[Standing]:
+        """Return items, those that a worker has begun as leased ones."""
+        if not self.begun:
+            return items
+        return [item._replace(state="leased") if item.packed in self.begun else item for item in items]
 
     def _span(self, state: State, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
@@ -256,6 +271,43 @@ class Capacity:
                 if len(entries) >= limit.most:
                     return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
         return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
+
+
+class Wait(Protocol):
+    """Waits until an item that a limit counts has left."""
+
+    def __call__(self, db: Database, /, *, limit: Limit, seconds: float | None) -> Steps[None]: ...
+
+
+def until_room(
+    queue: Queue,
+    tr: Transaction | Database,
+    admit: Callable[[Transaction], Steps[R]],
+    wait: Wait,
+    timeout: float | None,
+    verb: str,
+) -> Steps[R]:
+    """Admit an incoming item. If a limit says "wait", and the call has a database, wait for room and try again.
+
+    Args:
+        admit: a transaction that admits it.
+        timeout: how many seconds to wait; None: no limit.
+        verb: the name of the verb, for messages.
+
+    Raises:
+        QueueFull: there was no room.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return (yield from queue.transact(tr, admit))
+        except QueueFull as error:
+            left = None if deadline is None else deadline - time.monotonic()
+            limit = cast(Limit, error.limit)
+            if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
+                raise
+            yield from long_wait(verb)
+            yield from wait(cast(Database, tr), limit=limit, seconds=left)
 
 
 def _to_drop_first(item: Standing) -> tuple[int, bytes]:

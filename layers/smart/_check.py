@@ -79,12 +79,18 @@ def read_smart_stats(
 def check_smart(tr: Transaction | Database, leases: Leases, index: SmartIndex, messages: Messages) -> CheckReport:
     """Check the leases, then the index and the other dependent keys of items."""
     report = leases.check(tr)
-    problems = _problems(tr, leases.layout, index, messages)
+    problems = index_problems(tr, leases.layout, index, messages)
+    return dataclasses.replace(report, problems=(*report.problems, *problems))
+
+
+def index_problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:
+    """Compare the index and the other dependent keys of items with a rescan of the items."""
+    problems = _problems(tr, layout, index, messages)
     if problems and is_database(tr):
         # An item that came or went between two of its transactions looks wrong. A real problem shows again.
-        again = set(_problems(tr, leases.layout, index, messages))
+        again = set(_problems(tr, layout, index, messages))
         problems = [problem for problem in problems if problem in again]
-    return dataclasses.replace(report, problems=(*report.problems, *problems))
+    return problems
 
 
 def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from numbers import Real
+from typing import Literal, TypeAlias, cast
 
 WhenFull: TypeAlias = Literal["refuse", "drop newest", "drop oldest", "wait"]
 _CHOICES = ("refuse", "drop newest", "drop oldest", "wait")
@@ -44,3 +45,17 @@ class Limit:
             raise ValueError(f"A limit is at least 1, not {self.most}.")
         if self.when_full not in _CHOICES:
             raise ValueError(f"when_full is one of {', '.join(map(repr, _CHOICES))}, not {self.when_full!r}.")
+
+
+def check_bounds(limit: object, **bounds: float) -> None:
+    """Raise an error if an argument of a smart queue is no limit, or no bound.
+
+    Args:
+        limit: how many items there may be.
+        bounds: the other bounds by their names.
+    """
+    if limit is not None and not isinstance(limit, Limit):
+        raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
+    for name, bound in bounds.items():
+        if not isinstance(cast(object, bound), Real) or not bound > 0:
+            raise ValueError(f"{name} is a bound, a number over 0, not {bound!r}.")

@@ -161,7 +161,7 @@ class Scan:
         for found in self._met:
             # An entry does not change if its item is leased or comes back: the item's own key shows that.
             self._tr.add_read_conflict_key(place_of(self._layout, found.state).key(found.packed))
-            if found is last:
+            if last is not None and found.packed == last.packed:
                 break
 
     def _all_items(self) -> Steps[list[_Row]]:

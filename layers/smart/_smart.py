@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from numbers import Real
 from typing import Any, cast
 
-from fdbqueue import CheckReport, Item, Queue, QueueFull
+from fdbqueue import CheckReport, Item, Queue
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
 
 from ..common._composing import QueueWithLeases, leases_of
 from ..common._levels import PRIORITY, Levels
-from ..common._waiting import long_wait
 from ..leases._leases import Leases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
 from ..staged._delivery import Delivery
 from ._admitting import Admitting, Terms
 from ._batches import Batches, admit_all
 from ._by_position import SmartEditing
-from ._capacity import Capacity
+from ._capacity import Capacity, until_room
 from ._check import SmartStats, check_smart, read_smart_stats
 from ._check_runner import CheckRunner, Incoming
 from ._copies import said
 from ._decisions import Decision, Outcome
 from ._functions import NEW, failed
 from ._index import SmartIndex
-from ._limits import Limit
+from ._limits import Limit, check_bounds
 from ._messages import Messages
 from ._recipients import Recipients
 from ._resend import Resend
@@ -88,21 +85,15 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
         if (sessions := getattr(queue, "sessions", None)) is not None:
             raise TypeError(
-                f"SmartQueue takes a Queue or its Leases, not {queue!r}: a check could change an item that a worker has"
-                " begun, and its ack would remove it undone. Make the SmartQueue of the queue, and let the keys of its"
-                " types name the session: MessageType('bid', Bid, key=lambda bid: (bid.customer, bid.lot),"
-                f" sees=OWN_KEY). {sessions.taken_by}"
+                f"SmartQueue takes a Queue or its Leases, not {queue!r}. For checks within a session take"
+                f" SmartSessions(sessions). {sessions.taken_by}"
             )
         self.leases = leases_of(queue, "SmartQueue")
         self.queue = self.leases.queue
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
         self.messages = self.queue.codec
-        if limit is not None and not isinstance(cast(object, limit), Limit):
-            raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
-        for name, bound in (("max_items", max_items), ("max_bytes", max_bytes), ("check_seconds", check_seconds)):
-            if not isinstance(cast(object, bound), Real) or not bound > 0:
-                raise ValueError(f"{name} is a bound, a number over 0, not {bound!r}.")
+        check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
         self._given: dict[str, Any] = {
             "limit": limit,
             "max_items": max_items,
@@ -282,17 +273,8 @@ class SmartQueue(Named, QueueWithLeases[Any]):
     def _enqueue(
         self, tr: Transaction | Database, new: Incoming, terms: Terms, timeout: float | None
     ) -> Steps[Outcome]:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            try:
-                return (yield from self.queue.transact(tr, partial(self._admit, new=new, terms=terms)))
-            except QueueFull as error:
-                left = None if deadline is None else deadline - time.monotonic()
-                limit = cast(Limit, error.limit)
-                if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
-                    raise
-                yield from long_wait("SmartQueue.enqueue")
-                yield from self._capacity.wait(cast(Database, tr), new, limit, left)
+        admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
+        return (yield from until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue"))
 
     def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
         if new.type.confirms is not None:

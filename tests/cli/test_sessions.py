@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.sessions import Gate, Sessions
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
@@ -165,3 +167,77 @@ def test_a_session_that_waits_at_a_gate_is_shown_with_it(
     leased = run("lease", name, "--sessions")
     assert run("ack", name, stdin=leased.stdout).exit_code == 0
     assert lines(run("lease", name, "--sessions").stdout)[0]["session"] == "bob"
+
+
+def test_a_session_is_not_begun_without_the_gates_that_others_have(run: Run, name: str, db: Any) -> None:
+    queue = fdbqueue.Queue(tuple(json.loads(name)), codec="json")
+    gated = Sessions(queue, gates=lambda session: [Gate(("tenant", session[0]), limit=1)])
+    gated.enqueue(db, 1, session=("acme", "ann"))
+
+    refused = run("enqueue", name, "2", "--session", '["acme", "bob"]')
+
+    assert refused.exit_code == errors.USAGE
+    assert "'acme'" in refused.stderr
+    assert "--gate" in refused.stderr
+    assert gated.info(db, ("acme", "bob")) is None
+    assert run("enqueue", name, "3", "--session", '["acme", "ann"]').exit_code == 0, "it keeps the gates that it has"
+    given = run("enqueue", name, "4", "--session", '["acme", "bob"]', "--gate", '["tenant", "acme"]=1')
+    assert given.exit_code == 0
+    info = gated.info(db, ("acme", "bob"))
+    assert info is not None
+    assert (info.status, info.gate) == ("gated", ("tenant", "acme"))
+    assert run("enqueue", name, "5", "--session", "free", "--gate", "none").exit_code == 0
+    assert gated.check(db).problems == ()
+
+
+def test_a_wrong_gate_is_refused_before_anything_is_enqueued(run: Run, name: str, sessions: Sessions, db: Any) -> None:
+    for wrong in ("acme", "acme=", "acme=many", "=3", "acme=-1", '["a"=2', "none"):
+        more = ("--gate", "b=1") if wrong == "none" else ()
+        refused = run("enqueue", name, "1", "--session", "ann", "--gate", wrong, *more)
+        assert (refused.exit_code, "--gate" in refused.stderr) == (errors.USAGE, True), wrong
+    assert run("enqueue", name, "1", "--gate", "a=1").exit_code == errors.USAGE
+    assert sessions.info(db, "ann") is None
+
+
+def test_the_watchdog_gives_back_what_dead_workers_of_sessions_held(
+    run: Run, name: str, sessions: Sessions, db: Any
+) -> None:
+    past = {"clock": lambda: time.time() - 1_000}
+    slow = Sessions(sessions.queue, **past)  # its leases are over by the clock of the command
+    for session in ("ann", ("bob", 7)):
+        slow.enqueue(db, 1, session=session)
+        lease_of(slow, db)
+    plain = Leases(sessions.queue, **past)
+    plain.enqueue(db, 2)
+    assert plain.lease(db) is not None
+
+    told = run("watchdog", name, "--once", "--exec", "sh -c 'test $FDBQUEUE_FATE = available'")
+
+    assert (told.exit_code, told.stderr) == (0, "")
+    ended = lines(told.stdout)
+    assert [one.get("session") for one in ended] == [None, "ann", ["bob", 7]]
+    assert {one["fate"] for one in ended} == {"available"}
+    assert sessions.stats(db).ready == 2
+
+
+def test_pages_and_lists_count_the_items_of_sessions(
+    run: Run, name: str, sessions: Sessions, db: Any, url: str
+) -> None:
+    for number in range(3):
+        sessions.enqueue(db, number, session="ann")
+        sessions.enqueue(db, number, session=("bob", 7))
+    sessions.enqueue(db, 9, session="ann", delay=1_000)
+    lease_of(sessions, db)
+
+    [page] = lines(run("inspect", name).stdout)
+    listed = [one for one in lines(run("queues").stdout) if one["queue"].replace(" ", "") == name]
+
+    told = page["sessions"]
+    assert told["totals"] == listed[0]["sessions"]
+    assert (told["totals"]["ready"], told["totals"]["busy"], told["totals"]["available"]) == (1, 1, 6)
+    assert [one["session"] for one in told["busy"]] == ["ann"]
+    sizes = [(one["session"], one["available"], one["delayed"]) for one in told["largest"]]
+    assert sizes == [("ann", 3, 1), (["bob", 7], 3, 0)]
+    assert (told["counted"], told["more"]) == (2, False)
+    _, shown = on_terminal("inspect", name, url=url)
+    assert "who works on what" in shown

@@ -28,7 +28,8 @@ def locked(db: Any, leases: Leases[bytes], duration: float) -> int:
         return (yield from Locks(leases).lock(tr, found))[0]
 
     leases.enqueue(db, b"data")
-    return run_steps(leases.queue.transact(db, body))
+    handle: int = run_steps(leases.queue.transact(db, body))
+    return handle
 
 
 def test_a_sweep_removes_what_is_over_and_nothing_else(

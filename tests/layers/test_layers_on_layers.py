@@ -30,6 +30,7 @@ from fdbqueue.layers import (
     Results,
     Sessions,
     SmartQueue,
+    SmartSessions,
     StagedQueue,
     Subscription,
     Subscriptions,
@@ -74,7 +75,9 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "Groups": lambda queue: Groups(_leases(queue)),
     "Results": lambda queue: Results(_leases(queue)),
     "Sessions": lambda queue: Sessions(Queue(queue.layout.space, codec="str")),
+    "Sessions of messages": Sessions,
     "SmartQueue": _smart,
+    "SmartSessions": lambda queue: SmartSessions(Sessions(queue)),
     "StagedQueue": lambda queue: StagedQueue(_leases(queue)),
     "Subscriptions": lambda queue: Subscriptions(_leases(queue)),
     "Subscription": _subscription,
@@ -102,6 +105,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "Results": Results,
     "Sessions": Sessions,
     "SmartQueue": SmartQueue,
+    "SmartSessions": SmartSessions,
     "StagedQueue": StagedQueue,
     "Subscriptions": Subscriptions,
     "Watchdog": Watchdog,
@@ -110,24 +114,26 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
 QUEUES = {"a Queue", "a Queue of texts"}
 STRICT = {"Groups", "Leases", "PriorityQueue", "Results", "SmartQueue"}
 ANY_HEAD = {*STRICT, "Leases by turns", "Leases in relaxed order", "PriorityQueue by turns", "RelaxedQueue"}
+OF_SESSIONS = {"Sessions", "Sessions of messages", "SmartSessions"}
 WORKS = {
-    "Blobs": {*QUEUES, *ANY_HEAD, "Sessions", "StagedQueue", "Subscriptions"} - {"Groups", "Results"},
-    "Consumer": {*ANY_HEAD, "Sessions", "Subscription"},
+    "Blobs": {*QUEUES, *ANY_HEAD, *OF_SESSIONS, "StagedQueue", "Subscriptions"} - {"Groups", "Results"},
+    "Consumer": {*ANY_HEAD, *OF_SESSIONS, "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
-    "Groups": {*ANY_HEAD, "Sessions", "Subscriptions"} - {"RelaxedQueue"},
+    "Groups": {*ANY_HEAD, *OF_SESSIONS, "Subscriptions"} - {"RelaxedQueue"},
     "Leases": QUEUES,
     "Monitor": {"Deadlines"},
     "OperationLog": QUEUES,
     "PriorityQueue": QUEUES,
     "RelaxedQueue": {*QUEUES, *STRICT},
     "Resend": {"Leases", "Leases by turns", "Leases in relaxed order"},
-    "Results": {*ANY_HEAD, "Sessions", "Subscriptions"} - {"RelaxedQueue"},
-    "Sessions": {"a Queue of texts"},
+    "Results": {*ANY_HEAD, *OF_SESSIONS, "Subscriptions"} - {"RelaxedQueue"},
+    "Sessions": QUEUES,
     "SmartQueue": {"a Queue", *ANY_HEAD} - {"SmartQueue"},
+    "SmartSessions": {"Sessions of messages"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
-    "Watchdog": {*ANY_HEAD, "Sessions"},
+    "Watchdog": {*ANY_HEAD, *OF_SESSIONS},
 }
 """All that is not here is refused."""
 
@@ -144,8 +150,9 @@ REFUSED = {
     "RelaxedQueue": r"takes a Queue or its Leases|A queue has one head: give Leases\(queue\)",
     "Resend": r"Use the `resend` of a SmartQueue",
     "Results": r"Results takes Leases, as in Results\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tr",
-    "Sessions": r"as in Sessions\(Queue\('orders'\)\), not of |make no smart checks",
+    "Sessions": r"as in Sessions\(Queue\('orders'\)\), not of ",
     "SmartQueue": r"takes a Queue or its Leases|codec is a Messages, not 'str'|is a SmartQueue already.*: use it",
+    "SmartSessions": r"SmartSessions are made of Sessions, as in SmartSessions\(Sessions\(|is a Messages, not 'str'",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
     "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), or Sessions, not ",
@@ -164,7 +171,7 @@ def queue(space: Subspace) -> Queue:
 
 def test_no_layer_is_left_out_of_the_matrix() -> None:
     public = {name: getattr(fdbqueue.layers, name) for name in fdbqueue.layers.__all__}
-    taking = {"deadlines", "leases", "queue", "smart", "source"}
+    taking = {"deadlines", "leases", "queue", "sessions", "smart", "source"}
     layers = {
         name
         for name, given in public.items()
@@ -200,7 +207,7 @@ def test_a_layer_follows_the_policy_the_clock_and_the_head_of_what_it_is_made_of
 
     own = getattr(made, "source", made)
     leases = getattr(own, "leases", own)
-    if isinstance(leases, Leases) and not isinstance(given, Queue | Sessions):
+    if isinstance(leases, Leases) and not isinstance(given, Queue | Sessions | SmartSessions):
         theirs = given if isinstance(given, Leases) else given.leases
         assert leases.queue is theirs.queue
         assert leases.retry == theirs.retry

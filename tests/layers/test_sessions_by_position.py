@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -245,6 +246,31 @@ def test_an_item_that_a_consumer_has_read_ahead_runs_again_with_its_new_value(
     assert sorted(ran) == ["B", "a", "b", "c"] or sorted(ran) == ["B", "a", "b", "c", "c"]
     assert_sound(sessions, db)
     assert sessions.stats(db).available == 0
+
+
+@pytest.mark.parametrize("edit", ["cancel", "update", "reschedule"])
+def test_a_consumer_that_has_read_an_item_ahead_sees_a_change_of_it_with_its_next_ack(
+    db: Any, space: Subspace, edit: str
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    positions = {text: sessions.enqueue(db, text, session="ann") for text in "abcdef"}
+    of_edit: dict[str, dict[str, Any]] = {"update": {"value": "E"}, "reschedule": {"delay": 1_000}}
+    terms = of_edit.get(edit, {})
+    ran: list[str] = []
+
+    def handle(lease: SessionLease[str]) -> None:
+        ran.append(lease.value)
+        if lease.value == "b":  # the first item was leased, and this one was read ahead with the others
+            getattr(sessions, edit)(db, "ann", positions["e"], **terms)
+        acked = {"c": 2, "d": 3}.get(lease.value, 0)
+        while sessions.stats(db).dequeued < acked:  # when the third ack is in, the consumer has heard of the second
+            threading.Event().wait(0.001)
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+
+    assert ran == {"update": [*"abcdEf"]}.get(edit, [*"abcdf"])
+    assert_sound(sessions, db)
+    assert sessions.stats(db).delayed == (edit == "reschedule")
 
 
 @pytest.mark.parametrize("edit", ["cancel", "update", "reschedule"])

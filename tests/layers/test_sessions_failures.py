@@ -79,6 +79,17 @@ def test_a_redriven_item_of_an_idle_session_is_done(db: Any, queue: Queue) -> No
     assert list(sessions.list(db)) == []
 
 
+def test_a_redriven_item_comes_before_all_that_were_enqueued_after_it(db: Any, queue: Queue) -> None:
+    sessions = Sessions(queue, max_attempts=1)
+    for _ in range(20):  # the random part of a position must not decide
+        fill(sessions, db, "ann:1")
+        sessions.nack(db, lease_of(sessions, db))
+        fill(sessions, db, "ann:2")
+        sessions.redrive(db, "ann")
+        assert do_all(sessions, db) == ["ann:1", "ann:2"]
+    assert sessions.check(db).problems == ()
+
+
 def test_a_redriven_item_wakes_a_session_whose_other_items_are_delayed(db: Any, queue: Queue, clock: Clock) -> None:
     sessions = Sessions(queue, max_attempts=1, clock=clock)
     fill(sessions, db, "ann:1")

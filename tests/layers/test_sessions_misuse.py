@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import CodecError, ItemTooLarge, Position, Queue
+from fdbqueue import ChecksBypassed, CodecError, ItemTooLarge, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     Groups,
@@ -160,9 +160,13 @@ class Bid:
     lot: int
 
 
-def test_smart_checks_within_a_session_are_refused_with_the_remedy(queue: Queue) -> None:
+def test_a_smart_queue_of_sessions_is_refused_with_the_remedy(queue: Queue) -> None:
     for given in (Sessions(queue), Results(Sessions(queue)), Groups(Sessions(queue))):
-        with pytest.raises(TypeError, match=r"let the keys of its types name the session.*taken by their own verbs"):
+        with pytest.raises(TypeError, match=r"For checks within a session take SmartSessions\(sessions\).*taken by"):
             SmartQueue(given)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="types have keys that name the session"):
-        Sessions(Queue("orders", codec=Messages(MessageType("bid", Bid))))
+
+
+def test_sessions_of_messages_are_enqueued_into_by_smart_sessions_only(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec=Messages(MessageType("bid", Bid))))
+    with pytest.raises(ChecksBypassed, match="SmartSessions"):
+        sessions.enqueue(db, Bid(1), session="ann")

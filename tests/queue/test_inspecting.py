@@ -17,7 +17,8 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.inspecting import SMALL_QUEUE, Inspection
 from fdbqueue.items import Blob, envelope, with_blob
-from fdbqueue.layers import Leases, PriorityQueue, StagedQueue
+from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue
+from fdbqueue.layers.sessions._records import pack_name
 from tests.helpers.reading import Reading, ReadingTransaction
 
 
@@ -262,3 +263,48 @@ def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
 def test_importing_the_library_imports_no_matplotlib(repository: Any) -> None:
     code = "import sys, fdbqueue.cli; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_page_tells_of_sessions_with_a_bounded_number_of_reads(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    assert queue.inspect(db).sessions is None
+    sessions = Sessions(queue, max_attempts=1, consumer="worker")
+    sessions.enqueue_many(db, [f"{n}" for n in range(120)], session=lambda value: ("shop", int(value)))
+    sessions.enqueue_many(db, ["a", "b", "c", "d"], session=("shop", 3))
+    sessions.enqueue(db, "later", session=("shop", 3), delay=1_000)
+    first = sessions.lease(db)
+    assert first is not None
+    sessions.nack(db, first)
+    sessions.lease(db)
+    counted = Counted(db)
+
+    found = queue.inspect(counted).sessions
+
+    assert counted.reads <= 160
+    assert found is not None
+    assert (found.totals.ready, found.totals.busy, found.totals.waiting) == (118, 1, 0)
+    assert (found.totals.available, found.totals.delayed, found.totals.dead) == (123, 1, 1)
+    assert [one.consumer for one in found.busy] == ["worker"]
+    largest = found.largest[0]
+    assert (largest.session, largest.available, largest.delayed) == (("shop", 3), 5, 1)
+    assert (found.counted, found.more, len(found.largest)) == (100, True, 10)
+    text = repr(queue.inspect(db))
+    for told in ("118 ready, 1 busy", "who works on what", "largest sessions, of 100 that were counted"):
+        assert told in text
+    assert "who works on what" in queue.inspect(db)._repr_html_()
+    [listed] = [info for info in fdbqueue.queues(db, within=space) if info.sessions is not None]
+    assert listed.sessions == found.totals
+
+
+def test_a_page_leaves_out_sessions_that_it_cannot_read(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    sessions = Sessions(queue)
+    for name in ("ann", "bob"):
+        sessions.enqueue(db, "a", session=name)
+    db[sessions.line.session(pack_name("ann")).record_key] = b"\xc1"
+
+    found = queue.inspect(db).sessions
+
+    assert found is not None
+    assert [one.session for one in found.largest] == ["bob"]
+    sessions.clear(db)

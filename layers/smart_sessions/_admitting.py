@@ -1,0 +1,205 @@
+"""The transaction of a smart enqueue into a session: as that of a smart queue, and the line stays right.
+
+An item in progress is among its session's available items, and its session's pointer, or that of a slot, is leased for
+it. To the checks it is a leased item. A decision conflicts with the lease that begins an item, and with the ack that
+ends it, over that pointer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started
+
+from ..leases._transitions import Transitions
+from ..sessions._by_position import SessionEditing
+from ..sessions._line import Line
+from ..sessions._records import Record, pointer_of
+from ..sessions._session import Session, SessionMoves
+from ..smart._admitting import Admitting, Rewritten, Terms, remedy
+from ..smart._capacity import Capacity, Going
+from ..smart._check_runner import CheckRunner, Incoming
+from ..smart._decisions import Outcome
+from ..smart._index import SmartIndex
+from ..smart._limits import Limit
+from ..smart._recipients import Recipients
+from ..smart._scanning import Bounds, Found, Scan
+
+
+class InProgress:
+    """The items of a session that a worker has begun, as a transaction reads them.
+
+    Args:
+        record: the session's record; None: it has none, and so no item.
+    """
+
+    def __init__(self, tr: Transaction, line: Line, session: Session, record: Record | None) -> None:
+        self._tr = tr
+        self._line = line
+        self._session = session
+        self._record = record
+        self._reading: Steps[dict[bytes, bytes]] | None = started(self._read())
+        self.places: dict[bytes, bytes] = {}
+        """The packed positions of their leased pointers, by their own ones; empty before `known`."""
+
+    def known(self) -> Steps[frozenset[bytes]]:
+        """Return their packed positions, by snapshot."""
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            self.places = yield from reading
+        return frozenset(self.places)
+
+    def _read(self) -> Steps[dict[bytes, bytes]]:
+        record, line = self._record, self._line
+        if record is None or record.generation != self._session.generation:
+            return {}
+        places = [record.pointer] if record.pointer else []
+        if record.slots:
+            entries = yield from line.slots.entries(self._tr.snapshot, self._session)
+            places += [entry.place for entry in entries.values() if entry.current]
+        leases = [(place, self._tr.snapshot.get(line.layout.leased.key(place))) for place in places]
+        found = {}
+        for place, reading in leases:
+            leased = yield reading
+            if leased.present() and (current := pointer_of(bytes(leased)).current):
+                found[current] = place
+        return found
+
+    def depend(self, met: list[bytes]) -> None:
+        """Conflict with a transaction that begins or ends one of these items, by their packed positions."""
+        record = self._record
+        if record is None:
+            return
+        self._tr.add_read_conflict_key(self._session.record_key)
+        for place in ([record.pointer] if record.pointer else []) + list(self.places.values()):
+            self._tr.add_read_conflict_key(self._line.layout.leased.key(place))
+        if record.limit:
+            for packed in met:
+                self._tr.add_read_conflict_key(self._session.mark(packed))
+
+    def disturb(self, packed: bytes) -> None:
+        """Let a transaction that begins or ends this item conflict with this one."""
+        record, line = self._record, self._line.layout
+        if record is None:
+            return
+        if record.limit:
+            self._tr.add_write_conflict_key(self._session.mark(packed))
+        elif record.pointer:
+            key = line.available.key(record.pointer)
+            self._tr.add_write_conflict_key(key)
+            self._tr.add_write_conflict_key(key + TAKEN)
+        place = self.places.get(packed, b"" if record.limit else record.pointer)
+        if place:
+            self._tr.add_write_conflict_key(line.leased.key(place))
+
+
+class SessionScan(Scan):
+    """Scans one session. Items in progress count as leased.
+
+    Args:
+        begun: the items in progress.
+        capacity: is told which ones these are.
+    """
+
+    def __init__(self, *args: Any, begun: InProgress, capacity: Capacity) -> None:
+        super().__init__(*args)
+        self._begun = begun
+        self._capacity = capacity
+
+    @property
+    def met(self) -> list[bytes]:
+        """The packed positions of the items that were read."""
+        return [found.packed for found in self._met]
+
+    def next_window(self) -> Steps[list[Found]]:
+        """Return the next items in queue order; none at the end."""
+        window = yield from super().next_window()
+        begun = self._capacity.begun = yield from self._begun.known()
+        if not begun:
+            return window
+        return [found._replace(state="leased") if found.packed in begun else found for found in window]
+
+
+class SessionAdmitting(Admitting):
+    """Decides about one incoming item of one session, and enqueues it.
+
+    Args:
+        session: the generation of the session that takes new items.
+        record: the session's record, read by snapshot.
+        level: the level of the incoming item.
+        limit: how many items the session may have.
+    """
+
+    def __init__(
+        self,
+        tr: Transaction,
+        line: Line,
+        session: Session,
+        record: Record | None,
+        *,
+        level: int,
+        check_runner: CheckRunner,
+        limit: Limit | None,
+        bounds: Bounds,
+    ) -> None:
+        index = SmartIndex(session.layout)
+        capacity = Capacity(line.leases, index, limit, session.queue)
+        super().__init__(session.queue, index, check_runner, capacity, Recipients(session.layout), bounds)
+        self._home = session.home
+        self._line = line
+        self._session = session
+        self._record = record
+        self._level = level
+        self._begun = InProgress(tr, line, session, record)
+        self._changed: list[Standing] = []
+        self._scanned: SessionScan | None = None
+
+    def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
+        """Compare an incoming item with the items that its type sees, do what they decide, and see to the line."""
+        outcome = yield from super().admit(tr, new, terms, now_us)
+        met = self._scanned.met if self._scanned is not None else []
+        by = None if outcome.by is None else pack(outcome.by)
+        begun = self._capacity.begun
+        if by is not None or self._changed or (begun and (outcome.full or not begun.isdisjoint(met))):
+            self._begun.depend(met)
+        if by is not None:
+            self._begun.disturb(by)  # a layer may mark the item, for its completion
+        if outcome.position is not None:
+            moves = Transitions(tr, self._line.layout)
+            yield from self._line.arrived(
+                tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves
+            )
+            moves.finish()
+        editing = SessionEditing(self._line, self._session.name)
+        for one in self._changed:
+            yield from editing.see_to_the_line(tr, self._session, one, now_us)
+        return outcome
+
+    def _next_index(self, tr: Transaction) -> Steps[int]:
+        return 1 + (yield from self._session.last_index(tr, self._level))
+
+    def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
+        return self._level
+
+    def _scan(self, tr: Transaction, new: Incoming) -> Scan:
+        spans = self._index.spans(new.type, new.key)
+        self._scanned = SessionScan(
+            *(tr, self._queue, spans, self._bounds, remedy(new.type)), begun=self._begun, capacity=self._capacity
+        )
+        return self._scanned
+
+    def _moves(self, tr: Transaction, now_us: int) -> Transitions:
+        return SessionMoves(tr, self._session, now_us)
+
+    def _address(self, packed: bytes) -> bytes:
+        return self._session.address(packed)
+
+    def _remove(self, moves: Transitions, going: Going) -> None:
+        super()._remove(moves, going)
+        for item in (*going.expired, *going.deleted):
+            self._changed.append(item._replace(state="available") if item.state == "leased" else item)
+
+    def _rewrite(self, tr: Transaction, moves: Transitions, new: Rewritten) -> None:
+        super()._rewrite(tr, moves, new)
+        self._changed.append(new.by.standing)

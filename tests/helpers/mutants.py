@@ -1,0 +1,31 @@
+"""Run tests on a copy of the library without one of its guards: they must fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.chaos.mutants import Mutant
+from tests.chaos.mutations import ROOT, mutated
+
+
+def assert_found(mutant: Mutant, folder: Path, tests: list[str]) -> None:
+    """Run files of tests on the memory engine, on a copy of the library with the mutant, in an empty folder."""
+    for part in ("fdbqueue", "layers", "tests"):
+        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    file = folder / mutant.file
+    file.write_text(mutated(file.read_text(), mutant))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "memory", "-p", "no:cacheprovider", *tests]
+    ended = subprocess.run(
+        [*command, "--basetemp", str(folder / "temporary")],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1, ended.stdout
+    assert " failed" in ended.stdout

@@ -1,0 +1,79 @@
+"""Guards of smart sessions, taken out of copies of the library one by one: the tests find each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.mutants import Mutant
+from tests.chaos.mutations import ROOT, mutated
+from tests.helpers.mutants import assert_found
+
+ADMITTING, SMART = "layers/smart_sessions/_admitting.py", "layers/smart_sessions/_smart_sessions.py"
+RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/_session.py"
+TESTS = ("test_smart_sessions_interleavings", "test_smart_sessions", "test_smart_sessions_model")
+
+MUTANTS = (
+    Mutant(
+        "an item in progress is one that waits",
+        ADMITTING,
+        (
+            (
+                "        if not begun:\n            return window\n",
+                "        if begun is not None:\n            return window\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a decision does not see that an item begins",
+        ADMITTING,
+        (("            self._begun.depend(met)\n", "            pass\n"),),
+    ),
+    Mutant(
+        "the lease of an item does not see that a decision was made by it",
+        ADMITTING,
+        (("            self._begun.disturb(by)  # a layer", "            pass  # a layer"),),
+    ),
+    Mutant(
+        "the line does not see that items were deleted",
+        ADMITTING,
+        (("        for one in self._changed:\n", "        for one in ():\n"),),
+    ),
+    Mutant(
+        "an enqueue does not see the end of its session",
+        SMART,
+        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
+    ),
+    Mutant(
+        "a consumer reads ahead what may be rewritten",
+        RUN,
+        (
+            ("if self._sessions.has_messages and not self._stopping.done():", "if False:"),
+            (" or self._stopping.done() or self._sessions.has_messages:", " or self._stopping.done():"),
+        ),
+    ),
+    Mutant(
+        "a redriven item may come after one that was enqueued later",
+        SESSION,
+        (("        self._away = max(self._away, packed)\n", ""),),
+    ),
+    Mutant(
+        "nothing says that the sessions make checks",
+        SMART,
+        (("            mark_smart(tr, line.layout)\n", "            pass\n"),),
+    ),
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
+    source = (ROOT / mutant.file).read_text()
+    compile(mutated(source, mutant), mutant.file, "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_of_smart_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
+    assert_found(mutant, tmp_path, [f"tests/layers/{name}.py" for name in (*TESTS, "test_sessions_failures")])
