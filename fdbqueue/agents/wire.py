@@ -1,7 +1,7 @@
 """One client's bytes, in both directions: what a connection reads and writes.
 
 It takes the place of asyncio's streams. It needs no task until the client has said something, and none to wait for the
-client's last bytes. A connection with a stream needed both, and was twice as expensive.
+client's last bytes. (docs/adr/0093)
 """
 
 from __future__ import annotations
