@@ -18,7 +18,7 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue, _early, _head_coordinator
 from fdbqueue.layers.staged._requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -133,14 +133,17 @@ class _Observed(FaultyTransaction):
         return committed
 
 
-@given(seed=st.integers(0, 1 << 32), registers=st.booleans())
-def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool) -> None:
+@given(seed=st.integers(0, 1 << 32), registers=st.booleans(), early=st.booleans())
+def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool, early: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             _head_coordinator, "TAKEOVER_SECONDS", 0.0
         )  # who stands still inside another's commit is served by others
         if registers:
             patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+        if early:  # also those that come later register with each commit that takes an item
+            patch.setattr(_early, "QUICK_CALLS", -_early.PAUSE_CALLS)
+            patch.setattr(_early, "EARLY_SECONDS", 60.0)
         world = World(db, Random(seed))
         world.enqueue()
         for _ in range(12):
