@@ -41,7 +41,6 @@ from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
 from ._delivery import ITEMS_AT_ONCE, Delivery
 from ._head_state import Event, Hints, Place, StallDetector, State
-from ._putting_back import put_back
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
 from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
@@ -56,8 +55,6 @@ TAKEOVER_SECONDS = 0.25
 """Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
 """A process that met others within this time registers at once. It need not win a conflict to be noticed."""
-_WATCHED = ("enqueued", "leased", "dead", "returned")
-"""The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
 class HeadCoordinator(Batcher[Want, list[Got]]):
@@ -73,6 +70,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         recent_leases: the recent leases of this process, shared with its other calls.
         version: the version that this process saw last.
         announce: called with the number of callers that got leases at the same time, and may ack them at once.
+        delivery: takes the items.
     """
 
     def __init__(
@@ -85,6 +83,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         recent_leases: RecentLeases,
         version: RecentVersion,
         announce: Callable[[int], None],
+        delivery: Delivery,
     ) -> None:
         super().__init__()
         self._leases = leases
@@ -93,7 +92,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._announce = announce
         self._requests = Requests(leases.layout)
         self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
-        self._delivery = Delivery(leases)
+        self._delivery = delivery
         self._uncontended = Uncontended(self._delivery, leases.layout, self._requests.begin)
         self._place = Place()
         self._hints = Hints()
@@ -239,7 +238,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     def _put_back(self, db: Database, got: list[Got]) -> Steps[None]:
         if got:
-            yield from self._leases.queue.transact(db, lambda tr: put_back(tr, self._leases, got))
+            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, got))
 
     def _direct(self, tr: Transaction) -> Steps[Attempt]:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
@@ -419,7 +418,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if served.error is not None:
                 raise Leave(attempt)
         elif attempt.asks():
-            attempt.nothing = not (yield from self._leases.head.first(tr, limit=1))
+            attempt.nothing = not (yield from self._delivery.has_items(tr))
         if attempt.nothing and attempt.asks():
             raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
@@ -478,7 +477,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._hints.pause = min(2 * self._hints.pause, REQUEST_SECONDS)
         else:
             due_us = yield from self._delivery.next_due_us(tr)
-            watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
+            watches += map(tr.watch, self._delivery.watched())
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()

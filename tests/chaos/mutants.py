@@ -148,7 +148,7 @@ MUTANTS = (
         "layers/staged/_head_coordinator.py",
         (
             (
-                "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",
+                "watches += map(tr.watch, self._delivery.watched())",
                 "watches += []",
             ),
         ),

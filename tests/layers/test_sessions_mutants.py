@@ -100,8 +100,8 @@ MUTANTS = (
         TURN,
         (
             (
-                "recorded = tr.get(line.layout.leased.key(packed)), tr.get(",
-                "recorded = tr.get(line.layout.leased.key(packed)), tr.snapshot.get(",
+                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(",
+                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.snapshot.get(",
             ),
         ),
     ),
@@ -124,8 +124,8 @@ MUTANTS = (
         "an item that expires does not conflict with a lease of its session",
         TRACKING,
         (
-            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer))\n", ""),
-            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)\n", ""),
+            ("        tr.add_write_conflict_key(pointer_key)\n", ""),
+            ("        tr.add_write_conflict_key(pointer_key + TAKEN)\n", ""),
         ),
     ),
     Mutant(
