@@ -421,6 +421,12 @@ MUTANTS = (
         Kind.gates,
     ),
     Mutant(
+        "a pointer that leaves its shard stays there",
+        "layers/sessions/_shards.py",
+        (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
+        Kind.shards,
+    ),
+    Mutant(
         "a stream claims a batch before its number is in the log",
         "fdbqueue/spark/streamsource.py",
         (

@@ -32,6 +32,8 @@ def named(number: int, other: int = 0) -> str:
     return [f"s{n}" for n in range(100) if shard(f"s{n}") == number][other]
 
 
+PATIENCE = 10.0
+"""Seconds. A waiting worker renews its request after 15 seconds, and would then find what it was not woken for."""
 NAMES = [named(number) for number in range(SHARDS)]
 """One session of each shard."""
 
@@ -426,7 +428,7 @@ async def until_requested(sessions: Sessions, db: Any, requests: int) -> None:
 @pytest.mark.parametrize("number", range(SHARDS))
 def test_a_waiting_worker_gets_a_session_of_any_shard(db: Any, queue: Queue, number: int) -> None:
     async def work() -> SessionLease | None:
-        waiting = asyncio.create_task(sessions.lease.aio(db, timeout=30))
+        waiting = asyncio.create_task(sessions.lease.aio(db, timeout=PATIENCE))
         await until_requested(sessions, db, 1)
         await Sessions(queue).enqueue.aio(db, "1", session=named(number))
         return await waiting
@@ -441,7 +443,7 @@ def test_a_waiting_worker_gets_a_session_of_any_shard(db: Any, queue: Queue, num
 
 def test_a_worker_that_waits_learns_of_new_shards(db: Any, queue: Queue) -> None:
     async def work() -> SessionLease | None:
-        waiting = asyncio.create_task(early.lease.aio(db, timeout=30))
+        waiting = asyncio.create_task(early.lease.aio(db, timeout=PATIENCE))
         await until_requested(early, db, 1)
         own = Sessions(queue, shards=SHARDS)
         await own.set_shards.aio(db, SHARDS)
@@ -454,9 +456,28 @@ def test_a_worker_that_waits_learns_of_new_shards(db: Any, queue: Queue) -> None
     assert lease.turn.random[8:] == b"\x03"
 
 
+@pytest.mark.parametrize("duration", [30, 600], ids=["as granted", "longer"])
+def test_a_call_at_the_first_shard_gets_what_it_was_granted_of_another(db: Any, queue: Queue, duration: int) -> None:
+    async def work() -> Any:
+        at_first = sessions.staged._of_shard(0)
+        waiting = asyncio.create_task(at_first.lease.aio(db, duration=duration, timeout=PATIENCE))
+        await until_requested(sessions, db, 1)
+        await sessions.enqueue.aio(db, "1", session=named(2))
+        other.staged._skips = 1  # it looks at all shards at once
+        assert await other.lease.aio(db) is None, "the request in front got it"
+        return await waiting
+
+    sessions, other = spread(db, queue), spread(db, queue)
+    pointer = asyncio.run(work())
+    assert pointer is not None
+    assert pointer.value.pointer.name == pack_name(named(2))
+    sessions.line.leases.at(pointer).snooze(db, pointer, delay=0)
+    assert do_all(other, db) == [f"{named(2)}:1"]
+
+
 def test_a_waiting_worker_wakes_for_a_timer_of_another_shard(db: Any, queue: Queue) -> None:
     async def work() -> list[Any]:
-        waiting = asyncio.create_task(sessions.lease.aio(db, timeout=30))
+        waiting = asyncio.create_task(sessions.lease.aio(db, timeout=PATIENCE))
         await until_requested(sessions, db, 1)
         await sessions.enqueue.aio(db, "soon", session=named(2), delay=0.05)
         await sessions.enqueue.aio(db, "far", session=named(1), delay=600)
