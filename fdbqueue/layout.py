@@ -50,6 +50,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |
 | ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
 | ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
+| ``("lines", shard, …)``, ``("lines", "number")`` | its further shards, as the line, and how many there are | same |
 | ``("slot", name, generation) + id`` | where a slot of a session is in the line, and which item it holds | same |
 | ``("gate", …)`` | limits that sessions share, and the pointers that wait there (`layers/sessions`) | same |
 | ``("state", name)`` | a session's state | same |

@@ -35,6 +35,7 @@ _OWN_CODECS = (*FORMATS, "bytes")
 _COUNTED: tuple[bytes, ...] = (
     fdb_tuple.pack(("count", "enqueued")),
     fdb_tuple.pack(("line", "count", "enqueued")),  # a queue that only has sessions
+    fdb_tuple.pack(("lines", "number")),  # one whose sessions are in shards
 )
 
 

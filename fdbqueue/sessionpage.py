@@ -1,8 +1,8 @@
 """The sessions of a queue on its page: totals, workers, and the largest sessions, from a bounded number of reads.
 
-Layers write these keys (`fdbqueue/layout.py`). A pointer in the line is an array whose second element is a session's
-packed name, whose fifth is the item in progress, and whose sixth is since when. The third element of a session's record
-is its generation.
+Layers write these keys (`fdbqueue/layout.py`). The line of ready sessions is in one shard or several. A pointer in the
+line is an array whose second element is a session's packed name, whose fifth is the item in progress, and whose sixth
+is since when. The third element of a session's record is its generation.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fdbqueue.stats import read_stats
 
 MOST_BUSY = 100
 """Busy sessions that are read."""
+MOST_SHARDS = 64
 MOST_COUNTED = 50
 """Sessions whose items are counted, from each end of the names."""
 SHOWN = 10
@@ -121,21 +122,28 @@ class SessionsPage(Shown):
 
 
 def read_session_totals(tr: Transaction, layout: Layout) -> Steps[SessionTotals | None]:
-    """Read the totals, by snapshot; None if the queue never had a session. *Cost:* two reads in parallel."""
+    """Read the totals, by snapshot; None if the queue never had a session.
+
+    *Cost:* two reads, then one for each shard.
+    """
     summed = layout.space["summed"]
     span = summed.range()
     summing = started(rows(tr.snapshot, span.start, span.stop))
-    line = yield from read_stats(tr, Layout(layout.space["line"]))
+    counting = [started(read_stats(tr, line)) for line in (yield from _shards(tr, layout))]
     sums: dict[str, int] = {}
     for row in (yield from summing):
         name = summed.unpack(row.key)[0]
         sums[name] = sums.get(name, 0) + int.from_bytes(row.value, "little", signed=True)
+    ready = busy = waiting = 0
+    for steps in counting:
+        line = yield from steps
+        ready, busy, waiting = ready + line.available, busy + line.leased, waiting + line.delayed
     if not sums.get("enqueued"):
         return None
     return SessionTotals(
-        ready=line.available,
-        busy=line.leased,
-        waiting=line.delayed,
+        ready=ready,
+        busy=busy,
+        waiting=waiting,
         available=sums["enqueued"] - sum(sums.get(name, 0) for name in _OF_ITEMS),
         delayed=sums.get("delayed", 0),
         dead=sums.get("dead", 0),
@@ -144,31 +152,42 @@ def read_session_totals(tr: Transaction, layout: Layout) -> Steps[SessionTotals 
     )
 
 
+def _shards(tr: Transaction, layout: Layout) -> Steps[list[Layout]]:
+    """Return the keys of all shards of the line of ready sessions. *Cost:* one read by snapshot."""
+    further = layout.space["lines"]
+    stored = yield tr.snapshot.get(further.pack(("number",)))
+    number = int.from_bytes(bytes(stored), "little") if stored.present() else 1
+    return [Layout(layout.space["line"]), *(Layout(further[shard]) for shard in range(1, min(number, MOST_SHARDS)))]
+
+
 def read_sessions_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
     """Read what a queue's page says of its sessions, by snapshot; None if it never had any.
 
-    *Cost:* two reads in parallel; if it had sessions three more, and one for each session that is counted, in parallel.
+    *Cost:* three reads; if it had sessions four more, one for each shard, and one for each session that is counted.
     """
     totals = yield from read_session_totals(tr, layout)
     if totals is None:
         return None
-    view, leased = tr.snapshot, Layout(layout.space["line"]).leased
-    held = started(rows(view, leased.begin, leased.end, limit=MOST_BUSY))
+    view = tr.snapshot
+    places = [line.leased for line in (yield from _shards(tr, layout))]
+    held = [started(rows(view, place.begin, place.end, limit=MOST_BUSY)) for place in places]
     span = layout.space["session"].range()
     first = started(rows(view, span.start, span.stop, limit=MOST_COUNTED + 1))
     last = started(rows(view, span.start, span.stop, limit=MOST_COUNTED, reverse=True))
-    busy = [one for row in (yield from held) if (one := _busy(row)) is not None]
+    busy: list[BusySession] = []
+    for steps in held:
+        busy += [one for row in (yield from steps) if (one := _busy(row)) is not None]
     head = yield from first
     found = {row.key: row for row in [*head[:MOST_COUNTED], *(yield from last)]}
     counting = [_counted(tr, layout, row) for row in found.values()]
     sizes = []
-    for steps in [started(one) for one in counting]:
-        size = yield from steps
+    for counted in [started(one) for one in counting]:
+        size = yield from counted
         if size is not None:
             sizes.append(size)
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
-    return SessionsPage(totals, tuple(busy), tuple(sizes[:SHOWN]), len(sizes), more)
+    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more)
 
 
 def _busy(row: KeyValue) -> BusySession | None:

@@ -184,13 +184,13 @@ def _page_of(
 
 def _busy(tr: Transaction, sessions: Sessions) -> Steps[Busy]:
     """Read which items are in progress, by snapshot."""
-    place = sessions.line.layout.leased
-    found = yield from rows(tr.snapshot, place.begin, place.end)
+    yield from sessions.line.shards.learn(tr)
     busy: Busy = {}
-    for row in found:
-        pointer: Pointer = pointer_of(row.value)
-        if pointer.current:
-            busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)
+    for place in [layout.leased for layout in sessions.line.shards.layouts()]:
+        for row in (yield from rows(tr.snapshot, place.begin, place.end)):
+            pointer: Pointer = pointer_of(row.value)
+            if pointer.current:
+                busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)
     return busy
 
 

@@ -52,7 +52,7 @@ class Run(Keeping):
             self._lease_many = partial(own.lease_many.aio, consumer=terms.consumer)
         else:
             self._leases = source.sparing(self._relies_on)
-            self._lease_many = StagedQueue(self._leases, consumer=terms.consumer).lease_many.aio
+            self._lease_many = self._staged(terms.consumer).lease_many.aio
         self._pace = Pace(terms.concurrency, terms.capacity, adapts=terms.adapts)
         self._ready: deque[Hold] = deque()
         """Leases whose handlers have not begun."""
@@ -76,6 +76,10 @@ class Run(Keeping):
         """What happens to items that fail."""
         self._handler = handler
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
+
+    def _staged(self, consumer: str | None) -> StagedQueue:
+        """Return the queue that it takes leases from."""
+        return StagedQueue(self._leases, consumer=consumer)
 
     def stop(self) -> None:
         """Begin no more handlers, and give the running ones their grace."""

@@ -18,6 +18,7 @@ from ..leases._done import Done as ItemDone
 from ..leases._lease import Lease
 from ..sessions._lease import Behind, SessionLease
 from ..sessions._line import Where
+from ..sessions._line_queue import LineLeases, LineQueue
 from ..sessions._sessions import Sessions
 from ..sessions._turns import Done, NewState, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
@@ -90,6 +91,9 @@ class SessionRun(Run):
         self._retry = source.line.rules.retry
         self._mean_bytes = AHEAD_BYTES // 10
         """The size of the items that were read last."""
+
+    def _staged(self, consumer: str | None) -> LineQueue:
+        return LineQueue(cast(LineLeases, self._leases), consumer=consumer)
 
     @property
     def _name(self) -> object:

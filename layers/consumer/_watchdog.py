@@ -28,7 +28,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 from fdbqueue.lowlevel import LEASE, Database, Named, Shown, Steps, attempts, only_database, verb
@@ -37,7 +36,7 @@ from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_lease
 from ..common._handlers import call_back, not_awaited
 from ..common._waiting import Stop, long_wait
 from ..leases._leases import Leases
-from ..leases._timers import Reclaimed, next_due_us
+from ..leases._timers import Reclaimed
 from ..leases._times import positive
 
 _log = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class Watchdog(Named):
 
     def _seconds_to_wait(self, db: Database) -> Steps[float]:
         now_us = self.leases.now_us()
-        at_us = yield from attempts(db, partial(next_due_us, layout=self.leases.layout, now_us=now_us))
+        at_us = yield from attempts(db, self.leases.next_due_us)
         if at_us is None:
             return self._interval
         # Add one microsecond. Otherwise the next sweep would come just before the timer is due.

@@ -47,6 +47,7 @@ from ._reclaiming import ReclaimReport, reclaim
 from ._stats import LeaseStats, Looks, read_lease_stats
 from ._taking import Taken, Taking, Terms
 from ._timer_check import check_timers
+from ._timers import next_due_us
 from ._times import not_negative, positive, visible_at
 from ._transitions import Custody, Retry, check_error, cut
 
@@ -550,6 +551,10 @@ class Leases(Named, ByPosition[V]):
             remember=is_database(tr),
         )
         return (yield from self.queue.read(tr, read))
+
+    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+        """Return when the next timer is due, in microseconds; None if there is none. For layers."""
+        return next_due_us(tr, self.layout, self.now_us())
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: all that `Queue.check` compares, timers and outcomes.

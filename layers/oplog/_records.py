@@ -35,7 +35,7 @@ _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 STATES = ("available", "leased", "delayed", "dead")
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
 _SESSION_STATES = ("delay", "dead")
-_SHOWN_NAMES = ("request", "session", "line", "gate", "group", "upload")
+_SHOWN_NAMES = ("request", "session", "line", "lines", "gate", "group", "upload")
 _SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in _SHOWN_NAMES)
 """Begins of keys whose whole values a record keeps: they hold no contents of items."""
 

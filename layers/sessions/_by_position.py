@@ -34,7 +34,6 @@ from fdbqueue.lowlevel import (
     told_cancelled,
 )
 
-from ..leases._transitions import Transitions
 from ._line import Line
 from ._operating import Operating
 from ._records import RENEWING, Record, pointer_of, record_of
@@ -219,7 +218,7 @@ class SessionEditing(Editing[Any]):
             tr.add_read_conflict_key(session.mark(one.packed))
             places += [entry.place for entry in entries.values() if entry.current == one.packed]
         for place in places:
-            leased = yield tr.get(self._line.layout.leased.key(place))
+            leased = yield tr.get(self._line.shards.at(place).leased.key(place))
             if leased.present() and pointer_of(bytes(leased)).current == one.packed:
                 return Holder(place, bytes(leased))
         return None
@@ -231,7 +230,7 @@ class SessionEditing(Editing[Any]):
         record = record_of((yield tr.get(session.record_key)))
         if record is None:
             return
-        moves = Transitions(tr, self._line.layout, now_us)
+        moves = self._line.moves(tr, now_us)
         holder = yield from self._holder(tr, session, was)
         if holder is not None:
             turn = Turn(holder.packed, holder.notes, pointer_of(holder.stored), record, session)
@@ -242,10 +241,11 @@ class SessionEditing(Editing[Any]):
         else:
             if record.pointer:
                 # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-                tr.add_write_conflict_key(self._line.layout.available.key(record.pointer))
-                tr.add_write_conflict_key(self._line.layout.available.key(record.pointer) + TAKEN)
+                shard = self._line.shards.at(record.pointer)
+                tr.add_write_conflict_key(shard.available.key(record.pointer))
+                tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
                 # So does the ack of a consumer that has read the item ahead. It then reads ahead again.
-                leased = yield tr.get(self._line.layout.leased.key(record.pointer))
+                leased = yield tr.get(shard.leased.key(record.pointer))
                 if leased.present():
                     stored = bytes(leased)
                     pointer = pointer_of(stored)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from fdbqueue import CheckReport, FormatError, Position
@@ -33,14 +34,19 @@ from ._tracking import with_items
 
 def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
     """Read all that the sessions own, and compare."""
-    report = line.leases.check(tr)
-    problems = [f"In the line of sessions: {problem}" for problem in report.problems]
-    items, counted = 0, report.counted
-    blobs: dict[Position, Blob] = {}
     read = partial(_read, tr, line)
+    read(line.shards.learn)
+    reports = [line.leases.check(tr), *(check_queue(tr, layout) for layout in line.shards.layouts()[1:])]
+    problems = [f"In the line of sessions: {problem}" for report in reports for problem in report.problems]
+    for layout in line.shards.layouts()[1:]:
+        problems += [
+            f"In the line of sessions: {problem}" for problem in check_timers(tr, layout, counted=0, tracked=())
+        ]
+    items, counted = 0, all(report.counted for report in reports)
+    blobs: dict[Position, Blob] = {}
     before = read(Listing(line).stats)
     pointers: dict[tuple[bytes, int], list[bytes]] = {}
-    for packed, _, row in items_of_all_places(tr, line.layout):
+    for packed, _, row in chain(*(items_of_all_places(tr, layout) for layout in line.shards.layouts())):
         try:
             pointer = pointer_of(row.value)
         except FormatError as error:

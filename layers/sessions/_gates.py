@@ -164,7 +164,7 @@ class Gates:
         record = (yield from self._record(tr, gate)) or GateRecord()
         wanted = record.default if limit is None else limit
         held, moved = record.held, 0
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         while held < wanted and moved < most and (waiting := (yield from self._pop(tr, gate))) is not None:
             held, moved = held + 1, moved + 1
             yield from self._go_on(tr, moves, waiting._replace(stage=waiting.stage + 1), [])
@@ -250,7 +250,7 @@ class Gates:
             elif not (yield from self._take(tr, gate, default)):
                 yield from self._park(tr, one._replace(stage=stage))
                 return
-        place = yield from self._line.append(tr, moves, stored_pointer(one.pointer))
+        place = yield from self._line.append(tr, moves, one.pointer)
         self._line.slots.note(tr, one.session, one.pointer.slot, place)
 
     def _park(self, tr: Transaction, one: Waiting) -> Steps[None]:

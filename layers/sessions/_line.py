@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
@@ -28,16 +28,15 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases._lease import Disposition
-from ..leases._leases import Leases
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
 from ._gate import Gate
+from ._line_queue import LineLeases
 from ._records import (
     OPEN,
     RENEWING,
     WAKER,
     Held,
-    HeldCodec,
     Keys,
     Pointer,
     Record,
@@ -49,6 +48,7 @@ from ._records import (
     stored_pointer,
 )
 from ._session import Head, Session, SessionMoves, last_index
+from ._shards import PointerMoves, Shards
 from ._slots import Slots
 from ._tracking import drop_dead_letters, release, tracked
 from ._turn import Turn
@@ -73,6 +73,8 @@ class Rules:
     """How many items of a session run at once, unless an operator has set another limit."""
     gates: Callable[[Any], Sequence[Gate]] | None = None
     """Returns the gates of a session, the outermost first."""
+    shards: int | None = None
+    """Over how many shards the line is spread; None: as many as are stored."""
 
 
 class Line:
@@ -87,12 +89,13 @@ class Line:
     def __init__(self, queue: Queue, rules: Rules, clock: Callable[[], float]) -> None:
         self.keys = Keys(queue.layout)
         self.layout = self.keys.line
-        self.queue: Queue[Held] = Queue(self.layout.space, codec=HeldCodec())
-        self.queue.layout = self.layout
+        """The keys of its first shard, and of the outcomes, groups and blobs of items."""
+        self.shards = Shards(self.keys.shards, self.layout, rules.shards)
         self.rules = rules
         self._clock = clock
-        self.leases: Leases[Held] = Leases(self.queue, clock=clock).in_custody(self)
+        self.leases: LineLeases = cast(LineLeases, LineLeases(self, clock).in_custody(self))
         """Leases of the pointers: of whole sessions."""
+        self.queue: Queue[Held] = self.leases.queue
         self.items = queue
         """The queue whose codec the items have, and whose transactions the sessions share."""
         self.slots = Slots(self)
@@ -139,6 +142,15 @@ class Line:
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
     ) -> Steps[Disposition]:
         """Count a failed attempt of the item in progress, and give the session back to its place."""
+        own = self.moves(tr, now_us)
+        fate = yield from self._expire(tr, own, packed, stored, now_us)
+        own.finish()
+        moves.any = True
+        return fate
+
+    def _expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
         notes, pointer = notes_of(stored), pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
         reading = tr.get(session.record_key)
@@ -161,7 +173,16 @@ class Line:
 
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove one item of a session, named by its address."""
-        yield from release(tr, self, moves, address, kind, now_us)
+        own = self.moves(tr, now_us)
+        yield from release(tr, self, own, address, kind, now_us)
+        own.finish()
+        moves.any = moves.any or own.any
+
+    def moves(self, tr: Transaction, now_us: int | None = None) -> PointerMoves:
+        """Return the moves of pointers in a transaction, to be finished by the caller."""
+        moves = PointerMoves(tr, self.layout, now_us)
+        moves.shards, moves.first, moves.others = self.shards, moves._tally, {}
+        return moves
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Check the line. The blobs that are kept there belong to items of sessions, and are not checked."""
@@ -294,16 +315,16 @@ class Line:
 
     def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
         """Store a leased pointer with other contents."""
-        tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
+        tr.set(self.shards.at(turn.packed).leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
     def others_wait(self, tr: Transaction, now_us: int, record: Record | None) -> Steps[bool]:
-        """Return whether another session is ready, or waits at a gate of this one, by its record.
+        """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.
 
         By snapshot: one that comes at this moment waits for a quantum.
         """
         due = started(due_timers(tr, self.layout, now_us, limit=1))
         ready = yield from rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
-        if (yield from due) or ready:
+        if (yield from due) or ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us))):
             return True
         return record is not None and (yield from self.slots.gates.others_wait(tr, record.gates))
 
@@ -343,7 +364,7 @@ class Line:
         if record.pointer:
             if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
                 return
-            sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
+            sleeping = yield tr.get(self.shards.at(record.pointer).delayed.key(record.pointer))
             if not sleeping.present():
                 return  # its timer has fired
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
@@ -352,8 +373,9 @@ class Line:
 
     def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
-        ready = tr.get(self.layout.available.key(record.pointer))
-        sleeping = yield tr.get(self.layout.delayed.key(record.pointer))
+        layout = self.shards.at(record.pointer)
+        ready = tr.get(layout.available.key(record.pointer))
+        sleeping = yield tr.get(layout.delayed.key(record.pointer))
         value = yield ready
         if value.present():
             moves.leave_available(record.pointer, notes_of(bytes(value)))
@@ -411,18 +433,21 @@ class Line:
             moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
         """
         pointer = new_pointer(session.name, session.generation, slot=WAKER if record.limit else b"")
-        packed = yield from self.append(tr, moves, stored_pointer(pointer), visible_at_us=visible_at_us)
+        packed = yield from self.append(tr, moves, pointer, visible_at_us=visible_at_us)
         changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
         if moved:
             tr.set(session.record_key, pack_record(changed))
         else:
             self.write(tr, session, changed)
 
-    def append(self, tr: Transaction, moves: Transitions, stored: bytes, *, visible_at_us: int = 0) -> Steps[bytes]:
-        """Append a pointer to the line. Return its packed position."""
+    def append(self, tr: Transaction, moves: Transitions, pointer: Pointer, *, visible_at_us: int = 0) -> Steps[bytes]:
+        """Append a pointer to the shard of its session. Return its packed position."""
+        shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
+        layout = self.shards.layout(shard) if shard else self.layout
         # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-        index = yield from last_index(tr, self.layout, self.layout.begin, self.layout.end)
-        packed = pack(Position(index + 1, new_random()))
+        index = yield from last_index(tr, layout, layout.begin, layout.end)
+        packed = pack(Position(index + 1, new_random() + (bytes((shard,)) if shard else b"")))
+        stored = stored_pointer(pointer)
         if visible_at_us:
             moves.enter_delayed(packed, stored, _until(visible_at_us))
         else:

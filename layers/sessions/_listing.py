@@ -129,7 +129,7 @@ class Listing:
         record = unpack_record(found[0].value)
         session = self._line.session(name, record.generation)
         places = {
-            place: started(_one(tr, getattr(self._line.layout, place).key(record.pointer)))
+            place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
             for place in (("available", "leased", "delayed") if record.pointer else ())
         }
         counted = yield from read_stats(tr, session.layout)
@@ -172,8 +172,8 @@ class Listing:
         """Read the pointers of a session's slots in the line."""
         pointers: dict[str, list[bytes]] = {}
         for place in ("leased", "available", "delayed"):
-            there = getattr(self._line.layout, place)
-            for reading in [started(_one(tr, there.key(entry.place))) for entry in entries.values()]:
+            keys = [getattr(self._line.shards.at(entry.place), place).key(entry.place) for entry in entries.values()]
+            for reading in [started(_one(tr, key)) for key in keys]:
                 value = yield from reading
                 pointers.setdefault(place, []).extend([value] if value else [])
         return pointers
@@ -182,7 +182,13 @@ class Listing:
         """Count sessions and items."""
         span = self._line.keys.summed.range()
         reading = started(rows(tr.snapshot, span.start, span.stop))
-        sessions = yield from read_stats(tr, self._line.layout)
+        yield from self._line.shards.learn(tr)
+        counted = [started(read_stats(tr, layout)) for layout in self._line.shards.layouts()]
+        ready = busy = waiting = 0
+        for one in counted:
+            of_shard = yield from one
+            ready, busy = ready + of_shard.available, busy + of_shard.leased
+            waiting += of_shard.delayed
         sums = dict.fromkeys(_TOTALS, 0)
         for row in (yield from reading):
             counter = self._line.keys.summed.unpack(row.key)[0]
@@ -192,9 +198,9 @@ class Listing:
         gated = sums.pop("gated", 0)
         gone = sum(sums.values()) - sums["enqueued"]
         return SessionStats(
-            ready=sessions.available,
-            busy=sessions.leased,
-            waiting=sessions.delayed,
+            ready=ready,
+            busy=busy,
+            waiting=waiting,
             available=sums["enqueued"] - gone,
             delayed=sums["delayed"],
             dead=sums["dead"],

@@ -19,7 +19,7 @@ from fdbqueue.lowlevel import (
     rows,
 )
 
-from ..leases._transitions import Transitions, at_rest
+from ..leases._transitions import at_rest
 from ._line import Line
 from ._records import REFUSING, RENEWING, Record, record_of
 from ._session import Session, SessionMoves
@@ -50,7 +50,7 @@ class Operating:
         record = record or Record()
         if record.paused:
             return
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         if record.pointer and (yield from self._line.withdraw(tr, moves, record)):
             record = replace(record, pointer=b"", asleep_until_us=0)
         if record.slots:
@@ -100,7 +100,7 @@ class Operating:
         moves.finish()
         if record is not None and record.asleep_until_us and found:
             # It sleeps until its delayed items are due, and has others now.
-            waking = Transitions(tr, self._line.layout)
+            waking = self._line.moves(tr)
             if (yield from self._line.withdraw(tr, waking, record)):
                 record = replace(record, pointer=b"", asleep_until_us=0)
             waking.finish()
@@ -132,7 +132,7 @@ class Operating:
         if (record.pointer and not record.limit) or record.paused or record.blocked:
             self._line.write(tr, session, record)
             return
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         yield from self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
         moves.finish()
 

@@ -40,6 +40,7 @@ from ._line import Line
 from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
 from ._operating import Later, Operating
 from ._records import RENEWING, SessionName, pack_name, pointer_of
+from ._shards import check_shards
 from ._tracking import at_address
 from ._working import Working
 
@@ -112,6 +113,25 @@ class Operators(Generic[V]):
         body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
         while (yield from self.queue.transact(tr, body)):
             pass
+
+    @verb
+    def set_shards(self, tr: Transaction | Database, shards: int) -> Steps[None]:
+        """Spread the line of ready sessions over more shards. Workers that run learn of it within a second.
+
+        Sessions that are in the line now stay in their shards for one more turn.
+
+        Args:
+            tr: a transaction, or a database.
+            shards: how many, up to 64.
+
+        Raises:
+            ValueError: there are more already.
+
+        *Conflicts:* with another call, and with the first use of a queue with a number of shards. *Cost:* one read,
+        two writes.
+        """
+        check_shards(shards)
+        yield from self.queue.transact(tr, partial(self.line.shards.grow, number=shards))
 
     @verb
     def gate(self, tr: Transaction | Database, gate: SessionName) -> Steps[GateInfo | None]:
@@ -493,12 +513,13 @@ class Operators(Generic[V]):
         """Remove all sessions with their items, dead letters and states, and the limits of gates. The queue's plain
         items stay.
 
-        *Conflicts:* with every transaction that reads a session. *Cost:* five writes.
+        *Conflicts:* with every transaction that reads a session. *Cost:* eight writes.
         """
 
         def body(tr: Transaction) -> Steps[None]:
             yield from self.line.queue.clear.steps(tr)
             self.line.keys.clear(tr)
+            self.line.shards.clear(tr)
 
         yield from self.queue.read(tr, body)
 
@@ -510,7 +531,7 @@ def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[li
         entries = yield from line.slots.entries(tr.snapshot, session)
         places_in_line += [entry.place for entry in entries.values()]
     current = set()
-    for leasing in [tr.snapshot.get(line.layout.leased.key(packed)) for packed in places_in_line]:
+    for leasing in [tr.snapshot.get(line.shards.at(packed).leased.key(packed)) for packed in places_in_line]:
         leased = yield leasing
         if leased.present():
             current.add(pointer_of(bytes(leased)).current)

@@ -199,7 +199,7 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_gates", "_spaces", "items", "line", "records", "slots", "states", "summed")
+    __slots__ = ("_gates", "_spaces", "items", "line", "records", "shards", "slots", "states", "summed")
 
     def __init__(self, layout: Layout) -> None:
         self.records: Subspace = layout.space["session"]
@@ -208,6 +208,7 @@ class Keys:
         self.states: bytes = layout.space["state"].key()
         self.summed: Subspace = layout.space["summed"]
         self.line = Layout(layout.space["line"])
+        self.shards: Subspace = layout.space["lines"]
         gates = layout.space["gate"]
         self._gates = {name: gates[name].key() for name in ("limit", "surplus", "line", "waiting")}
         self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed", "gate")]

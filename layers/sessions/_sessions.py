@@ -20,13 +20,14 @@ from ..leases._lease import Disposition
 from ..leases._marking import Entered
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
 from ..leases._transitions import Retry, check_error
-from ..staged._staged import StagedQueue
 from ._arguments import check_choice, check_concurrency, check_count
 from ._gate import Gate
 from ._lease import SessionLease, SessionRef
 from ._line import Line, Rules
+from ._line_queue import LineQueue
 from ._operators import Operators
 from ._records import SessionName, pack_name
+from ._shards import check_shards
 from ._tracking import at_address
 from ._turns import Turns
 from ._working import Ack, Working
@@ -64,6 +65,8 @@ class Sessions(Named, Operators[V]):
             calls `redrive` or `skip`.
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
         state_codec: the codec of the states of sessions, as the queue's.
+        shards: over how many lines ready sessions are spread, 1 to 64. Workers then meet less often. Sessions take fair
+            turns within a shard. The number is stored with the queue. None: as stored, and 1 for a new queue.
         consumer: the name under which it takes leases, for monitoring; host name and process id by default.
         clock: seconds since 1970, as `time.time`.
 
@@ -105,6 +108,7 @@ class Sessions(Named, Operators[V]):
         on_dead: Literal["go on", "block"] = "go on",
         delays: Literal["pass", "hold"] = "pass",
         state_codec: Any = "bytes",
+        shards: int | None = None,
         consumer: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -139,6 +143,8 @@ class Sessions(Named, Operators[V]):
         check_choice(on_dead, "on_dead", ("go on", "block"))
         check_choice(delays, "delays", ("pass", "hold"))
         check_concurrency(concurrency)
+        if shards is not None:
+            check_shards(shards)
         self.queue = queue
         self.layout = queue.layout
         self.has_messages = hasattr(queue.codec, "is_over")
@@ -146,16 +152,15 @@ class Sessions(Named, Operators[V]):
         self.levels = levels
         retry = Retry(max_attempts, backoff)
         blocks, holds = on_dead == "block", delays == "hold"
-        rules = Rules(quantum, weights, retry, blocks=blocks, holds=holds, limit=concurrency, gates=gates)
+        rules = Rules(quantum, weights, retry, blocks, holds, concurrency, gates, shards)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
         states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
         self._working: Working[V] = Working(queue, self.line, states, consumer)
         self.turns: Turns[V] = Turns(self.line, self._working)
         """How a consumer works through the turns of sessions."""
-        self.staged = StagedQueue(self.line.leases, consumer=consumer)
+        self.staged = LineQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
-        self.staged.named = "Sessions"
         self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
         self._arguments = {
             "levels": levels,
@@ -169,6 +174,7 @@ class Sessions(Named, Operators[V]):
             "delays": delays,
             "state_codec": state_codec,
             "consumer": consumer,
+            "shards": shards,
             "clock": clock,
         }
 

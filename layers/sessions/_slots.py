@@ -205,7 +205,7 @@ class Slots:
         place = turn.packed
         if to == "tail":
             moves.tally("dequeued", 1)
-            place = yield from self._line.append(tr, moves, stored_pointer(rest))
+            place = yield from self._line.append(tr, moves, rest)
         else:
             moves.enter_available(place, stored_pointer(rest), NO_NOTES)
         self.note(tr, session, rest.slot, place)
@@ -301,12 +301,12 @@ class Slots:
             if limit is not None:
                 self._line.write(tr, session, Record(limit=wanted, kept=True))
             return
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         if not record.limit:
             if limit is None and wanted == 1:
                 return
             if record.pointer:
-                sleeping = yield tr.get(self._line.layout.delayed.key(record.pointer))
+                sleeping = yield tr.get(self._line.shards.at(record.pointer).delayed.key(record.pointer))
                 failed = sleeping.present() and not record.asleep_until_us
                 if not failed and (yield from self._line.withdraw(tr, moves, record)):
                     record = replace(record, pointer=b"")

@@ -81,12 +81,13 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
     if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
         return
     if available.present() and record.pointer:
-        leased = yield tr.get(line.layout.leased.key(record.pointer))
+        leased = yield tr.get(line.shards.at(record.pointer).leased.key(record.pointer))
         if leased.present() and pointer_of(bytes(leased)).current == packed:
             return  # it runs to its end
         # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-        tr.add_write_conflict_key(line.layout.available.key(record.pointer))
-        tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)
+        pointer_key = line.shards.at(record.pointer).available.key(record.pointer)
+        tr.add_write_conflict_key(pointer_key)
+        tr.add_write_conflict_key(pointer_key + TAKEN)
     if available.present() and record.slots:
         entries = yield from line.slots.entries(tr.snapshot, session)
         if any(entry.current == packed for entry in entries.values()):
@@ -119,7 +120,7 @@ def settle_line(
             record = replace(record, pointer=b"", asleep_until_us=0)
         yield from line.slots.balance(tr, moves, session, record)
     elif session.generation == record.generation and record.pointer:
-        sleeping = yield tr.get(line.layout.delayed.key(record.pointer))
+        sleeping = yield tr.get(line.shards.at(record.pointer).delayed.key(record.pointer))
         if sleeping.present() and record.asleep_until_us:
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
             moves.tally("dequeued", 1)

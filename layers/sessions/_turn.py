@@ -37,7 +37,7 @@ def read_turn(
 
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
-    leased, recorded = tr.get(line.layout.leased.key(packed)), tr.get(session.record_key)
+    leased, recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(Head()))
     value = yield leased
     record = record_of((yield recorded))

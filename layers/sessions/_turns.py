@@ -156,7 +156,7 @@ class Turns(Generic[V]):
 
     def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
         """Ack the finished items of several turns, and end the turns that are over."""
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         # Two slots of one session must see each other: the first of each is done together with the others.
         first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}
         under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}

@@ -35,12 +35,14 @@ from ..leases._done import Done
 from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
+from ..leases._timers import FIRE_LIMIT
 from ..leases._times import seconds_or_none
 from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line
 from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
 from ._session import Head, Session, SessionMoves, Stored
+from ._shards import KNOWN_SECONDS
 from ._slots import is_out
 from ._turn import Turn, read_turn
 
@@ -91,7 +93,7 @@ class Working(Generic[V]):
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
             if is_database(tr):
-                in_thread(self._line.leases.snooze.steps(tr, pointer, delay=0.0))
+                in_thread(self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0))
             raise
         return None
 
@@ -142,13 +144,16 @@ class Working(Generic[V]):
     def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
         """Lease the first ready session in the caller's transaction."""
         consumer = this_consumer(self._consumer)
-        while True:
-            pointer = yield from self._line.leases.lease.steps(tr, duration=duration, consumer=consumer)
-            if pointer is None:
-                return None
-            lease = yield from self.opened(tr, pointer)
-            if lease is not None:
-                return lease
+        yield from self._line.shards.learn(tr, registers=True)
+        if self._line.shards.number > 1:
+            yield from self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
+        for shard in self._line.shards.order():
+            leases = self._line.leases.of_shard(shard)
+            while pointer := (yield from leases.lease.steps(tr, duration=duration, consumer=consumer)):
+                lease = yield from self.opened(tr, pointer)
+                if lease is not None:
+                    return lease
+        return None
 
     def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
         """End the lease of a session whose first item is missing or unreadable."""
@@ -159,7 +164,7 @@ class Working(Generic[V]):
             return  # the lease has expired
         if blocked:
             turn.record = replace(turn.record, blocked=blocked)
-        moves, now_us = Transitions(tr, self._line.layout), self._line.leases.now_us()
+        moves, now_us = self._line.moves(tr), self._line.leases.now_us()
         if not head.rows and head.is_due(now_us):
             head = yield from session.first(tr, now_us=now_us)  # it knows which timers can't be fired
         yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
@@ -175,7 +180,9 @@ class Working(Generic[V]):
         if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
             doubt(self._queue.layout)  # the next enqueue looks again, too
             raise bypassed(self._queue)
-        moves = Transitions(tr, self._line.layout)
+        if not self._line.shards.is_known():
+            yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
+        moves = self._line.moves(tr)
         under_way = [
             (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
             for name, places in of_sessions.items()
@@ -268,7 +275,8 @@ class Working(Generic[V]):
         *Conflicts:* with all that ends or extends the lease. *Cost:* two reads in parallel.
         """
         session, packed = self.session_of(ref), pack(ref.position)
-        leased = tr.get(self._line.layout.leased.key(pack(ref.turn)))
+        turn = pack(ref.turn)
+        leased = tr.get(self._line.shards.at(turn).leased.key(turn))
         reading = tr.get(session.layout.available.key(packed))
         stored, value = (yield leased), (yield reading)
         behind = ref.behind if isinstance(ref, SessionLease) else None
@@ -296,7 +304,7 @@ class Working(Generic[V]):
     def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""
         turn, head = yield from self._done(tr, ref, state, done)
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
         moves.finish()
 
@@ -332,7 +340,7 @@ class Working(Generic[V]):
         if over and row is not None and not head.is_due(now_us):
             over = yield from self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         if row is None or over or turn.record.paused or (yield from is_out(tr, turn.session, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
@@ -376,7 +384,7 @@ class Working(Generic[V]):
         value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
         if not value.present():
             raise (yield from self._lost(tr, ref))
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         now_us = self._line.leases.now_us()
         fate = yield from self._line.fail(
             tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error
@@ -387,7 +395,7 @@ class Working(Generic[V]):
     def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
         """Give the session back for some time."""
         turn, head = yield from self.turn(tr, ref)
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
 
@@ -396,7 +404,7 @@ class Working(Generic[V]):
         turn, _ = yield from self.turn(tr, ref)
         self.write_state(tr, turn.session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
-            moves = Transitions(tr, self._line.layout)
+            moves = self._line.moves(tr)
             pointer = turn.pointer
             self._line.keep(tr, moves, turn, pointer.current, pointer.used, turn.notes.expires_at_us)
             moves.finish()
@@ -405,7 +413,7 @@ class Working(Generic[V]):
         """Extend the lease. Return its new end."""
         turn, _ = yield from self.turn(tr, ref)
         expires_at_us = self._line.leases.now_us() + duration_us
-        moves = Transitions(tr, self._line.layout)
+        moves = self._line.moves(tr)
         self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)
         moves.finish()
         return expires_at_us

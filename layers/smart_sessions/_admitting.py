@@ -58,7 +58,7 @@ class InProgress:
         if record.slots:
             entries = yield from line.slots.entries(self._tr.snapshot, self._session)
             places += [entry.place for entry in entries.values() if entry.current]
-        leases = [(place, self._tr.snapshot.get(line.layout.leased.key(place))) for place in places]
+        leases = [(place, self._tr.snapshot.get(line.shards.at(place).leased.key(place))) for place in places]
         found = {}
         for place, reading in leases:
             leased = yield reading
@@ -73,25 +73,25 @@ class InProgress:
             return
         self._tr.add_read_conflict_key(self._session.record_key)
         for place in ([record.pointer] if record.pointer else []) + list(self.places.values()):
-            self._tr.add_read_conflict_key(self._line.layout.leased.key(place))
+            self._tr.add_read_conflict_key(self._line.shards.at(place).leased.key(place))
         if record.limit:
             for packed in met:
                 self._tr.add_read_conflict_key(self._session.mark(packed))
 
     def disturb(self, packed: bytes) -> None:
         """Let a transaction that begins or ends this item conflict with this one."""
-        record, line = self._record, self._line.layout
+        record, shards = self._record, self._line.shards
         if record is None:
             return
         if record.limit:
             self._tr.add_write_conflict_key(self._session.mark(packed))
         elif record.pointer:
-            key = line.available.key(record.pointer)
+            key = shards.at(record.pointer).available.key(record.pointer)
             self._tr.add_write_conflict_key(key)
             self._tr.add_write_conflict_key(key + TAKEN)
         place = self.places.get(packed, b"" if record.limit else record.pointer)
         if place:
-            self._tr.add_write_conflict_key(line.leased.key(place))
+            self._tr.add_write_conflict_key(shards.at(place).leased.key(place))
 
 
 class SessionScan(Scan):
@@ -166,7 +166,7 @@ class SessionAdmitting(Admitting):
         if by is not None:
             self._begun.disturb(by)  # a layer may mark the item, for its completion
         if outcome.position is not None:
-            moves = Transitions(tr, self._line.layout)
+            moves = self._line.moves(tr)
             yield from self._line.arrived(
                 tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves
             )

@@ -26,6 +26,7 @@ from ..common._composing import QueueWithLeases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
 from ..sessions._records import SessionName, name_of, pack_name, record_of
 from ..sessions._sessions import Sessions
+from ..sessions._shards import KNOWN_SECONDS
 from ..sessions._tracking import with_items
 from ..sessions._working import generation_to_enter
 from ..smart._admitting import Terms
@@ -292,6 +293,8 @@ class SmartSessions(Named, QueueWithLeases[Any]):
         recorded = tr.snapshot.get(session.record_key)
         if (yield from register(tr, self.queue.layout)):
             mark_smart(tr, line.layout)
+        if not line.shards.is_known():
+            yield from line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
         record = record_of((yield recorded))
         if record is not None:
             session = line.session(name, generation_to_enter(self.queue, name, record))

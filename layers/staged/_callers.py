@@ -8,8 +8,8 @@ from ..common._batcher import Batcher
 from ..leases._leases import Leases
 from ._allotments import Got
 from ._attempt import Caller, Want
+from ._delivery import Delivery
 from ._early import EarlyRequest
-from ._putting_back import put_back
 
 
 class Callers(Batcher[Want, list[Got]]):
@@ -17,11 +17,13 @@ class Callers(Batcher[Want, list[Got]]):
 
     Args:
         leases: the leases of the queue.
+        delivery: takes the items, and puts them back.
     """
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: Leases, delivery: Delivery) -> None:
         super().__init__()
         self._leases = leases
+        self._delivery = delivery
         self._early = EarlyRequest()
 
     def joined(self, caller: Caller) -> None:
@@ -45,4 +47,4 @@ class Callers(Batcher[Want, list[Got]]):
 
     def put_back(self, db: Database, result: list[Got]) -> Steps[None]:
         if result:
-            yield from self._leases.queue.transact(db, lambda tr: put_back(tr, self._leases, result))
+            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, result))

@@ -41,6 +41,7 @@ from ..leases._taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate, n
 from ..leases._timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
 from ..leases._transitions import Transitions, at_rest, is_over
 from ._allotments import Allotment, Got, HeadRead, Served
+from ._putting_back import put_back
 
 ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""
@@ -53,6 +54,8 @@ TRY_AGAIN_LOOKS = 64
 """After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
 gone for good."""
 TOKEN_BYTES = 8
+_WATCHED = ("enqueued", "leased", "dead", "returned")
+"""The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
 class Delivery:
@@ -372,6 +375,18 @@ class Delivery:
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
         """Return when the next timer is due, in microseconds; None if there is none."""
         return next_due_us(tr, self._layout, self._leases.now_us())
+
+    def has_items(self, tr: Transaction) -> Steps[bool]:
+        """Return whether an item is available, by snapshot."""
+        return bool((yield from self._leases.head.first(tr, limit=1)))
+
+    def watched(self) -> list[bytes]:
+        """Return the keys that a process watches while it waits for an item."""
+        return [self._layout.count_key(name) for name in _WATCHED]
+
+    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+        """Put items back that no caller claimed."""
+        yield from put_back(tr, self._leases, unclaimed)
 
     def _give(
         self,

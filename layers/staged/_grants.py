@@ -17,9 +17,6 @@ from ._head_state import Hints
 from ._recent_leases import RecentLeases
 from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
 
-_WATCHED = ("enqueued", "leased", "dead", "returned")
-"""The counters that change whenever an item becomes available, except by a timer that was set before."""
-
 
 class Grants:
     """Collects and withdraws what other processes granted to the requests of this one.
@@ -86,15 +83,13 @@ class Alarms:
     """Sets what wakes a process that waits with a request.
 
     Args:
-        leases: the leases of the queue.
         requests: its requests.
         delivery: its delivery.
     """
 
-    __slots__ = ("_delivery", "_leases", "_requests")
+    __slots__ = ("_delivery", "_requests")
 
-    def __init__(self, leases: Leases, requests: Requests, delivery: Delivery) -> None:
-        self._leases = leases
+    def __init__(self, requests: Requests, delivery: Delivery) -> None:
         self._requests = requests
         self._delivery = delivery
 
@@ -117,7 +112,7 @@ class Alarms:
             hints.pause = min(2 * hints.pause, REQUEST_SECONDS)
         else:
             due_us = yield from self._delivery.next_due_us(tr)
-            watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]
+            watches += map(tr.watch, self._delivery.watched())
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         yield tr.commit()

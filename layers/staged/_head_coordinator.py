@@ -72,6 +72,7 @@ class HeadCoordinator(Callers):
         recent_leases: the recent leases of this process, shared with its other calls.
         version: the version that this process saw last.
         announce: called with the number of callers that got leases at the same time, and may ack them at once.
+        delivery: takes the items.
     """
 
     def __init__(
@@ -84,17 +85,17 @@ class HeadCoordinator(Callers):
         recent_leases: RecentLeases,
         version: RecentVersion,
         announce: Callable[[int], None],
+        delivery: Delivery,
     ) -> None:
-        super().__init__(leases)
+        super().__init__(leases, delivery)
         self._duration_us = duration_us
         self._consumer = consumer
         self._announce = announce
         self._requests = Requests(leases.layout)
         self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
-        self._delivery = Delivery(leases)
         self._uncontended = Uncontended(self._delivery, leases.layout, self._requests.begin)
         self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
-        self._alarms = Alarms(leases, self._requests, self._delivery)
+        self._alarms = Alarms(self._requests, self._delivery)
         self._place = Place()
         self._hints = Hints()
         self._stall_detector = StallDetector()
@@ -446,7 +447,7 @@ class HeadCoordinator(Callers):
             if served.error is not None:
                 raise Leave(attempt)
         elif attempt.asks():
-            attempt.nothing = not (yield from self._leases.head.first(tr, limit=1))
+            attempt.nothing = not (yield from self._delivery.has_items(tr))
         if attempt.nothing and attempt.asks():
             raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:

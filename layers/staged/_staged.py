@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue, QueueFull
@@ -42,6 +42,7 @@ from ..leases._leases import Leases, this_consumer
 from ..leases._stats import LeaseStats
 from ..leases._times import check_timeout, positive
 from ._attempt import ONE, ContentionStats, Want
+from ._delivery import Delivery
 from ._head_coordinator import HeadCoordinator
 from ._recent_leases import RecentLeases
 from ._requests import Requests
@@ -91,6 +92,9 @@ class StagedQueue(Named, ByPosition[V]):
     True
     >>> db.close()
     """
+
+    delivery: ClassVar[Callable[[Any], Delivery]] = Delivery
+    """Makes the object that takes the items, from the leases; for layers."""
 
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, consumer: str | None = None) -> None:
         if consumer is not None:
@@ -252,7 +256,8 @@ class StagedQueue(Named, ByPosition[V]):
         pid = os.getpid()  # a forked process starts with a state of its own
         crews = self._states.get(pid)
         if crews is None:
-            new = _ProcessState(self.leases, self._consumer or f"{socket.gethostname()}:{pid}")
+            consumer = self._consumer or f"{socket.gethostname()}:{pid}"
+            new = _ProcessState(self.leases, consumer, type(self).delivery)
             crews = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
         return crews
 
@@ -264,8 +269,9 @@ _Stored = tuple[bytes, list[bytes], int | None]
 class _ProcessState:
     """Serves the calls of one process."""
 
-    def __init__(self, leases: Leases, consumer: str) -> None:
+    def __init__(self, leases: Leases, consumer: str, delivery: Callable[[Any], Delivery]) -> None:
         self._leases = leases
+        self._delivery = delivery
         self._queue = leases.queue
         self._consumer = consumer
         self.contention_stats = ContentionStats()
@@ -291,6 +297,7 @@ class _ProcessState:
                 recent_leases=self._recent_leases,
                 version=self._version_of(db),
                 announce=self.acks.calls.announce,
+                delivery=self._delivery(self._leases),
             )
             coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         return coordinator

@@ -148,7 +148,7 @@ MUTANTS = (
         "layers/staged/_grants.py",
         (
             (
-                "watches += [tr.watch(self._leases.layout.count_key(name)) for name in _WATCHED]",
+                "watches += map(tr.watch, self._delivery.watched())",
                 "watches += []",
             ),
         ),
@@ -419,6 +419,12 @@ MUTANTS = (
         "layers/sessions/_gates.py",
         (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
         Kind.gates,
+    ),
+    Mutant(
+        "a pointer that leaves its shard stays there",
+        "layers/sessions/_shards.py",
+        (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
+        Kind.shards,
     ),
     Mutant(
         "a stream claims a batch before its number is in the log",

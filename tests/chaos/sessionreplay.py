@@ -14,9 +14,11 @@ from fdbqueue.layers.oplog._records import Change, Record, place_of, session_pla
 from fdbqueue.layers.sessions._gate import GateRecord, unpack_gate_record
 from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_record
 from fdbqueue.layers.sessions._records import Record as SessionRecord
+from fdbqueue.layers.sessions._shards import Shards
 from fdbqueue.layers.staged._requests import Wish
 from fdbqueue.layout import Layout
 from fdbqueue.lowlevel import fdb_tuple
+from tests.chaos.kinds import SHARDS
 from tests.chaos.replay import Replay, Standing, Step
 
 ItemKey = tuple[bytes, int, Position]
@@ -51,7 +53,9 @@ class SessionReplay(Replay):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        self.line = Keys(layout).line
+        shards = Shards(layout.space["lines"], Keys(layout).line, None)
+        self._lines = {one.prefix[len(layout.prefix) :]: one for one in map(shards.layout, range(SHARDS))}
+        """The shards of the line, by the begin of their keys."""
         self.of_sessions: dict[ItemKey, dict[str, Standing]] = {}
         self.arrived: dict[ItemKey, int] = {}
         """The version at which each available item came to be available."""
@@ -73,8 +77,7 @@ class SessionReplay(Replay):
         self._touched_items: dict[ItemKey, Standing | None] = {}
         self._touched_pointers: dict[Position, Pointed | None] = {}
         self._version = 0
-        self._line_prefix = self.line.prefix[len(layout.prefix) :]
-        self._line_request_prefix = self._line_prefix + fdb_tuple.pack(("request",))
+        self._request_prefixes = tuple(prefix + fdb_tuple.pack(("request",)) for prefix in self._lines)
         gates = layout.space["gate"]
         self._gate_prefix, self._gated_prefix = (gates[name].key()[len(layout.prefix) :] for name in ("limit", "line"))
         self._record_prefix = layout.space["session"].key()[len(layout.prefix) :]
@@ -104,7 +107,7 @@ class SessionReplay(Replay):
 
     def _set(self, change: Change, before: dict[Position, Standing | None]) -> None:
         super()._set(change, before)
-        if change.key.startswith(self._line_prefix):
+        if change.key.startswith(tuple(self._lines)):
             self._set_pointer(change)
             return
         if change.key.startswith(self._record_prefix):
@@ -134,7 +137,7 @@ class SessionReplay(Replay):
         super()._clear(key, before)
         if not was_there:
             return
-        if key.startswith(self._line_prefix):
+        if key.startswith(tuple(self._lines)):
             self._clear_pointer(key)
             return
         if key.startswith(self._record_prefix):
@@ -160,15 +163,20 @@ class SessionReplay(Replay):
         if not places:
             del self.of_sessions[item]
 
+    def _place_of(self, key: bytes) -> tuple[str, Position] | None:
+        """Return the state and position in the key of a pointer. None for other keys."""
+        [(prefix, line)] = [(prefix, line) for prefix, line in self._lines.items() if key.startswith(prefix)]
+        return place_of(line, key[len(prefix) :])
+
     def _gate_of(self, key: bytes) -> bytes:
         gate: bytes = fdb_tuple.pack(fdb_tuple.unpack(key[len(self._gated_prefix) :])[:1])
         return gate
 
     def _set_pointer(self, change: Change) -> None:
-        if change.key.startswith(self._line_request_prefix):
+        if change.key.startswith(self._request_prefixes):
             wanted = msgspec.msgpack.decode(change.notes, type=Wish).wanted
             self._requests[change.key] = wanted, None
-        found = place_of(self.line, change.key[len(self._line_prefix) :])
+        found = self._place_of(change.key)
         if found is None:
             return
         state, position = found
@@ -183,7 +191,7 @@ class SessionReplay(Replay):
     def _clear_pointer(self, key: bytes) -> None:
         if key in self._requests:
             self._requests[key] = self._requests[key][0], self._version
-        found = place_of(self.line, key[len(self._line_prefix) :])
+        found = self._place_of(key)
         if found is None:
             return
         state, position = found

@@ -14,7 +14,9 @@ LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
 TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
 GATES = "layers/sessions/_gates.py"
 SLOTS, TURN = "layers/sessions/_slots.py", "layers/sessions/_turn.py"
+SHARDS, QUEUE = "layers/sessions/_shards.py", "layers/sessions/_line_queue.py"
 TESTS = (
+    "shards",
     *("bounded", "gates_interleavings", "gates"),
     *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
     *("failures", ""),
@@ -102,8 +104,8 @@ MUTANTS = (
         TURN,
         (
             (
-                "recorded = tr.get(line.layout.leased.key(packed)), tr.get(",
-                "recorded = tr.get(line.layout.leased.key(packed)), tr.snapshot.get(",
+                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(",
+                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.snapshot.get(",
             ),
         ),
     ),
@@ -126,8 +128,8 @@ MUTANTS = (
         "an item that expires does not conflict with a lease of its session",
         TRACKING,
         (
-            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer))\n", ""),
-            ("        tr.add_write_conflict_key(line.layout.available.key(record.pointer) + TAKEN)\n", ""),
+            ("        tr.add_write_conflict_key(pointer_key)\n", ""),
+            ("        tr.add_write_conflict_key(pointer_key + TAKEN)\n", ""),
         ),
     ),
     Mutant(
@@ -257,6 +259,51 @@ MUTANTS = (
         "timers that can't be fired keep their session ready",
         SESSION,
         (("head.wake_at_us = now_us + UNSETTLED_US", "pass"),),
+    ),
+    Mutant(
+        "a leased pointer stays in its shard",
+        SHARDS,
+        (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
+    ),
+    Mutant(
+        "a pointer is looked for in the first shard only",
+        SHARDS,
+        (("return part[-1] if len(part) == RANDOM_BYTES + 1 else 0", "return 0"),),
+    ),
+    Mutant(
+        "a number of shards that is not committed is believed",
+        SHARDS,
+        (("if tr is not self._registering:", "if True:"),),
+    ),
+    Mutant(
+        "a worker that waits watches the first shard only",
+        QUEUE,
+        (("[key for shard in range(self._line.shards.number) for", "[key for shard in range(1) for"),),
+    ),
+    Mutant(
+        "a worker that waits does not look for new shards",
+        QUEUE,
+        (("        yield from self._line.shards.learn(tr, seconds=0.0)\n", ""),),
+    ),
+    Mutant(
+        "the first shard gives back what it was granted of another",
+        QUEUE,
+        (
+            (
+                "        got += yield from self._part(shard).collect(tr, some, left)",
+                "        got += yield from super().collect(tr, some, left)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a worker never turns to another shard",
+        SHARDS,
+        (("begin = next(self._turns) % self.number", "begin = 0"),),
+    ),
+    Mutant(
+        "a turn does not end for sessions of other shards",
+        LINE,
+        (("ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us)))", "ready"),),
     ),
 )
 

@@ -176,7 +176,7 @@ def test_a_waiting_process_looks_again_when_an_early_request_in_front_expires(
     requests = Requests(queue.layout)
     early = Request(requests.key(b"0" * 10), Wish(b"absent", 1, 50_000, 0, "absent", True))
     own = Request(requests.key(b"1" * 10), Wish(b"own", 1, 30_000_000, 0, "own"))
-    alarms = Alarms(leases, requests, Delivery(leases))
+    alarms = Alarms(requests, Delivery(leases))
     hints = Hints(pause=1_000.0)
     watches, seconds = run(alarms.set(Attempt(db.create_transaction(), []), own, [early], 20_000, hints))
     assert seconds == pytest.approx(0.03)
