@@ -71,7 +71,7 @@ class LineLeases(Leases[Held]):
         return known
 
     def at(self, lease: LeaseRef) -> Leases[Held]:
-        """Return the leases of the shard in which a leased pointer is."""
+        """Return the leases of a leased pointer's shard."""
         return self.of_shard(shard_at(lease.position))
 
     @verb
@@ -153,7 +153,7 @@ class FirstDelivery(Delivery):
 
     @property
     def large(self) -> bool:
-        """Whether processes leave it to the first one to take items for all: it knows in which shards they are."""
+        """Whether the first process in order takes items for all others. Others do not know the items in front."""
         return self._large or self._line.shards.number > 1
 
     @large.setter
@@ -194,7 +194,12 @@ class FirstDelivery(Delivery):
 class LineDelivery(FirstDelivery):
     """Delivers pointers of all shards to the workers that wait, from one shard in each transaction."""
 
-    __slots__ = ()
+    __slots__ = ("_seen",)
+
+    def __init__(self, leases: LineLeases) -> None:
+        super().__init__(leases)
+        self._seen = 1
+        """How many shards the present transaction has looked at. Another thread may learn of more meanwhile."""
 
     def look(self, tr: Transaction, *, limit: int) -> HeadRead:
         if self._line.shards.number == 1:
@@ -211,17 +216,21 @@ class LineDelivery(FirstDelivery):
     def take(
         self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
     ) -> Steps[Served]:
+        self._seen = 1
         if self._line.shards.number == 1 and time.monotonic() - self._line.shards.looked < LOOK_SECONDS:
             return super().take(tr, look, allotments, most=most)
         return self._take_of_all(tr, look, allotments, most)
 
     def _take_of_all(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], most: int) -> Steps[Served]:
-        yield from self._line.shards.learn(tr, registers=True)
+        # It stores no number: a worker would sleep on the version at which it stores it.
+        yield from self._line.shards.learn(tr)
         if self._line.shards.number == 1:
             return (yield from super().take(tr, look, allotments, most=most))
         read = look if isinstance(look, ReadOfAll) else self.look(tr, limit=look.limit)
+        parts = read.parts if isinstance(read, ReadOfAll) else []
+        self._seen = len(parts)
         served = Served(drained=True)
-        for part, own in read.parts if isinstance(read, ReadOfAll) else ():
+        for part, own in parts:
             some = yield from part.take(tr, own, allotments, most=most)
             served.items += some.items
             served.wrote = served.wrote or some.wrote
@@ -242,14 +251,13 @@ class LineDelivery(FirstDelivery):
         return False
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
-        known = self._line.shards.number
         yield from self._line.shards.learn(tr, seconds=0.0)
-        if self._line.shards.number != known:
-            return self._leases.now_us()  # this transaction has not looked at the new shards
+        if self._line.shards.number != self._seen:
+            return self._leases.now_us()  # it looks again at once
         return (yield from self._leases.next_due_us(tr))
 
     def watched(self) -> list[bytes]:
-        return [key for shard in range(self._line.shards.number) for key in self._part(shard).watched()]
+        return [key for shard in range(self._seen) for key in self._part(shard).watched()]
 
 
 def _by_shard(granted: list[LeaseHandle]) -> dict[int, list[LeaseHandle]]:

@@ -66,7 +66,7 @@ class Sessions(Named, Operators[V]):
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
         state_codec: the codec of the states of sessions, as the queue's.
         shards: over how many lines ready sessions are spread, 1 to 64. Workers then meet less often. Sessions take fair
-            turns within a shard. The number is stored with the queue. None: as stored, and 1 for a new queue.
+            turns within a shard. An enqueue stores the number with the queue. None: as stored, and 1 for a new queue.
         consumer: the name under which it takes leases, for monitoring; host name and process id by default.
         clock: seconds since 1970, as `time.time`.
 

@@ -99,7 +99,7 @@ class Shards:
         return [self.layout(shard) for shard in range(self.number)]
 
     def at(self, packed: bytes) -> Layout:
-        """Return the keys of the shard in which a pointer is, by its packed position."""
+        """Return the keys of a pointer's shard, by its packed position."""
         if len(packed) - packed[0] == _IN_FIRST:
             return self._first
         return self.layout(shard_of(packed))

@@ -144,7 +144,7 @@ class Working(Generic[V]):
     def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
         """Lease the first ready session in the caller's transaction."""
         consumer = this_consumer(self._consumer)
-        yield from self._line.shards.learn(tr, registers=True)
+        yield from self._line.shards.learn(tr)
         if self._line.shards.number > 1:
             yield from self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
         for shard in self._line.shards.order():

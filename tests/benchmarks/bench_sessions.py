@@ -1,23 +1,27 @@
 """Sessions beside plain leases: the same items, the same workers, and ratios in one run.
 
-What is measured: enqueues into one of very many sessions; leases and acks by 32 workers of four processes; consumers;
-one session alone; and whether the rates hold with many sessions, and with long ones.
+What is measured: enqueues into one of very many sessions; leases and acks by 32 workers of four processes, with gates
+and over shards too; consumers; one session alone; whether the rates hold with many sessions, and with long ones; how
+soon a waiting worker has the item of a new session; and what idle sessions own.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Consumer, Lease, Leases, Sessions, StagedQueue
+from fdbqueue.layers import Consumer, Gate, Lease, Leases, Sessions, StagedQueue
 from tests.benchmarks.contended import CountingDatabase
 from tests.benchmarks.crowd import Crowd
-from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, for_seconds, heading
+from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, for_seconds, heading, say
 from tests.benchmarks.samples import Stopwatch
 
 SPACE = Subspace(("fdbqueue bench", "sessions"))
@@ -28,7 +32,13 @@ FEW = 1_000
 MANY = {"quick": 3_000, "full": 1_000_000}.get(SIZE, 100_000)
 READY = {"quick": 500, "full": 10_000}.get(SIZE, 10_000)
 PER_SESSION = {"quick": 20}.get(SIZE, 100)
-LONG = {"quick": 5_000, "full": 10_000_000}.get(SIZE, 200_000)
+BACKLOGS = {"quick": (1_000, 3_000), "full": (1_000, 10_000, 100_000, 1_000_000, 10_000_000)}.get(
+    SIZE, (1_000, 10_000, 100_000, 1_000_000)
+)
+"""How many items wait in one session."""
+WAKES = {"quick": 5}.get(SIZE, 100)
+IDLE_SECONDS = {"quick": 0.5}.get(SIZE, 10.0)
+TENANTS, TENANT_LIMIT = 100, 4
 ALONE = {"quick": 2_000}.get(SIZE, 20_000)
 
 
@@ -72,6 +82,31 @@ def everything(url: str, engine: str) -> None:
                 Contestant(f"{MANY:,} sessions", lambda: crowd.run(worked, ready(db, MANY)), 0.8),
             ],
         )
+        compare(
+            f"lease and ack of sessions over shards, {engine}",
+            [
+                Contestant("one line", lambda: crowd.run(worked, ready(db, READY))),
+                Contestant("4 shards", lambda: crowd.run(worked, ready(db, READY, shards=4))),
+                Contestant("16 shards", lambda: crowd.run(worked, ready(db, READY, shards=16))),
+            ],
+        )
+        compare(
+            f"lease and ack of sessions with a tenant's limit, {engine}",
+            [
+                Contestant("no gates", lambda: crowd.run(worked, ready(db, READY))),
+                Contestant(
+                    f"{TENANTS} tenants, {TENANT_LIMIT} at once of each",
+                    lambda: crowd.run(worked_gated, ready(db, READY, gates=of_tenant)),
+                ),
+            ],
+        )
+        compare(
+            f"lease and ack beside a tenant that waits, {engine}",
+            [
+                Contestant("alone", lambda: crowd.run(worked_gated, beside(db, 0))),
+                Contestant(f"beside {MANY:,} sessions of it", lambda: crowd.run(worked_gated, beside(db, MANY)), 0.9),
+            ],
+        )
     compare(
         f"one worker, {engine}",
         [
@@ -79,29 +114,54 @@ def everything(url: str, engine: str) -> None:
             Contestant("Consumer of one session", lambda: drained_session(db), 0.9),
         ],
     )
-    short, long = filled(db, 1, 1_000), filled(db, 1, LONG)
+    backlogs = [(items, filled(db, 1, items)) for items in BACKLOGS]
     compare(
         f"ack and next, {engine}",
         [
-            Contestant("1,000 items wait", takes(db, short)),
-            Contestant(f"{LONG:,} items wait", takes(db, long), 0.9),
+            Contestant(f"{items:,} items wait", takes(db, own), 0.9 if at else None)
+            for at, (items, own) in enumerate(backlogs)
         ],
     )
+    compare(
+        f"a waiting worker has the item of a new session, {engine}",
+        [
+            Contestant("bare watch and read", lambda: watched(db)),
+            Contestant("Sessions", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]))), 0.5),
+            Contestant("Sessions, 4 shards", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]), shards=4)), 0.5),
+        ],
+    )
+    idle(db, engine)
     db.clear_range_startswith(SPACE.key())
     db.close()
 
 
-def filled(db: Any, sessions: int, items: int) -> Sessions:
-    """Return sessions that nobody used before, with so many items each."""
-    own = Sessions(Queue(SPACE[os.urandom(4)]))
+def filled(db: Any, sessions: int, items: int, **terms: Any) -> Sessions:
+    """Return new sessions with so many items each."""
+    own = Sessions(Queue(SPACE[os.urandom(4)]), **terms)
+    if terms.get("shards"):
+        own.set_shards(db, terms["shards"])
     numbers = iter(range(sessions * items))
     own.enqueue_many(db, (ITEM for _ in range(sessions * items)), session=lambda value: ("s", next(numbers) % sessions))
     return own
 
 
-def ready(db: Any, sessions: int, items: int = 1) -> bytes:
+def ready(db: Any, sessions: int, items: int = 1, **terms: Any) -> bytes:
     """Return the key of filled sessions, for other processes."""
-    key: bytes = filled(db, sessions, items).layout.prefix
+    key: bytes = filled(db, sessions, items, **terms).layout.prefix
+    return key
+
+
+def of_tenant(session: Any) -> tuple[Gate, ...]:
+    """Return the gates of a session."""
+    return (Gate(("tenant", session[1] % TENANTS), TENANT_LIMIT),) if session[0] == "s" else (Gate("full", 0),)
+
+
+def beside(db: Any, waiting: int) -> bytes:
+    """Return the key of ready sessions, beside as many that wait at a gate."""
+    own = filled(db, READY, 1, gates=of_tenant)
+    numbers = iter(range(waiting))
+    own.enqueue_many(db, (ITEM for _ in range(waiting)), session=lambda value: ("full", next(numbers)))
+    key: bytes = own.layout.prefix
     return key
 
 
@@ -161,9 +221,9 @@ def plain(db: Any, key: bytes) -> Sample:
     return by_workers(db, once)
 
 
-def worked(db: Any, key: bytes) -> Sample:
+def worked(db: Any, key: bytes, **terms: Any) -> Sample:
     """Lease and ack one item of a session after the other."""
-    own = Sessions(Queue(Subspace(rawPrefix=key)))
+    own = Sessions(Queue(Subspace(rawPrefix=key)), **terms)
 
     def once(db: Any) -> object | None:
         lease = own.lease(db, duration=600)
@@ -172,6 +232,11 @@ def worked(db: Any, key: bytes) -> Sample:
         return lease
 
     return by_workers(db, once)
+
+
+def worked_gated(db: Any, key: bytes) -> Sample:
+    """Lease and ack one item of a session with gates after the other."""
+    return worked(db, key, gates=of_tenant)
 
 
 async def nothing(lease: Lease) -> None:
@@ -199,3 +264,92 @@ def drained_session(db: Any) -> Sample:
     own = filled(db, 1, ALONE)
     watch = Stopwatch()
     return watch.sample(Consumer(own, nothing).drain(db).acked)
+
+
+def watched(db: Any) -> Sample:
+    """Wake a thread by a watch, which then reads the key."""
+    key = SPACE["bell"][os.urandom(4)].key()
+
+    def wait(asleep: threading.Event) -> None:
+        tr = db.create_transaction()
+        watch = tr.watch(key)
+        tr.commit().wait()
+        asleep.set()
+        watch.wait()
+        reading = db.create_transaction()
+        reading.get(key).wait()
+
+    def wake() -> None:
+        tr = db.create_transaction()
+        tr.set(key, os.urandom(8))
+        tr.commit().wait()
+
+    return wakes(wait, wake)
+
+
+def woken(db: Any, own: Sessions) -> Sample:
+    """Wake a worker by the first item of a session."""
+    names = iter(range(1 << 40))
+    own.stats(db)
+
+    def wait(asleep: threading.Event) -> None:
+        waiting = threading.Thread(target=registered, args=(asleep,))
+        waiting.start()
+        lease = own.lease(db, timeout=None)
+        waiting.join()
+        if lease is not None:
+            done.append(lease)
+
+    def registered(asleep: threading.Event) -> None:
+        while not own.staged.stats(db).requests:
+            time.sleep(0.001)
+        asleep.set()
+
+    def wake() -> None:
+        own.enqueue(db, ITEM, session=("s", next(names)))
+
+    done: list[Any] = []
+    sample = wakes(wait, wake)
+    for lease in done:
+        own.ack(db, lease)
+    return sample
+
+
+def wakes(wait: Callable[[threading.Event], None], wake: Callable[[], None]) -> Sample:
+    """Let a thread wait and wake it, several times. A call is from the wake to the end of the wait."""
+    latencies = []
+    for _ in range(WAKES):
+        asleep = threading.Event()
+        thread = threading.Thread(target=wait, args=(asleep,))
+        thread.start()
+        asleep.wait()
+        time.sleep(0.02)  # it has registered, and sets its watches
+        began = time.perf_counter()
+        wake()
+        thread.join()
+        latencies.append(time.perf_counter() - began)
+    return Sample(len(latencies), sum(latencies), latencies)
+
+
+def named(numbers: Iterator[int], value: object) -> tuple[str, int]:
+    """Return the name of the next session."""
+    return "s", next(numbers)
+
+
+def idle(db: Any, engine: str) -> None:
+    """Print how many keys idle sessions own, and what a worker costs that waits for them."""
+    own = filled(db, 1, 1)
+    for sessions in (1, MANY):
+        into_new = iter(range(sessions))
+        own.enqueue_many(db, (ITEM for _ in range(sessions)), session=partial(named, into_new))
+        Consumer(own, nothing, concurrency=THREADS).drain(db)
+        keys = sum(1 for _ in db.get_range_startswith(own.layout.prefix))
+        say(f"Keys of a queue with {sessions:,} idle sessions, {engine}: {keys}.")
+    waiting = threading.Thread(target=lambda: own.lease(db, timeout=IDLE_SECONDS))
+    waiting.start()
+    time.sleep(IDLE_SECONDS / 4)
+    watch, used = time.perf_counter(), time.process_time()
+    time.sleep(IDLE_SECONDS / 2)
+    share = (time.process_time() - used) / (time.perf_counter() - watch)
+    waiting.join()
+    say(f"A worker that waits, {engine}: {share:.2%} of a core (wanted: 0).")

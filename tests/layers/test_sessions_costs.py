@@ -124,9 +124,35 @@ def test_enqueues_into_sessions_that_have_items_write_no_key_in_common_but_total
     assert len([key for key in shared if space.unpack(key)[0] == "summed"]) > 8, "totals are spread"
 
 
-def test_workers_hardly_conflict(db: Any, space: Subspace) -> None:
+@pytest.mark.engines("memory")
+def test_shards_add_to_the_cost_of_no_verb_but_the_end_of_a_quantum(db: Any, space: Subspace) -> None:
+    costs = []
+    for shards in (1, 4):
+        sessions = Sessions(Queue(space[shards], codec="str"), quantum=2)
+        sessions.set_shards(db, shards)
+        fill(sessions, db, *(f"s{number}:{item}" for number in range(40) for item in range(4)))
+        lease_of(sessions, db)
+        leases: list[SessionLease] = []
+        found = [
+            cost(db, lambda db, own=sessions: own.enqueue(db, "y", session="s0")),
+            cost(db, lambda db, own=sessions: own.enqueue(db, "y", session="new")),
+            cost(db, lambda db, own=sessions: leases.append(lease_of(own, db))),  # noqa: B023
+            cost(db, lambda db, own=sessions: leases.append(own.ack_and_next(db, leases[-1]))),  # noqa: B023
+            cost(db, lambda db, own=sessions: own.ack_and_next(db, leases[-1])),  # noqa: B023
+        ]
+        costs.append(found)
+    one_line, spread = costs
+    more = [after["reads"] - before["reads"] for before, after in zip(one_line, spread, strict=True)]
+    assert max(more[:4]) <= 1, "an object may look for the number of shards, once a second"
+    assert more[4] <= 2 * 3, "two reads in each other shard"
+    assert [one["writes"] for one in spread] == [one["writes"] for one in one_line]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_workers_hardly_conflict(db: Any, space: Subspace, shards: int) -> None:
     counting = CountingDatabase(db)
     owns = [Sessions(Queue(space, codec="str"), quantum=5) for _ in range(4)]
+    owns[0].set_shards(db, shards)
     numbers = iter(range(600))
     owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: f"s{next(numbers) % 60}")
 

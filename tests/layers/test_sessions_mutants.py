@@ -278,7 +278,7 @@ MUTANTS = (
     Mutant(
         "a worker that waits watches the first shard only",
         QUEUE,
-        (("[key for shard in range(self._line.shards.number) for", "[key for shard in range(1) for"),),
+        (("[key for shard in range(self._seen) for", "[key for shard in range(1) for"),),
     ),
     Mutant(
         "a worker that waits does not look for new shards",

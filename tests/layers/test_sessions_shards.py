@@ -7,6 +7,7 @@ import pickle
 import secrets
 import threading
 import zlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ import pytest
 from fdbqueue import FDBError, LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, FollowUp, Gate, Groups, Results, SessionLease, Sessions, Watchdog
+from fdbqueue.layers.sessions._line_queue import LineDelivery
 from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, do_all, fill, keys_of, lease_all, lease_of, values
 from tests.helpers.standin import StandIn
@@ -456,6 +460,20 @@ def test_a_worker_that_waits_learns_of_new_shards(db: Any, queue: Queue) -> None
     assert lease.turn.random[8:] == b"\x03"
 
 
+def test_a_worker_does_not_sleep_before_it_has_looked_at_shards_of_which_another_thread_learned(
+    db: Any, queue: Queue
+) -> None:
+    sessions = Sessions(queue)
+    delivery = LineDelivery(sessions.line.leases)
+    tr = db.create_transaction()
+    assert not run(delivery.take(tr, delivery.look(tr, limit=1), [Allotment(1, 1_000_000, "worker", own=True)])).items
+    Sessions(queue).set_shards(db, SHARDS)
+    run(sessions.queue.read(db, partial(sessions.line.shards.learn, seconds=0.0)))  # as another thread does
+    fill(sessions, db, f"{named(3)}:1")
+    assert run(delivery.next_due_us(tr)) is not None, "it looks again at once"
+    assert all(key.startswith(sessions.line.layout.prefix) for key in delivery.watched()), "it has seen no other shard"
+
+
 @pytest.mark.parametrize("duration", [30, 600], ids=["as granted", "longer"])
 def test_a_call_at_the_first_shard_gets_what_it_was_granted_of_another(db: Any, queue: Queue, duration: int) -> None:
     async def work() -> Any:
@@ -473,6 +491,23 @@ def test_a_call_at_the_first_shard_gets_what_it_was_granted_of_another(db: Any, 
     assert pointer.value.pointer.name == pack_name(named(2))
     sessions.line.leases.at(pointer).snooze(db, pointer, delay=0)
     assert do_all(other, db) == [f"{named(2)}:1"]
+
+
+def test_a_worker_that_waits_before_the_number_is_stored_gets_a_session_of_any_shard(db: Any, queue: Queue) -> None:
+    async def work() -> list[Any]:
+        got = []
+        for _ in range(2):
+            waiting = asyncio.create_task(sessions.lease.aio(db, timeout=PATIENCE))
+            await until_requested(sessions, db, 1)
+            await sessions.enqueue.aio(db, "1", session=named(2))
+            lease = await waiting
+            got.append(lease and shard(lease.session))
+            if lease is not None:
+                await sessions.ack.aio(db, lease)
+        return got
+
+    sessions = Sessions(queue, shards=SHARDS)
+    assert asyncio.run(work()) == [2, 2]
 
 
 def test_a_waiting_worker_wakes_for_a_timer_of_another_shard(db: Any, queue: Queue) -> None:
