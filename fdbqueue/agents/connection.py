@@ -256,9 +256,10 @@ class Connection:
                 if dialog.buffered >= AHEAD_BYTES or wire.at_eof:
                     await asyncio.wait({task})
                 else:
-                    input: asyncio.Future[Any] = wire.some()
-                    await asyncio.wait({task, input}, return_when=asyncio.FIRST_COMPLETED)
-                    if input.done():
+                    if not wire.readable:
+                        change: asyncio.Future[Any] = wire.change()
+                        await asyncio.wait({task, change}, return_when=asyncio.FIRST_COMPLETED)
+                    if wire.readable:
                         self._feed(wire.take())
         finally:
             task.cancel()

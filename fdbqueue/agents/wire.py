@@ -44,6 +44,11 @@ class Wire(asyncio.Protocol):
         """Called once, when the connection is lost or closed."""
 
     @property
+    def readable(self) -> bool:
+        """Whether there are bytes, or no more come."""
+        return bool(self._input) or self._input_ended
+
+    @property
     def at_eof(self) -> bool:
         """Whether the client sends no more, and all of its bytes were read."""
         return self._input_ended and not self._input
@@ -58,17 +63,17 @@ class Wire(asyncio.Protocol):
         Raises:
             TimeoutError: none came in time. ConnectionError: the connection was lost by an error.
         """
-        if not self._input and not self._input_ended:
+        if not self.readable:
             async with asyncio.timeout(seconds):
-                await self.some()
+                while not self.readable:
+                    await self.change()
         return self.take()
 
-    def some(self) -> asyncio.Future[None]:
-        """Return a future that is done when there are bytes, or no more come."""
-        change = self._change()
-        if self._input or self._input_ended:
-            change.set_result(None)
-        return change
+    def change(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change: bytes came, no more come, or the client reads again."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        return waiter
 
     def take(self) -> bytes:
         """Return the bytes that are there, at most one piece.
@@ -102,7 +107,7 @@ class Wire(asyncio.Protocol):
         if self._full:
             async with asyncio.timeout(seconds):
                 while self._full:
-                    await self._change()
+                    await self.change()
         if self.lost:
             raise self._error or ConnectionResetError("The connection is lost.")
 
@@ -178,11 +183,6 @@ class Wire(asyncio.Protocol):
         if self.on_lost is not None:
             self.on_lost()
         self.on_input = self.on_lost = None
-
-    def _change(self) -> asyncio.Future[None]:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        return waiter
 
     def _wake(self) -> None:
         if self.on_input is not None:

@@ -106,3 +106,19 @@ def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_f
             clients.close()
 
     asyncio.run(body())
+
+
+@pytest.mark.engines("memory")
+def test_a_client_that_reads_again_has_not_ended_its_input(db: Any) -> None:
+    async def body() -> None:
+        wire = Wire(lambda wire: None)
+        wire.pause_writing()
+        reading = asyncio.create_task(wire.read(PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        wire.resume_writing()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        wire.data_received(b"said")
+        assert await reading == b"said"
+
+    asyncio.run(body())
