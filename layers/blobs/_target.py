@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeAlias, cast
 from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
 from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, with_blob
 
-from ..common._composing import QueueWithLeases
+from ..common._composing import EnqueuesInSessions, QueueWithLeases
 from ..groups._groups import Groups
 from ..leases._done import position_in
 from ..leases._leases import Leases
@@ -25,7 +25,9 @@ from ..staged._staged import StagedQueue
 from ..subscriptions._immediate_delivery import Delivery
 from ..subscriptions._subscriptions import Subscriptions
 
-Target: TypeAlias = Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V] | Sessions[V]
+Target: TypeAlias = (
+    Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V] | Sessions[V] | EnqueuesInSessions
+)
 Enqueued: TypeAlias = Position | Outcome | Delivery | Completion[Any] | None
 """The result of the queue's or layer's `enqueue`."""
 NO_VALUE: Final[Any] = object()

@@ -13,7 +13,7 @@ from typing import Any, Generic, cast, overload
 
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
-from ..common._composing import QueueWithLeases, given_leases
+from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common._handlers import Handler
 from ..leases._leases import Leases
 from ..leases._times import not_negative, positive
@@ -31,9 +31,9 @@ class Consumer(Named, Generic[V]):
 
     Args:
         source: leases items for the consumer: `Leases`, with their policy for failures; a layer that has leases, such
-            as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions`, several of them side by side. If the
-            leases have no `backoff`, failed items wait 1 second before their second attempt, then 2, 4 and so on, up to
-            an hour.
+            as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions` or `SmartSessions`, several sessions
+            side by side. If the leases have no `backoff`, failed items wait 1 second before their second attempt, then
+            2, 4 and so on, up to an hour.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
             returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt.
         concurrency: how many handlers run at once.
@@ -83,7 +83,7 @@ class Consumer(Named, Generic[V]):
     @overload
     def __init__(
         self,
-        source: Sessions[V] | QueueWithLeases[V],
+        source: Sessions[V] | QueueWithLeases[V] | EnqueuesInSessions,
         handler: Callable[[SessionLease[V]], Any],
         *,
         concurrency: int = ...,
@@ -96,7 +96,7 @@ class Consumer(Named, Generic[V]):
     ) -> None: ...
     def __init__(
         self,
-        source: Leases[V] | QueueWithLeases[V] | Subscription[V] | Sessions[V],
+        source: Leases[V] | QueueWithLeases[V] | Subscription[V] | Sessions[V] | EnqueuesInSessions,
         handler: Handler[V] | Callable[[SessionLease[V]], Any],
         *,
         concurrency: int = 16,
@@ -116,13 +116,13 @@ class Consumer(Named, Generic[V]):
             positive(handler_timeout, "handler_timeout")
         if consumer is not None and not isinstance(consumer, str):
             raise TypeError(f"consumer is a text, the name in its leases, not {consumer!r}.")
-        source = getattr(source, "sessions", None) or source  # those of Results or Groups
-        if not isinstance(source, Subscription | Sessions):
-            source = given_leases(source, "Consumer", "or a Subscription, or Sessions")
+        given: Any = getattr(source, "sessions", None) or source  # those of Results, Groups or SmartSessions
+        if not isinstance(given, Subscription | Sessions):
+            given = given_leases(given, "Consumer", "or a Subscription, or Sessions")
         if not callable(handler):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         _check_takes_a_lease(handler)
-        self.source = source
+        self.source: Leases[V] | Subscription[V] | Sessions[V] = given
         self.handler: Handler = cast(Handler, handler)
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch

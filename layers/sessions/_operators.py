@@ -281,7 +281,8 @@ class Operators(Generic[V]):
         """Give the item at a position of a session another value, or other headers. Return its position, or None.
 
         If it is in progress, the lease of its session ends, and the item runs again with the new value. It also runs
-        again if a consumer has read it ahead. Otherwise as `Queue.update`.
+        again if a consumer has read it ahead and began it. In smart sessions it refuses a new value. Otherwise as
+        `Queue.update`.
 
         *Conflicts:* and *Cost:* as `cancel`.
         """

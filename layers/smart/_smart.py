@@ -274,7 +274,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         self, tr: Transaction | Database, new: Incoming, terms: Terms, timeout: float | None
     ) -> Steps[Outcome]:
         admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
-        return (yield from until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue"))
+        return until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue")
 
     def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
         if new.type.confirms is not None:

@@ -79,7 +79,7 @@ class InProgress:
                 self._tr.add_read_conflict_key(self._session.mark(packed))
 
     def disturb(self, packed: bytes) -> None:
-        """Let a transaction that begins or ends this item conflict with this one."""
+        """Make a transaction that begins or ends this item conflict with this one."""
         record, shards = self._record, self._line.shards
         if record is None:
             return

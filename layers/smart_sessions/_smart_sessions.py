@@ -22,7 +22,6 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._composing import QueueWithLeases
 from ..leases._times import check_timeout, check_waits, positive, visible_at
 from ..sessions._records import SessionName, name_of, pack_name, record_of
 from ..sessions._sessions import Sessions
@@ -54,7 +53,7 @@ class Addressed(Incoming):
     """The session's packed name."""
 
 
-class SmartSessions(Named, QueueWithLeases[Any]):
+class SmartSessions(Named):
     """Sessions whose waiting items decide about incoming items of their session.
 
     Lease, ack, pause and look with the verbs of the sessions: ``smart.sessions.lease(db)``. A `Consumer` and a
@@ -270,9 +269,7 @@ class SmartSessions(Named, QueueWithLeases[Any]):
         self, tr: Transaction | Database, new: Incoming, *, terms: Terms, level: int, timeout: float | None
     ) -> Steps[Outcome]:
         admit = partial(self._admit, new=new, terms=terms, level=level)
-        return (
-            yield from until_room(self.queue, tr, admit, partial(self._wait, new=new), timeout, "SmartSessions.enqueue")
-        )
+        return until_room(self.queue, tr, admit, partial(self._wait, new=new), timeout, "SmartSessions.enqueue")
 
     def _wait(self, db: Database, /, *, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
         """Wait until a session has room."""

@@ -202,12 +202,14 @@ def test_a_wrong_gate_is_refused_before_anything_is_enqueued(run: Run, name: str
 def test_the_watchdog_gives_back_what_dead_workers_of_sessions_held(
     run: Run, name: str, sessions: Sessions, db: Any
 ) -> None:
-    past = {"clock": lambda: time.time() - 1_000}
-    slow = Sessions(sessions.queue, **past)  # its leases are over by the clock of the command
+    def past() -> float:
+        return time.time() - 1_000
+
+    slow = Sessions(sessions.queue, clock=past)  # its leases are over by the clock of the command
     for session in ("ann", ("bob", 7)):
         slow.enqueue(db, 1, session=session)
         lease_of(slow, db)
-    plain = Leases(sessions.queue, **past)
+    plain = Leases(sessions.queue, clock=past)
     plain.enqueue(db, 2)
     assert plain.lease(db) is not None
 
@@ -230,7 +232,7 @@ def test_pages_and_lists_count_the_items_of_sessions(
     lease_of(sessions, db)
 
     [page] = lines(run("inspect", name).stdout)
-    listed = [one for one in lines(run("queues").stdout) if one["queue"].replace(" ", "") == name]
+    listed = [one for one in lines(run("queues").stdout) if json.loads(one["queue"]) == json.loads(name)]
 
     told = page["sessions"]
     assert told["totals"] == listed[0]["sessions"]

@@ -38,6 +38,8 @@ EXCEPTIONS = {
     ("Sessions.redrive", "limit"): "as purge",
     ("SmartQueue.enqueue", "timeout"): "a limit that says wait waits, unless the call says how long",
     ("SmartQueue.enqueue_many", "timeout"): "as enqueue",
+    ("SmartSessions.enqueue", "timeout"): "as that of a smart queue",
+    ("SmartSessions.enqueue_many", "timeout"): "as enqueue",
 }
 """Other defaults, and why."""
 

@@ -27,6 +27,7 @@ from fdbqueue.layers import (
     SessionLease,
     Sessions,
     SmartQueue,
+    SmartSessions,
     StagedQueue,
     Subscription,
     Subscriptions,
@@ -130,6 +131,13 @@ class Scene:
         sessions.nack(self.db, failed)
         sessions.enqueue(self.db, "x", session="bob")
         return sessions
+
+    @cached_property
+    def smart_sessions(self) -> SmartSessions:
+        smart = SmartSessions(Sessions(Queue(self.space["smart sessions"], codec=Messages(MessageType("call")))))
+        for number in range(3):
+            smart.enqueue(self.db, {"type": "call", "n": number}, session="ann")
+        return smart
 
     @cached_property
     def session_lease(self) -> SessionLease:

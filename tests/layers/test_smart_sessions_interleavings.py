@@ -13,7 +13,7 @@ from fdbqueue.layers.smart._decisions import Decision
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.sessions import assert_sound, lease_of
-from tests.helpers.smart import ALL, Confirmation, Order, Progress
+from tests.helpers.smart import ALL, Confirmation, Order, Progress, note
 
 LIMITS = (1, 3)
 
@@ -167,3 +167,31 @@ def test_a_rewrite_that_deletes_the_last_item_conflicts_with_an_enqueue(db: Any,
     assert not conflicts(enqueueing)
     assert conflicts(deleting), "the session would end, and the new item stay behind"
     assert_sound(smart.sessions, db)
+
+
+@pytest.mark.parametrize("lease_first", [True, False])
+def test_a_completion_joins_an_item_that_stays_as_it_is_before_it_begins_or_not_at_all(
+    db: Any, smart: SmartSessions, lease_first: bool
+) -> None:
+    results = Results(smart)
+    smart.enqueue(db, note("a", b="ignore"), session="ann")
+    joining, leasing = db.create_transaction(), db.create_transaction()
+    results.enqueue(joining, note("b"), session="ann")
+    assert not lease_of(smart.sessions, leasing).wants_result
+
+    first, second = (leasing, joining) if lease_first else (joining, leasing)
+    assert not conflicts(first)
+    assert conflicts(second), "the worker would store no result"
+
+
+@pytest.mark.parametrize("pause_first", [True, False])
+def test_of_a_pause_and_the_first_item_of_a_session_one_runs_again(
+    db: Any, smart: SmartSessions, pause_first: bool
+) -> None:
+    pausing, enqueueing = db.create_transaction(), db.create_transaction()
+    smart.sessions.pause(pausing, "ann")
+    smart.enqueue(enqueueing, Order(1), session="ann")
+
+    first, second = (pausing, enqueueing) if pause_first else (enqueueing, pausing)
+    assert not conflicts(first)
+    assert conflicts(second), "the pause would be lost"
