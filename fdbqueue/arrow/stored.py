@@ -107,6 +107,11 @@ class Page(Sequence[Stored]):
             {at: item.session for at, item in enumerate(given) if item.session},
         )
 
+    @property
+    def chunked(self) -> bool:
+        """Whether the payload of an item is in chunks."""
+        return any(is_chunked(bytes((kind,))) for kind in self.kinds if kind >= 0)
+
     def state(self, at: int) -> str:
         """Return the state of the item at a place."""
         return self.states if isinstance(self.states, str) else self.states[at]
@@ -231,7 +236,7 @@ def read_page(
     last = min(full) if full else None
     page = _merged(found, last)
     following = None if last is None else last + b"\x00"
-    if not payloads or not any(is_chunked(bytes((kind,))) for kind in page.kinds if kind >= 0):
+    if not payloads or not page.chunked:
         return page, following
     return (yield from _with_chunks(tr, layout, page, following))
 

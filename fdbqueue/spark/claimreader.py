@@ -13,12 +13,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import fdbqueue
+from fdbqueue.check import CLAIMED
 from fdbqueue.items import is_chunked
 from fdbqueue.layers.streams import Split, Stream
 from fdbqueue.queue import Queue
 from fdbqueue.spark.claimsplits import splits
 from fdbqueue.spark.itemcolumns import Table
-from fdbqueue.spark.looking import Stored
+from fdbqueue.spark.looking import Page
 from fdbqueue.spark.readoptions import StreamOptions
 
 
@@ -65,11 +66,11 @@ def read_split(options: StreamOptions, schema: StructType, partition: SplitParti
     table, stream = Table(options, schema), _stream(options)
     place = stream.queue.layout.claimed(stream.name, partition.batch)
     with fdbqueue.open(options.url) as db:
-        for page in stream.read(db, partition.epoch, partition.batch, partition.split):
-            items = [Stored(place.packed(row.key), "claimed", row.value) for row in page]
-            if not table.payloads or not any(is_chunked(item.value) for item in items):
-                yield table.batch(items)
+        for rows in stream.read(db, partition.epoch, partition.batch, partition.split):
+            page = Page([row.key for row in rows], len(place.prefix), [row.value for row in rows], CLAIMED)
+            if not table.payloads or not page.chunked:
+                yield table.batch(page)
                 continue
-            for row, item in zip(page, items, strict=True):  # one at a time: each may have megabytes
+            for row, item in zip(rows, page, strict=True):  # one at a time: each may have megabytes
                 payload = stream.payload(db, partition.batch, row) if is_chunked(row.value) else None
                 yield table.batch([item._replace(payload=payload)])

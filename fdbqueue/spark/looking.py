@@ -14,7 +14,8 @@ from fdbqueue.stats import read_stats
 
 __all__ = ["Page", "Range", "Stored", "pages", "ranges"]
 
-PARTITION_ITEMS = 10_000
+PARTITION_ITEMS = 50_000
+"""About how many items a task of a look reads. With fewer, Spark's cost of a task is more than the reading."""
 
 
 def ranges(

@@ -37,7 +37,7 @@ class FdbQueueReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of about 10,000 items each. With a limit there is one."""
+        """Return ranges of about 50,000 items each. With a limit there is one."""
         options, layout = self._options, self._options.layout()
         whole = Range(options.begin, options.end)
         at_least = 1 if options.limit is not None else options.min_partitions

@@ -16,7 +16,9 @@ from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.readoptions import parse_stream
 from fdbqueue.spark.streamsource import Source
-from tests.benchmarks.harness import SIZE, Contestant, Sample, compare, heading, say
+from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, say
+from tests.benchmarks.processes import cpu_seconds, descendants
+from tests.spark.peaks import peaks_of
 from tests.spark.sessions import new_session, why_no_spark
 
 ROWS = int(os.environ.get("FDBQUEUE_BENCH_STREAM_ROWS", "10_000" if SIZE == "quick" else "100_000"))
@@ -24,6 +26,7 @@ VALUE_BYTES = 100
 PARTS = 2
 IDLE_SECONDS = 2.0 if SIZE == "quick" else 10.0
 _folders = itertools.count()
+_queues: list[str] = []
 
 
 def main() -> None:
@@ -33,30 +36,43 @@ def main() -> None:
         say(f"\nSkipped: Spark can't run here ({missing}).")
         return
     with tempfile.TemporaryDirectory() as folder:
-        url = f"file:{folder}/db"
-        claims(url)
-        idle(url)
         java = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC"}
         spark: Any = new_session("local[2]", Path(folder), **java)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10000")
         from tests.benchmarks.noop_source import NoopDataSource
 
         spark.dataSource.register(NoopDataSource)
-        looks(spark, url)
-        sources(spark, url, folder)
-        sinks(spark, url, folder)
+        for url, engine in (f"file:{folder}/db", "embedded"), (cluster_url(), "cluster"):
+            if url is None:
+                continue
+            _queues.clear()
+            claims(url, engine)
+            idle(url, engine)
+            looks(spark, url, engine)
+            sources(spark, url, engine, folder)
+            sinks(spark, url, engine, folder)
+            memory(spark, url, engine, folder)
+            with fdbqueue.open(url) as db:
+                for name in _queues:
+                    Queue(name).clear(db)
         spark.stop()
+
+
+def named() -> str:
+    """Return a new queue's name. What is in it is removed at the end."""
+    _queues.append(f"fdbqueue bench {secrets.token_hex(4)}")
+    return _queues[-1]
 
 
 def filled(url: str, rows: int) -> str:
     """Return the name of a new queue with so many items."""
-    name = f"fdbqueue bench {secrets.token_hex(4)}"
+    name = named()
     with fdbqueue.open(url) as db:
         Queue(name).enqueue_many(db, (b"%0*d" % (VALUE_BYTES, number) for number in range(rows)))
     return name
 
 
-def claims(url: str) -> None:
+def claims(url: str, engine: str) -> None:
     """Claim items, against dequeues of the same number."""
 
     def dequeue() -> Sample:
@@ -75,12 +91,12 @@ def claims(url: str) -> None:
             return Sample(ROWS, time.perf_counter() - started)
 
     compare(
-        f"{ROWS:,} items of {VALUE_BYTES} B, dequeued or claimed",
+        f"{ROWS:,} items of {VALUE_BYTES} B, dequeued or claimed, {engine}",
         [Contestant("dequeue_many of 4,000", dequeue), Contestant("claim of a batch", claim, wanted=0.6)],
     )
 
 
-def idle(url: str) -> None:
+def idle(url: str, engine: str) -> None:
     """Print how many transactions an idle query makes."""
     from tests.helpers.faults import FaultyDatabase
 
@@ -93,36 +109,41 @@ def idle(url: str) -> None:
         while time.perf_counter() < began + IDLE_SECONDS:
             source.latest_offset(start)
         seconds = time.perf_counter() - began
-        say(f"\nAn idle query commits {counted.commits / seconds:.2f} transactions a second.")
+        say(f"\nAn idle query commits {counted.commits / seconds:.2f} transactions a second ({engine}); wanted: <= 2.")
 
 
-def looks(spark: Any, url: str) -> None:
+def looks(spark: Any, url: str, engine: str) -> None:
     """Look at a queue, against a reader that does nothing."""
     name = filled(url, ROWS)
 
     def read(kind: str, **options: str) -> Sample:
         df = spark.read.format(kind).options(**options).load()
-        started = time.perf_counter()
+        cpu, started = _cpu_seconds(), time.perf_counter()
         df.write.format("noop").mode("overwrite").save()
-        return Sample(ROWS, time.perf_counter() - started)
+        return Sample(ROWS, time.perf_counter() - started, cpu_seconds=_cpu_seconds() - cpu)
 
     noop = partial(read, "noop source", rows=str(ROWS), parts=str(PARTS))
     look = partial(read, "fdbqueue", url=url, queue=name, minPartitions=str(PARTS))
     noop()
     look()
     compare(
-        f"A look at {ROWS:,} items, all columns",
+        f"A look at {ROWS:,} items, all columns, {engine}",
         [Contestant("a reader that does nothing", noop), Contestant("a look", look, wanted=0.5)],
     )
 
 
-def sources(spark: Any, url: str, folder: str) -> None:
+def _cpu_seconds() -> float:
+    """Return what Spark's processes have used so far."""
+    return cpu_seconds(process.pid for process in descendants(os.getpid()))
+
+
+def sources(spark: Any, url: str, engine: str, folder: str) -> None:
     """Stream out of a queue, against a source that does nothing."""
     for rows, wanted in (ROWS, 0.5), (1, 0.71):
         noop = partial(_drained, spark, folder, "noop source", rows, rows=str(rows), parts="1", stream="s")
         noop()
         compare(
-            f"A trigger with {rows:,} items out of a queue",
+            f"A trigger with {rows:,} items out of a queue, {engine}",
             [
                 Contestant("a source that does nothing", noop),
                 Contestant("a stream", partial(_streamed, spark, url, folder, rows), wanted=wanted),
@@ -151,27 +172,45 @@ def _timed(writer: Any, folder: str, rows: int) -> Sample:
     return Sample(rows, taken / 1000)
 
 
-def sinks(spark: Any, url: str, folder: str) -> None:
+def sinks(spark: Any, url: str, engine: str, folder: str) -> None:
     """Stream into a queue, against the batch sink with the same rows."""
 
     def batch() -> Sample:
         df = spark.read.format("noop source").options(rows=str(ROWS), parts=str(PARTS)).load().select("value")
-        options = {"url": url, "queue": f"fdbqueue bench {secrets.token_hex(4)}", "jobId": "bench", "partitions": "2"}
+        options = {"url": url, "queue": named(), "jobId": "bench", "partitions": str(PARTS)}
         started = time.perf_counter()
         df.write.format("fdbqueue").mode("append").options(**options).save()
         return Sample(ROWS, time.perf_counter() - started)
 
-    def stream() -> Sample:
+    def stream(staging: str) -> Sample:
         df = spark.readStream.format("noop source").options(rows=str(ROWS), parts=str(PARTS), stream="s").load()
-        writer = df.select("value").writeStream.format("fdbqueue")
-        return _timed(writer.options(url=url, queue=f"fdbqueue bench {secrets.token_hex(4)}"), folder, ROWS)
+        writer = df.select("value").writeStream.format("fdbqueue").options(url=url, queue=named(), staging=staging)
+        return _timed(writer, folder, ROWS)
 
     batch()
-    stream()
+    stream("always")
     compare(
-        f"{ROWS:,} rows into a queue",
-        [Contestant("the batch sink", batch), Contestant("a trigger of the streaming sink", stream, wanted=0.4)],
+        f"{ROWS:,} rows into a queue, {engine}",
+        [
+            Contestant("the batch sink", batch),
+            Contestant("a trigger that stages its rows", partial(stream, "always"), wanted=0.4),
+            Contestant("a trigger that writes at once", partial(stream, "repeated"), wanted=0.7),
+        ],
     )
+
+
+def memory(spark: Any, url: str, engine: str, folder: str) -> None:
+    """Print how much memory Spark's Python processes have, from a queue into a queue, with batches of two sizes."""
+    say(f"\n| a batch of one task, {engine} | the reading and writing task | the driver's source | the commit |")
+    say("|---|---:|---:|---:|")
+    for staging, rows in itertools.product(("always", "repeated"), (ROWS, 4 * ROWS)):
+        options = {"url": url, "queue": filled(url, rows), "streamName": "s", "maxItemsPerTrigger": str(rows)}
+        options |= {"maxBytesPerTrigger": str(1 << 40), "maxItemsPerPartition": str(rows)}
+        df = spark.readStream.format("fdbqueue").options(**options).load().select("value").coalesce(1)
+        writer = df.writeStream.format("fdbqueue").options(url=url, queue=named(), staging=staging)
+        peaks = peaks_of(partial(_timed, writer, folder, rows))
+        roles = ("worker", "python_streaming_source_runner", "python_streaming_sink_runner")
+        say(f"| {rows:,} rows, staging={staging} | " + " | ".join(f"{peaks[role]} MB" for role in roles) + " |")
 
 
 if __name__ == "__main__":
