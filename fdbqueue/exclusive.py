@@ -73,7 +73,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
     """
-    if is_known_open(layout):
+    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:  # `is_known_open`, without a call
         return False
     changes = Changes.count
     look = partial(_look, layout=layout, now_us=now_us)

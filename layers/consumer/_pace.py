@@ -3,7 +3,7 @@
 A lease or an ack costs a transaction, for one item or for a hundred. If handlers are quick, a few items leased ahead
 are gone before the next transaction ends, and most of the time goes into waits. So the consumer leases more ahead: as
 many as its handlers begin in a tenth of a second. If handlers become slow, items that have waited for a second are
-given back for other consumers.
+given back for other consumers. (docs/adr/0121)
 """
 
 from __future__ import annotations

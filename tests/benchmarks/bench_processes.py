@@ -1,8 +1,9 @@
-"""A few worker processes of one thread each, at one queue on the embedded engine, beside the queues on SQLite.
+"""A few worker processes of one thread each, at one queue: on a cluster beside PostgreSQL, embedded beside SQLite's.
 
-Every process makes one call at a time. A second table has the commits, waits for the disk and snapshots of each item,
-and the shares: the items of the process that got most, divided by those of the one that got least. They are counted,
-so they hardly depend on the machine. Every item has a number, and items that came out twice are counted too.
+Every process makes one call at a time. A second table has what each item costs: on a cluster commits, conflicts, read
+versions and reads, embedded commits, waits for the disk and snapshots. It also has the shares: the items of the process
+that got most, divided by those of the one that got least. All this is counted, so it hardly depends on the machine.
+Every item has a number, and items that came out twice are counted too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,9 +24,10 @@ from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.disk.disk import Durable
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.layers import Leases, StagedQueue
-from tests.benchmarks import contenders_sqlite
+from tests.benchmarks import contenders_sqlite, few_on_a_cluster
 from tests.benchmarks.crowd import Crowd
-from tests.benchmarks.harness import SIZE, Entrant, Sample, for_seconds, heading, say, sweep
+from tests.benchmarks.harness import SIZE, Entrant, Sample, cluster_url, for_seconds, heading, say, sweep
+from tests.benchmarks.servers import servers
 
 PROCESSES = {"quick": (1, 2), "full": (1, 2, 4, 8)}.get(SIZE, (1, 2, 4, 8))
 SECONDS = {"quick": 0.3, "full": 4.0}.get(SIZE, 2.0)
@@ -43,16 +46,16 @@ class Way:
     kind: str
     """The name of a class of this module, or of `contenders_sqlite`."""
     where: str
-    durable: bool
+    durable: bool = True
+    numbered: bool = True
+    """Whether its items have numbers."""
 
 
 @dataclass(slots=True)
 class Counts:
     """What the processes of one round counted."""
 
-    commits: int = 0
-    syncs: int = 0
-    snapshots: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
     items: list[int] = field(default_factory=list)
     """The items of each process."""
     twice: int = 0
@@ -61,6 +64,8 @@ class Counts:
 
 def main() -> None:
     heading("A few processes of one thread each")
+    with tempfile.TemporaryDirectory(prefix="fdbqueue-bench-") as folder, servers(Path(folder)) as served:
+        on_a_cluster(next((one.where for one in served if one.kind.endswith(":PostgreSQL")), None))
     for durable in (True, False):
         setting = "durable" if durable else "relaxed: a power cut may undo the last commits"
         with tempfile.TemporaryDirectory(prefix="fdbqueue-bench-") as folder:
@@ -77,10 +82,37 @@ def main() -> None:
                 own("StagedQueue", "Staged"),
                 own("Leases, lease and ack", "Leased"),
                 own("StagedQueue, lease and ack", "StagedLeased"),
+                own("Consumer, small handlers", "EmbeddedConsumer"),
                 *peers,
             ]
             _ask(f"one item out at a time, {setting}", "dequeue", taking)
             _ask(f"one item in at a time, {setting}", "enqueue", [plain, *peers])
+
+
+def on_a_cluster(postgresql: str | None) -> None:
+    """Ask about a cluster and, if it is there, PostgreSQL."""
+    url = cluster_url()
+    if url is None:
+        return
+
+    def beside(*ways: Way, peer: str) -> list[Way]:
+        if postgresql is None:
+            return list(ways)
+        names = {"PostgreSQL": "SKIP LOCKED", "PostgreSQLLeased": "a visibility time", "PostgreSQLBatches": "by 100"}
+        return [*ways, Way(f"PostgreSQL, {names[peer]}", peer, postgresql, numbered=False)]
+
+    own = partial(Way, where=url)
+    taking = beside(
+        Way("FoundationDB's recipe, a queue for each process", "OwnRecipe", url, numbered=False),
+        own("fdbqueue: Queue", "OnACluster"),
+        own("StagedQueue", "ClusterStaged"),
+        peer="PostgreSQL",
+    )
+    _ask("one item out at a time, cluster", "dequeue", taking)
+    leasing = beside(own("StagedQueue", "ClusterLeased"), peer="PostgreSQLLeased")
+    _ask("one item leased and acked at a time, cluster", "dequeue", leasing)
+    consuming = beside(own("Consumer", "Consuming"), peer="PostgreSQLBatches")
+    _ask("small handlers, leased and acked in batches, cluster", "dequeue", consuming)
 
 
 def _peer(folder: str, name: str, kind: str, durable: bool) -> Way:
@@ -111,17 +143,15 @@ def _round(crowd: Crowd, way: Way, verb: Verb, processes: int) -> tuple[Sample, 
     try:
         here.clear()
         if verb == "dequeue":
-            here.fill(int(FASTEST[way.durable] * SECONDS))
+            here.fill(int(FASTEST[way.durable] * SECONDS) * getattr(here, "FILL", 1))
         sample = crowd.run(_work, verb, members=processes)
         counts = Counts()
         taken: list[bytes] = []
         for one in crowd.notes:
-            counts.commits += one.commits
-            counts.syncs += one.syncs
-            counts.snapshots += one.snapshots
+            counts.counted += Counter(one.counted)
             counts.items.append(len(one.taken))
             taken += one.taken
-        if verb == "dequeue":
+        if verb == "dequeue" and way.numbered:
             counts.twice = len(taken) - len(set(taken))
     finally:
         here.close()
@@ -129,15 +159,13 @@ def _round(crowd: Crowd, way: Way, verb: Verb, processes: int) -> tuple[Sample, 
 
 
 def _print_counts(found: dict[tuple[str, int], list[Counts]]) -> None:
-    say("\n| contestant | processes | commits/item | syncs/item | snapshots/item | most/least | twice |")
-    say("|---|---:|---:|---:|---:|---:|---:|")
+    names = sorted({name for rounds in found.values() for one in rounds for name in one.counted})
+    say(f"\n| contestant | processes | {''.join(f'{name}/item | ' for name in names)}most/least | twice |")
+    say("|---|---:|" + "---:|" * (len(names) + 2))
     for (name, processes), rounds in found.items():
         items = max(1, sum(sum(one.items) for one in rounds))
-        ours = any(one.commits for one in rounds)
-        cells = [
-            f"{sum(getattr(one, what) for one in rounds) / items:.2f}" if ours else ""
-            for what in ("commits", "syncs", "snapshots")
-        ]
+        ours = any(one.counted["commits"] for one in rounds)
+        cells = [f"{sum(one.counted[what] for one in rounds) / items:.3f}" if ours else "" for what in names]
         share = statistics.median(max(one.items) / max(1, min(one.items)) for one in rounds)
         twice = sum(one.twice for one in rounds)
         say(f"| {name} | {processes} | {' | '.join(cells)} | {share:.2f} | {twice} |")
@@ -150,9 +178,7 @@ def _print_counts(found: dict[tuple[str, int], list[Counts]]) -> None:
 class Note:
     """What one process counted in one round."""
 
-    commits: int
-    syncs: int
-    snapshots: int
+    counted: dict[str, int]
     taken: list[bytes]
 
 
@@ -235,6 +261,13 @@ class StagedLeased(Plain):
         return lease.value
 
 
+class EmbeddedConsumer(Plain):
+    """Its consumer."""
+
+    FILL = 2
+    consume = few_on_a_cluster.Consuming.consume
+
+
 class _Peer:
     """A queue on SQLite."""
 
@@ -258,16 +291,35 @@ class _Peer:
 
 def _opened(way: Way) -> Any:
     kinds = {"Plain": Plain, "Staged": Staged, "Leased": Leased, "StagedLeased": StagedLeased}
+    kinds["EmbeddedConsumer"] = EmbeddedConsumer
+    if way.kind in _ON_A_CLUSTER:
+        return _ON_A_CLUSTER[way.kind](way.where)
     return kinds.get(way.kind, _Peer)(way)
 
 
+_ON_A_CLUSTER: dict[str, Any] = {
+    "ClusterStaged": few_on_a_cluster.Staged,
+    "ClusterLeased": few_on_a_cluster.Leased,
+    **{
+        kind.__name__: kind
+        for kind in (
+            few_on_a_cluster.OnACluster,
+            few_on_a_cluster.Consuming,
+            few_on_a_cluster.OwnRecipe,
+            few_on_a_cluster.PostgreSQL,
+            few_on_a_cluster.PostgreSQLLeased,
+            few_on_a_cluster.PostgreSQLBatches,
+        )
+    },
+}
 _counter: _Counter | None = None
 
 
 def _work(opened: Any, verb: Verb) -> tuple[Sample, Note]:
     global _counter
     _counter = _counter or _Counter()
-    before = dict(_counter.calls)
+    calls = getattr(opened, "counted", _counter.calls)
+    before = dict(calls)
     taken: list[bytes] = []
 
     def take() -> bytes | None:
@@ -283,9 +335,11 @@ def _work(opened: Any, verb: Verb) -> tuple[Sample, Note]:
         return value
 
     time.sleep(0.05)  # all processes begin at about the same time
-    sample = for_seconds(1, SECONDS, take if verb == "dequeue" else put, connect=opened.connect)
-    calls = {name: count - before[name] for name, count in _counter.calls.items()}
-    return sample, Note(**calls, taken=taken)
+    if hasattr(opened, "consume"):
+        sample, taken = opened.consume(SECONDS)
+    else:
+        sample = for_seconds(1, SECONDS, take if verb == "dequeue" else put, connect=opened.connect)
+    return sample, Note({name: count - before.get(name, 0) for name, count in calls.items()}, taken)
 
 
 def _value(number: int) -> bytes:

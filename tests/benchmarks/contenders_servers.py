@@ -65,6 +65,30 @@ class PostgreSQL:
         self._mine.close()
 
 
+class PostgreSQLLeased(PostgreSQL):
+    """The same table with a visibility time: a taken row is hidden for 30 seconds, and deleted after its work."""
+
+    LEASE = (
+        "UPDATE queue SET visible_at = now() + interval '30 seconds' WHERE id IN (SELECT id FROM queue"
+        " WHERE visible_at <= now() ORDER BY id FOR UPDATE SKIP LOCKED LIMIT %s) RETURNING id, value"
+    )
+    ACK = "DELETE FROM queue WHERE id = ANY(%s)"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self._mine.execute("ALTER TABLE queue ADD COLUMN IF NOT EXISTS visible_at timestamptz NOT NULL DEFAULT now()")
+
+    def dequeue(self) -> bytes | None:
+        rows = self.dequeue_batch(1)
+        return rows[0] if rows else None
+
+    def dequeue_batch(self, limit: int) -> list[bytes]:
+        """Lease and ack up to so many rows, in two transactions."""
+        rows = self._mine.execute(self.LEASE, (limit,)).fetchall()
+        self._mine.execute(self.ACK, ([number for number, _ in rows],))
+        return [bytes(value) for _, value in rows]
+
+
 class Redis(OneForAllThreads):
     """A list; the client has a connection for each thread."""
 
