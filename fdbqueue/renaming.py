@@ -5,7 +5,7 @@ Challenge: a rename copies, since all keys of a queue begin with its name. Meanw
 Protocol:
 
 1. Mark the old and the new name (`renamed.py`). From now on enqueues and takes of both are refused.
-2. If the keys do not fit into one transaction, move items that nobody has, in batches. A batch moves all keys of its
+2. If the keys do not fit into one transaction, move items without a lease in batches. A batch moves all keys of its
    items together, so a call that finds an item finds it whole, under one of the names.
 3. Wait until no transaction can be open that began before the marks. An enqueue reads by snapshot, so it does not
    conflict with the rename. Such an enqueue may still commit under the old name.
@@ -92,8 +92,8 @@ class _Names:
             TransferError: there is a queue of the new name. Or this one has sessions, streams, groups, an upload, or
                 items with completions or follow-ups. Or one of the names is that of a directory, or inside the other
                 one. Nothing was changed.
-            TransferError: what is left for the last transaction does not fit. The rename is unfinished: let consumers
-                end their leases, and repeat the call.
+            TransferError: the other keys do not fit into the last transaction. The rename is unfinished: wait until
+                consumers have ended their leases, and repeat the call.
             SubscriptionError: it has an exclusive subscription. Nothing was changed.
 
         *Conflicts:* with every call that changes the queue at the same time. *Cost:* it waits for 6 seconds. It reads
@@ -200,7 +200,7 @@ class _Rename:
         if kind.present() and bytes(kind) == SMART and not (yield from self.fits(tr)):
             raise TransferError(
                 f"{source.describe()} is smart, and too large to be renamed in one transaction: at most"
-                f" {LAST_BYTES:,} bytes. Nothing was changed. Let its consumers take items first."
+                f" {LAST_BYTES:,} bytes. Nothing was changed. Repeat the call when consumers have taken items."
             )
         return True
 
@@ -214,8 +214,8 @@ class _Rename:
                     position = self._source.available.position(self._source.prefix + page.packed(at)).text
                     raise TransferError(
                         f"The item {position} of {self._source.describe()} has a completion, follow-ups or a group, or"
-                        " follows another item. These know the queue by its name. Nothing was changed. Let its consumer"
-                        " end it, or cancel it."
+                        " follows another item. These know the queue by its name. Nothing was changed. Wait until"
+                        " its consumer has ended it, or cancel it."
                     )
 
     def _begin(self, tr: Transaction) -> Steps[None]:
@@ -244,7 +244,7 @@ class _Rename:
         return (yield from _all_rows(tr.snapshot, self._source)) is not None
 
     def move_resting(self) -> Steps[None]:
-        """Move the items that nobody has, in batches."""
+        """Move the items without a lease, in batches."""
         for state in RESTING:
             place: Place = getattr(self._source, state)
             begin = place.begin
@@ -287,7 +287,7 @@ class _Rename:
         if ours is None or theirs is None or not self._is_own(ours) or not self._is_own(theirs):
             raise TransferError(
                 f"{self._source.describe()} or {self.target.describe()} was cleared while it was renamed. Repeat the"
-                " call to rename what is left."
+                " call to rename the rest."
             )
         return True
 
@@ -313,8 +313,8 @@ class _Rename:
         if found is None:
             raise TransferError(
                 f"More than {LAST_BYTES:,} bytes of {source.describe()} are left for the last transaction of its rename"
-                f" to {target.describe()}: leased items, or records of layers. The rename is unfinished. Let consumers"
-                " end their leases, and repeat the call."
+                f" to {target.describe()}: leased items, or records of layers. The rename is unfinished. Repeat"
+                " the call when consumers have ended their leases."
             )
         counters = source.counts.key(), source.level_counts.key()
         pointers = source.pointers.key()
@@ -358,13 +358,16 @@ class _Rename:
 def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
     """Return what can't be renamed: where it is, and the remedy."""
     return {
-        "sessions": (layout.space["session"], "Let their consumers end them, or remove them: Sessions.remove"),
+        "sessions": (
+            layout.space["session"],
+            "Wait until their consumers have ended them, or remove them: Sessions.remove",
+        ),
         "a stream out of it": (
             layout.streams,
             "Stop its query, and forget it: fdbqueue.spark.release and forget_stream",
         ),
-        "a stream into it": (layout.sinks, "Let that query write to a queue of the new name from the beginning"),
-        "groups": (layout.groups, "Let them end, or cancel them. An ended group is kept for a while"),
+        "a stream into it": (layout.sinks, "Write to a queue of the new name instead, by a new query"),
+        "groups": (layout.groups, "Wait until they have ended, or cancel them. An ended group is kept for a while"),
         "an upload of a blob": (layout.uploads, "Wait until it has ended"),
     }
 
@@ -433,7 +436,7 @@ def _notes(value: bytes) -> Notes | None:
 
 
 def _timers(state: str, notes: Notes) -> Iterator[tuple[int, str]]:
-    """Yield the times and kinds of the timers of an item that nobody has."""
+    """Yield the times and kinds of the timers of an item without a lease."""
     if state == "delayed":
         yield notes.visible_at_us, DELAY
     if state != "dead" and notes.ttl_at_us:

@@ -117,7 +117,7 @@ def cancel(
         raise typer.BadParameter("it goes with --where", param_hint="--limit")
     chosen = [position(item) for item in items or ()]
     with opened(url) as db:
-        gone = _source(db, queue, CodecName.bytes, session).verb("cancel", db, chosen)()
+        gone = _source(db, queue, None, session).verb("cancel", db, chosen)()
     say(f"{sum(gone):,} items cancelled")
     _tell_missing(chosen, gone)
 
@@ -201,11 +201,11 @@ def reschedule(
     chosen = [position(item) for item in items]
     with opened(url) as db:
         # The rank of an item without an order by its value needs no codec.
-        changed = _source(db, queue, CodecName.bytes, session).verb("reschedule", db, chosen)(**terms)
+        changed = _source(db, queue, None, session).verb("reschedule", db, chosen)(**terms)
     _tell_changed(chosen, changed, "rescheduled")
 
 
-def _source(db: Any, name: str, codec: CodecName, session: str | None) -> Source:
+def _source(db: Any, name: str, codec: CodecName | None, session: str | None) -> Source:
     queue = queue_of(name, codec)
     if session is not None:
         return Source(sessions_of(queue), (session_named(session, "--session"),))

@@ -9,11 +9,13 @@ from typing import Any
 
 import typer
 
+from fdbqueue.catalogue import read_about
 from fdbqueue.cli.opening import opened
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.errors import UnknownQueue
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
 from fdbqueue.queues import nearest, queues
@@ -31,6 +33,22 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     with suppress(Exception), opened(url, patience=COMPLETION_SECONDS) as db:
         return [info.text for info in queues(db) if info.text.startswith(incomplete)]
     return []
+
+
+def registered_codec(layout: Layout, url: str | None) -> str:
+    """Return the name of the codec that a queue is registered with; "" if it is not, or if there is no database."""
+    try:
+        with opened(url) as db:
+            return run(attempts(db, partial(_codec, layout=layout)))
+    except (StorageError, UrlError):
+        return ""  # the command opens it, too: it makes the folder, or reports the error
+
+
+def _codec(tr: Transaction, layout: Layout) -> Steps[str]:
+    value = yield tr.snapshot.get(layout.catalogue_key)
+    with suppress(FormatError):
+        return read_about(layout, bytes(value))[1].codec if value.present() else ""
+    return ""
 
 
 def hint(db: Any, queue: Queue) -> str:

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fdbqueue.cli.known import complete_queue
-from fdbqueue.layout import Name
+from fdbqueue.cli.known import complete_queue, registered_codec
+from fdbqueue.layout import Layout, Name
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 
@@ -28,6 +28,16 @@ def _kept(url: str | None) -> str | None:
     if url is not None and url.startswith("memory:"):
         raise typer.BadParameter("a memory: database ends with the command; give file:PATH or fdb:")
     return url
+
+
+def _registered(ctx: typer.Context, codec: CodecName) -> CodecName:
+    """Return the codec that was given; else the one that the queue is registered with, if the library has it."""
+    queue, url = ctx.params.get("queue"), ctx.params.get("url")
+    given = getattr(ctx.get_parameter_source("codec"), "name", "") != "DEFAULT"
+    if given or ctx.resilient_parsing or queue is None:
+        return codec
+    found = registered_codec(Layout(named(queue)), url)
+    return CodecName(found) if found in list(CodecName) else codec
 
 
 QueueName = Annotated[
@@ -50,7 +60,14 @@ Url = Annotated[
 ]
 Codec = Annotated[
     CodecName,
-    typer.Option("--codec", "-c", envvar="FDBQUEUE_CODEC", help="The queue's codec."),
+    typer.Option(
+        "--codec",
+        "-c",
+        envvar="FDBQUEUE_CODEC",
+        help="The queue's codec. Default: the one that the queue is registered with, or json.",
+        show_default=False,
+        callback=_registered,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal too.")]
 MaxAttempts = Annotated[
@@ -94,9 +111,12 @@ def check_raw(raw: bool, codec: CodecName) -> None:
         raise typer.BadParameter("use --raw with the codec str or bytes", param_hint="--raw")
 
 
-def queue_of(name: str, codec: CodecName = CodecName.bytes) -> Queue:
-    """Return the queue that the arguments name."""
-    return Queue(named(name), codec=codec.value)
+def queue_of(name: str, codec: CodecName | None = None) -> Queue:
+    """Return the queue that the arguments name. Without a codec it shows values as bytes, and registers nothing."""
+    queue: Queue = Queue(named(name), codec=(codec or CodecName.bytes).value)
+    if codec is None:
+        queue.layout.registration = None
+    return queue
 
 
 def place(position: Position) -> str:

@@ -174,6 +174,8 @@ class _Copy:
         self._keys = StreamKeys(queue.layout, STREAM)
         self._end = 0
         self._order: str | None = None
+        self._about = b""
+        """The queue's record in the source's catalogue; b"" for none."""
         self._epoch = ""
 
     def begin(self) -> None:
@@ -191,6 +193,8 @@ class _Copy:
         yield from refuse_layers(tr, self._layout, "a copy")
         mark = yield from read_high_water_mark(tr, self._layout)
         self._order = mark.order
+        registered = yield tr.snapshot.get(self._layout.catalogue_key)
+        self._about = bytes(registered) if registered.present() else b""
         self._end = yield from LastIndex(tr, self._layout, mark.order).steps(0)
         return (yield from self._record(tr))
 
@@ -241,6 +245,8 @@ class _Copy:
             )
         yield from self._queue.next_index(tr, 0, order=self._order)
         self._raise(tr)
+        if self._about:
+            tr.set(self._layout.catalogue_key, self._about)  # this object's codec may be another
         tr.set(progress_key(self._layout, self._epoch), msgspec.msgpack.encode(_Arrived(digest=bytes(DIGEST_BYTES))))
 
     def _raise(self, tr: Transaction) -> None:

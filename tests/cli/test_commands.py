@@ -224,7 +224,7 @@ def test_a_bad_line_far_down_tells_how_many_items_are_in(run: Run, name: str) ->
 def test_an_item_that_does_not_decode_is_named_and_stays(run: Run, name: str) -> None:
     run("enqueue", name, "--codec", "bytes", "no json")
 
-    refused = run("dequeue", name)
+    refused = run("dequeue", name, "--codec", "json")
 
     assert refused.exit_code == errors.VALUE
     assert "does not decode" in refused.stderr
@@ -340,11 +340,11 @@ def test_an_item_that_cannot_be_read_is_named_as_after_takes_it(run: Run, name: 
     for value in b"1", b"\xff", b"3":
         fdbqueue.Queue(key).enqueue(db, value)
 
-    browsed = run("browse", name)
+    browsed = run("browse", name, "--codec", "json")
     [unreadable] = re.findall(r"The item (\S+) of", browsed.stderr)
 
     assert (browsed.exit_code, browsed.stdout) == (errors.VALUE, "1\n")
-    assert run("browse", name, "--after", unreadable).stdout == "3\n"
+    assert run("browse", name, "--codec", "json", "--after", unreadable).stdout == "3\n"
 
 
 @pytest.mark.parametrize("terms", [(), ("--delay", "9"), ("--records",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,15 @@ from fdbqueue import Queue, renaming
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.layers import Leases
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
+
+
+@dataclass
+class Sku:
+    sku: str
 
 
 def objects(text: str) -> list[Any]:
@@ -118,3 +125,49 @@ def test_a_quota_is_set_shown_and_removed(db: Any, space: Subspace, run: Run, na
         assert run("quota", name, *wrong).exit_code == 2
     assert run("quota", name, "--none").exit_code == 0
     assert run("enqueue", name, "2").exit_code == 0
+
+
+def test_the_codec_is_the_registered_one_unless_it_is_given(
+    db: Any, space: Subspace, run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Queue(space, codec="msgpack").enqueue_many(db, [5, {"sku": "cup"}])
+
+    assert run("enqueue", name, '{"sku": "pot"}').exit_code == 0
+    assert objects(run("browse", name).stdout) == [5, {"sku": "cup"}, {"sku": "pot"}]
+    assert objects(run("peek", name).stdout) == [5]
+    assert [one["value"] for one in objects(run("inspect", name).stdout)[0]["first"]] == [
+        5,
+        {"sku": "cup"},
+        {"sku": "pot"},
+    ]
+    assert objects(run("lease", name).stdout)[0]["value"] == 5
+    assert run("register", name).exit_code == 0
+    assert [info.codec for info in fdbqueue.queues(db, within=space)] == ["msgpack"]
+    refused = run("dequeue", name, "--codec", "json")
+    assert (refused.exit_code, "registered with the codec 'msgpack'" in refused.stderr) == (4, True)
+    monkeypatch.setenv("FDBQUEUE_CODEC", "json")
+    assert run("dequeue", name).exit_code == 4
+    monkeypatch.delenv("FDBQUEUE_CODEC")
+    assert objects(run("dequeue", name, "--all").stdout) == [{"sku": "cup"}, {"sku": "pot"}]
+
+
+def test_the_codec_is_json_for_a_queue_that_is_not_registered_or_has_a_codec_of_its_own(
+    db: Any, space: Subspace, run: Run, name: str
+) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, {"sku": "pot"})
+    del db[queue.layout.catalogue_key]
+    assert objects(run("peek", name).stdout) == [{"sku": "pot"}]
+    Queue(space, codec=Sku).register(db)
+    assert objects(run("peek", name).stdout) == [{"sku": "pot"}]
+
+
+def test_a_command_that_needs_no_codec_registers_none(db: Any, space: Subspace, run: Run, name: str) -> None:
+    leases = Leases(Queue(space, codec="json"), max_attempts=1)
+    leases.enqueue(db, 1)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.nack(db, lease, error="no such user")
+    del db[leases.layout.catalogue_key]
+    assert run("redrive", name, "--tail").exit_code == 0
+    assert fdbqueue.queues(db, within=space) == []

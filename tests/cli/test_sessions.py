@@ -60,8 +60,8 @@ def test_a_session_is_given_back(run: Run, name: str) -> None:
 def test_a_wrong_codec_blocks_no_session(run: Run, name: str) -> None:
     run("enqueue", name, "teapot", "--session", "ann", "--codec", "str")
 
-    assert run("lease", name, "--sessions").exit_code == errors.VALUE
-    assert lines(run("lease", name, "--sessions", "--codec", "str").stdout)[0]["value"] == "teapot"
+    assert run("lease", name, "--sessions", "--codec", "json").exit_code == errors.VALUE
+    assert lines(run("lease", name, "--sessions").stdout)[0]["value"] == "teapot"
 
 
 def test_sessions_are_listed_with_their_workers(run: Run, name: str, db: Any, sessions: Sessions) -> None:

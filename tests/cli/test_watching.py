@@ -54,7 +54,7 @@ def test_watch_goes_on_under_its_name(run: Run, db: Any, space: Subspace, name: 
 def test_watch_goes_on_after_an_item_that_does_not_decode(run: Run, db: Any, space: Subspace, name: str) -> None:
     Queue(space).enqueue(db, b"no json")
     Queue(space, codec="json").enqueue(db, 1)
-    printed = run("watch", name, "--head", "--timeout", "0")
+    printed = run("watch", name, "--codec", "json", "--head", "--timeout", "0")
 
     assert values(printed.stdout) == [1]
     assert "does not decode" in printed.stderr

@@ -134,6 +134,18 @@ def test_a_page_reads_as_much_of_a_large_queue_as_of_a_small_one(db: Any, space:
 
 
 @pytest.mark.slow
+def test_the_reads_of_a_page_do_not_grow_from_a_thousand_items_to_a_hundred_thousand(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    queue.enqueue_many(db, (b"x" for _ in range(1_000)))
+    small = reads_of(db, queue)
+    queue.enqueue_many(db, (b"x" for _ in range(99_000)))
+    large = reads_of(db, queue)
+    queue.clear(db)
+    assert large[0] == small[0] <= 45
+    assert large[1] <= small[1] + 1
+
+
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 def test_a_queue_of_a_million_items_is_inspected_by_a_few_reads(db: Any, space: Subspace) -> None:
     queue = Queue(space)

@@ -44,6 +44,14 @@ def rows(db: Any, queue: Queue[Any], states: tuple[str, ...] = MOVED) -> list[di
     return found
 
 
+def test_a_copy_registers_the_queue_as_the_source_has_it(db: Any, space: Subspace, other: Any) -> None:
+    Leases(Queue(space, codec="json"), max_attempts=3).enqueue(db, 1)
+    before = fdbqueue.queues(db, within=space)[0]
+    assert copy_queue(db, other, Queue(space)).items == 1
+    after = fdbqueue.queues(other, within=space)[0]
+    assert (after.codec, after.policy, after.registered_at) == ("json", before.policy, before.registered_at)
+
+
 def is_well(db: Any, queue: Queue[Any]) -> bool:
     return (*Leases(queue).check(db).problems, *check_streams(db, queue.layout)) == ()
 
