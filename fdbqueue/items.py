@@ -383,8 +383,7 @@ def check_values(values: object) -> None:
             f"Values to enqueue are an iterable, such as a list, not one {kind.__name__}. Give [value], or use"
             " `enqueue`."
         )
-    is_store = hasattr(kind, "get_range")  # a database, or a transaction, which Python would iterate over by numbers
-    if is_store or not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
+    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         raise TypeError(f"Values to enqueue are an iterable, such as a list, not {kind.__name__}.")
 
 

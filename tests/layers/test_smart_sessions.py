@@ -602,7 +602,7 @@ def test_wrong_arguments_are_refused_with_the_remedy(db: Any, space: Subspace, c
     for value in (None, "text", {"type": "unknown"}, 7):
         with pytest.raises(Exception, match=r"registered type|not a message"):
             smart.enqueue(db, value, session="ann")
-    for values in ("text", b"bytes", {"a": 1}, None, 7, db, db.create_transaction()):
+    for values in ("text", b"bytes", {"a": 1}, None, 7):
         with pytest.raises(TypeError, match="Values to enqueue are an iterable"):
             smart.enqueue_many(db, values, session="ann")  # type: ignore[arg-type]
     for tr in (None, "db", smart):
