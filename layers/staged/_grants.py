@@ -71,7 +71,7 @@ class Grants:
         tr.clear(grant_key)
 
     def withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
-        """Remove a request, and give back what was granted to it."""
+        """Remove a request, and give back the items that were granted to it."""
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
         grant_key = self._requests.grant_key(request.wish.client)
         value = yield tr.get(grant_key)
