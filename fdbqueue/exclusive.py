@@ -57,11 +57,6 @@ def made_exclusive() -> None:
     Changes.count += 1
 
 
-def is_known_open(layout: Layout) -> bool:
-    """Return whether a call needs no look: this process looked a moment ago, and found the queue open to all."""
-    return layout.open_until > time.monotonic() and layout.open_at == Changes.count
-
-
 def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[bool]:
     """Return whether the queue is paused, so that a call finds no items.
 
@@ -73,7 +68,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
     """
-    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:  # `is_known_open`, without a call
+    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
         return False
     changes = Changes.count
     look = partial(_look, layout=layout, now_us=now_us)

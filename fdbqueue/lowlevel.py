@@ -49,7 +49,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.engine.turns import has_turns, shares_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
-from fdbqueue.exclusive import is_known_open, is_paused, keep_out, made_exclusive
+from fdbqueue.exclusive import is_paused, keep_out, made_exclusive
 from fdbqueue.groups import (
     GroupRecord,
     begin_sweep,
@@ -257,7 +257,6 @@ __all__ = [
     "in_batches",
     "is_chunked",
     "is_database",
-    "is_known_open",
     "is_marked",
     "is_over",
     "is_paused",

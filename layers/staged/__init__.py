@@ -18,18 +18,13 @@ Ordering
     either may commit first. A process that finds registered requests comes after them. Calls of one process share its
     request, in the order of their arrival. Further calls join its next request.
 
-    On a cluster, a process that takes one item after the other registers the request of its next call with the commit
-    that takes an item. So a call's place in this order may be up to 25 ms older than the call. If the next call does
-    not come, the assigned item goes to a later request after 50 ms. (docs/adr/0120)
-
 Guarantees
     A call takes effect once or not at all, also after an unknown result. A consumer that dies leaves no item stuck and
     blocks no other consumer. If its request stays for a quarter of a second although items are assigned to it, another
     process grants it these items. The request expires after 30 seconds. A grant is a lease of 10 seconds, or of the
     wanted duration if a lease of up to 30 seconds was wanted. After that the item is available in its place again.
 
-    A call that times out or is cancelled leaves no request and takes nothing. A process that ends may leave one early
-    request, which the next take removes. If it got an item at that moment, the
+    A call that times out or is cancelled leaves no request and takes nothing. If it got an item at that moment, the
     item goes back to its place, in front of later items. Waiting is a watch. One enqueue wakes the first process in
     order, which fulfills all requests, and then the next in order.
 

@@ -49,16 +49,12 @@ class Attempt:
     """The terms that it registered, if any."""
     stamp: Future[Any] | None = None
     """The versionstamp of that registration."""
-    early: tuple[Wish, Future[Any]] | None = None
-    """The request that it registered for the next call, and its versionstamp."""
     error: Exception | None = None
     """Why the first item can't be read."""
     alarm: Alarm | None = None
     """What to wait for before the next attempt."""
     version: int = 0
     """The version of its commit or, without one, of its reads; 0 or less: unknown."""
-    dropped: bytes = b""
-    """The key of an early request that it removed."""
     old_grants: list[bytes] = field(default_factory=list)
     """The keys of grants that it removed."""
     prefetch: Prefetch | None = None

@@ -61,10 +61,7 @@ _WATCHED = ("enqueued", "leased", "dead", "returned")
 class Delivery:
     """Takes items of one queue from its head."""
 
-    __slots__ = (
-        *("_bare", "_layout", "_leases", "_looks", "_others", "_paused", "_predicate", "_queue"),
-        *("large", "more"),
-    )
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_paused", "_predicate", "_queue", "large")
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -79,8 +76,6 @@ class Delivery:
         self._others = 0
         self.large = False
         """Whether the items of the last look were large."""
-        self.more = False
-        """Whether there were more items behind those that `take_own` gave out last."""
 
     def look(self, tr: Transaction, *, limit: int) -> HeadRead:
         """Begin to read due timers, and about the number of items that will be taken.
@@ -216,7 +211,7 @@ class Delivery:
         due, found = yield from self.see(tr, look)
         if not due and found and len(found) == look.limit < end:
             found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
-        own, self.more = found[offset:end], len(found) > end
+        own = found[offset:end]
         if due or not own:
             return False
         opened = []

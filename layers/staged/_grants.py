@@ -107,8 +107,6 @@ class Alarms:
             watches.append(tr.watch(in_front[-1].key))
             # The second in order checks the first one soonest, then the third, and so on.
             seconds = min(seconds, len(in_front) * hints.pause * random.uniform(0.8, 1.2))
-            for early in (one for one in in_front if one.wish.early):  # its items are free when it expires
-                seconds = min(seconds, (early.wish.expires_at_us - now_us) / 1e6)
             hints.pause = min(2 * hints.pause, REQUEST_SECONDS)
         else:
             due_us = yield from self._delivery.next_due_us(tr)

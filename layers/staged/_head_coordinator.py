@@ -26,24 +26,22 @@ from fdbqueue.lowlevel import (
     committed_version,
     conflict_since,
     has_turns,
-    is_known_open,
     predicates,
     started,
 )
 
-from ..common._batcher import Alarm
+from ..common._batcher import Alarm, Batcher
 from ..leases._head import Head
 from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
 from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
-from ._callers import Callers
 from ._delivery import ITEMS_AT_ONCE, Delivery
 from ._grants import Alarms, Grants
 from ._head_state import Event, Hints, Place, StallDetector, State
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
-from ._requests import Request, Requests, live_ones, sorted_out
+from ._requests import Request, Requests
 from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 
@@ -51,15 +49,13 @@ REQUESTS_AT_ONCE = 100
 """Most requests that one transaction reads."""
 REACH_ITEMS = 1_000
 """How far from the head a process takes its own items. A request that is farther away waits until it is nearer."""
-MORE_ITEMS = 4
-"""How many items more than its own a process reads. They show whether some are left for its next call."""
 TAKEOVER_SECONDS = 0.25
 """Seconds after which another process fulfills a request that has not moved although items are available."""
 AFTERMATH_SECONDS = 0.1
 """A process that met others within this time registers at once. It need not win a conflict to be noticed."""
 
 
-class HeadCoordinator(Callers):
+class HeadCoordinator(Batcher[Want, list[Got]]):
     """Serves the calls of one process for items of one queue in one database, for one duration of leases.
 
     The state of the process decides what its next transaction does (`_head_state.py`).
@@ -87,7 +83,9 @@ class HeadCoordinator(Callers):
         announce: Callable[[int], None],
         delivery: Delivery,
     ) -> None:
-        super().__init__(leases, delivery)
+        super().__init__()
+        self._leases = leases
+        self._delivery = delivery
         self._duration_us = duration_us
         self._consumer = consumer
         self._announce = announce
@@ -124,6 +122,11 @@ class HeadCoordinator(Callers):
         if request is not None:
             yield from self._leases.queue.transact(db, lambda tr: self._grants.withdraw(tr, request))
 
+    def joined(self, caller: Caller) -> None:
+        """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
+        if not caller.leads and not caller.argument.patient:
+            self.calls.wake()
+
     def serve_alone(self, db: Database, argument: Want, results: list[list[Got]]) -> Steps[None]:
         """Take one item directly. Anything else is done for calls in the queue."""
         if self._place.state is not State.direct or self._met_lately(db):
@@ -136,21 +139,32 @@ class HeadCoordinator(Callers):
         elif attempt.error is not None:
             raise attempt.error
 
+    def give_on(self, db: Database, result: list[Got]) -> Steps[None]:
+        """Give items to the waiting calls, in order. Put unclaimed items back."""
+        served = 0
+        for caller in self.calls.waiting():
+            if not result:
+                break
+            if self.calls.settle(caller, result[: caller.argument.limit]):
+                result = result[caller.argument.limit :]
+                served += 1
+        if served:
+            self.calls.served(served)
+        yield from self.put_back(db, result)
+
+    def put_back(self, db: Database, result: list[Got]) -> Steps[None]:
+        if result:
+            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, result))
+
     def _serve(self, db: Database) -> Steps[Alarm | None]:
         if self._place.request is None:
             yield from self.calls.gather()
         if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
             self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
         met_lately = self._met_lately(db)
-        if self._place.state is State.direct and (early := self._early.take(wanted_by(self.calls.waiting()))):
-            request, version = early
-            self._place = Place(State.claiming, request)
-            self._hints.read_at = self._own_version.of(version) if is_known_open(self._leases.layout) else 0
         attempt = yield from self._try(db, self._body(met_lately), met_lately=met_lately)
         if attempt is None:
             return None
-        if attempt.early is not None:
-            yield from self._early.keep(self._requests, attempt.version, *attempt.early)
         if attempt.wish is not None and attempt.stamp is not None:
             request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
             self._hints.read_at = 0 if has_turns(db) else self._own_version.of(attempt.version)
@@ -172,7 +186,6 @@ class HeadCoordinator(Callers):
         """Run one transaction. Return what it did; None if another one has to follow at once."""
         saves_reads = not has_turns(db)
         self._uncontended.guessed, self._uncontended.may_prefetch = False, saves_reads
-        self._early.saves_commits = saves_reads
         self._retried = False
         try:
             attempt = yield from self._leases.queue.transact(
@@ -189,14 +202,11 @@ class HeadCoordinator(Callers):
         except Leave as left:
             attempt = left.attempt
         else:
-            registered = attempt.wish is not None or attempt.early is not None
-            if self._duration_us or met_lately or registered or attempt.prefetch is not None:
+            if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
                 attempt.version = attempt.tr.get_committed_version() if saves_reads else committed_version(attempt.tr)
             if attempt.prefetch is not None:
                 self._uncontended.committed(attempt.prefetch, attempt.version)
-            if attempt.dropped:
-                self._early.dropped = b""
             if attempt.old_grants:
                 self._recent_leases.forget_grants(attempt.old_grants)
         self._hints.lost_turns = 0
@@ -277,19 +287,13 @@ class HeadCoordinator(Callers):
             standing = yield from reading
         if len(standing) == REQUESTS_AT_ONCE:  # there may be more, also in front of this call
             return (yield from self._register(tr))
-        attempt.dropped = self._early.drop(tr, self._requests)
-        standing = [one for one in standing if one.key != attempt.dropped]
         live = [one for one in standing if one.wish.expires_at_us > look.now_us]
-        if any(one.wish.early for one in live):
-            # They get no grants: this process takes the items behind theirs.
-            self._hints.met = time.monotonic()
-            return (yield from self._register(tr))
         dead = [one for one in standing if one not in live]
         if standing:
             self._hints.met = time.monotonic()
         served = yield from self._fulfill(tr, attempt, look, None, live, dead)
         attempt.nothing = not attempt.got and served.drained
-        if not served.wrote and not dead and not attempt.dropped:
+        if not served.wrote and not dead:
             raise Leave(attempt)
         return attempt
 
@@ -319,7 +323,6 @@ class HeadCoordinator(Callers):
     def _register(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request behind all earlier ones, by a blind write."""
         attempt = Attempt(tr, self.calls.waiting())
-        attempt.dropped = self._early.drop(tr, self._requests)
         attempt.wish, attempt.stamp = yield from self._registrar.register(tr, wanted_by(attempt.callers))
         attempt.old_grants = self._recent_leases.clear_grants(tr)
         self._hints.pause = TAKEOVER_SECONDS
@@ -357,13 +360,13 @@ class HeadCoordinator(Callers):
         in_front = [one for one in standing if one.key < request.key]
         if in_front:
             self._hints.met = time.monotonic()
-        stuck = self._stall_detector.stuck(in_front, TAKEOVER_SECONDS)
-        _, _, dead = sorted_out(standing, request, stuck, look.now_us)
+        dead = [one for one in in_front if one.wish.expires_at_us <= look.now_us]
         if dead:
             for one in dead:
                 self._requests.remove(tr, one.key)
             return attempt
         if standing and standing[-1].key == request.key:
+            stuck = self._stall_detector.stuck(in_front, TAKEOVER_SECONDS)
             if stuck:
                 if (yield from self._serve_some(tr, look, stuck, [allotment_of(one) for one in stuck], [])):
                     return attempt
@@ -371,8 +374,6 @@ class HeadCoordinator(Callers):
                 allotment = self._allotment(attempt, request)
                 if (yield from self._serve_some(tr, look, [request], [allotment], in_front)):
                     attempt.request, attempt.got = None, allotment.got
-                    if self._early.is_worthwhile(self._hints.met, wanted_by(attempt.callers)) and self._delivery.more:
-                        attempt.early = self._registrar.register_early(tr)
                     return attempt
         # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
         self._advance(Event.unassigned)
@@ -390,7 +391,7 @@ class HeadCoordinator(Callers):
         can't."""
         offset = sum(one.wish.wanted for one in in_front)
         end = offset + sum(allotment.wanted for allotment in allotments)
-        self._hints.reach = min(end + MORE_ITEMS, REACH_ITEMS)
+        self._hints.reach = min(end, REACH_ITEMS)
         if end > REACH_ITEMS or self._adaptive_limit.limit < ITEMS_AT_ONCE:
             return False
         if not (yield from self._delivery.take_own(tr, look, allotments, offset=offset)):
@@ -436,10 +437,11 @@ class HeadCoordinator(Callers):
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
     ) -> Steps[Attempt]:
         now_us = self._leases.now_us()
-        stuck = self._stall_detector.stuck(live_ones(standing, request, now_us), TAKEOVER_SECONDS)
-        in_front, live, dead = sorted_out(standing, request, stuck, now_us)
+        live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
+        in_front = [one for one in live if one.key < request.key]
         self._hints.is_first = not in_front
-        if not in_front or (stuck and not any(one.wish.early for one in in_front)):
+        if not in_front or self._stall_detector.stuck(in_front, TAKEOVER_SECONDS):
+            dead = [one for one in standing if one not in live]
             served = yield from self._fulfill(tr, attempt, look, request, live, dead)
             if served.wrote or dead:
                 return attempt

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from msgspec import structs
-
 from fdbqueue.lowlevel import RANDOM_BYTES, Future, Steps, Transaction
 
 from ..leases._leases import Leases
-from ._requests import EARLY_SECONDS, REQUEST_SECONDS, Requests, Wish
+from ._requests import REQUEST_SECONDS, Requests, Wish
 
 
 class Registrar:
@@ -43,13 +41,6 @@ class Registrar:
         # Each registration has its own grant key. Work on an old grant never meets a new one.
         self._registrations += 1
         wish = self.wish(wanted)
-        return wish, self._requests.register(tr, wish)
-
-    def register_early(self, tr: Transaction) -> tuple[Wish, Future[Any]]:
-        """Register a request for one item, for a call that has not come yet. It lives for a moment only."""
-        self._registrations += 1
-        expires_at_us = self._leases.now_us() + int(EARLY_SECONDS * 1e6)
-        wish = structs.replace(self.wish(1), expires_at_us=expires_at_us, early=True)
         return wish, self._requests.register(tr, wish)
 
     def wish(self, wanted: int) -> Wish:

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -34,8 +33,6 @@ from ..leases._lease import LeaseHandle
 
 REQUEST_SECONDS = 30.0
 """Seconds that a request lives without a renewal. It is renewed at half of them."""
-EARLY_SECONDS = 0.05
-"""Seconds that an early request lives."""
 GRANT_SECONDS = 10.0
 """Seconds after which granted items that were not collected become available again."""
 LONGEST_GRANT_SECONDS = 30.0
@@ -59,8 +56,6 @@ class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The duration of the leases; 0: the items are taken out."""
     consumer: str = ""
     """The consumer's name."""
-    early: bool = False
-    """Whether no call waits for the items yet (`_early.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +200,6 @@ class Requests:
         else:
             tr.clear_range(key, key + b"\x00\x00")
 
-    def drop(self, tr: Transaction, key: bytes) -> None:
-        """Remove one's own early request, which gets no grants, and make the requests behind it look again."""
-        tr.clear_range(key, key + b"\x00\x00")
-
     def go_past(self, tr: Transaction, in_front: list[Request]) -> None:
         """Conflict with every change to the requests in front, except that they are served in turn."""
         for one in in_front:
@@ -265,31 +256,6 @@ class Requests:
             return _wish_decoder.decode(stored)
         except UNREADABLE as error:
             raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error
-
-
-def live_ones(standing: list[Request], request: Request, now_us: int) -> list[Request]:
-    """Return the requests in front of `request` that have not expired."""
-    return [one for one in standing if one.key < request.key and one.wish.expires_at_us > now_us]
-
-
-def sorted_out(
-    standing: list[Request], request: Request, stuck: list[Request], now_us: int
-) -> tuple[list[Request], list[Request], list[Request]]:
-    """Return the requests in front, those that one process may serve, and those to remove.
-
-    An early request has no waiting call. It is never granted anything, so it ends the requests that are served. If it
-    is stuck, its expiry is by a clock that is ahead, and it is removed.
-    """
-    dead = [
-        one
-        for one in standing
-        if one.key != request.key and (one.wish.expires_at_us <= now_us or (one.wish.early and one in stuck))
-    ]
-    live = [one for one in standing if one.key == request.key or one not in dead]
-    up_to_own = [one for one in live if one.key <= request.key]
-    in_front = [one for one in up_to_own if one.key < request.key]
-    behind = takewhile(lambda one: not one.wish.early, (one for one in live if one.key > request.key))
-    return in_front, [*up_to_own, *behind], dead
 
 
 def _granted(position: Position, token: bytes) -> tuple[Any, ...]:

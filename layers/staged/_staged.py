@@ -63,7 +63,7 @@ class StagedStats(Shown):
     items: LeaseStats
     """The items, by state."""
     requests: int
-    """Registered requests of waiting calls; up to 1,000 are counted."""
+    """Registered requests; up to 1,000 are counted."""
     wanted: int
     """Items that these requests want."""
 
@@ -148,8 +148,7 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* at the first meeting with another process, after a wrong prediction of an uncontended process, and
         with changes of the order in front of the items assigned to this process. *Cost:* uncontended, a share of one
         read and one commit, as the plain dequeue. At a cluster, repeated single dequeues cost only the commit. Under
-        contention a share of two commits, and a read of all items up to its own, if they are small. Then repeated
-        single dequeues cost one read and one commit each.
+        contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         item: Item[V] | None = yield from self._take_one(db, "dequeue", timeout, 0)
@@ -209,8 +208,7 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* a few reads; it grows with the number of waiting processes.
         """
         items = yield from self.leases.stats.steps(tr)
-        found = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
-        requests = [request for request in found if not request.wish.early]
+        requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
     def check(self, tr: Transaction | Database) -> CheckReport:

@@ -139,15 +139,6 @@ MUTANTS = (
         tests=("tests/layers/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",),
     ),
     Mutant(
-        "an early request of an absent process is granted items",
-        "layers/staged/_head_coordinator.py",
-        (("        if any(one.wish.early for one in live):\n", "        if False:\n"),),
-        Kind.plain,
-        tests=(
-            "tests/layers/test_staged_early.py::test_a_process_that_meets_no_other_takes_nothing_from_an_early_request",
-        ),
-    ),
-    Mutant(
         "an item whose delay is over also stays among those delayed",
         "fdbqueue/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),

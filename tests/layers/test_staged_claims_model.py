@@ -18,7 +18,7 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _early, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from fdbqueue.layers.staged._requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -52,29 +52,19 @@ class World:
 
     def note(self, requests: list[Request], items: list[Position], served: set[bytes], taken: list[Position]) -> None:
         """Check that those who were served got the items that fell to them by their places among all requests."""
-        for one in requests:
-            if one.key not in served and one.key < max(served):
-                self.passed.add(one.key)
-        # An early request may also be removed without items: its process dropped it, or it stood still for too long.
-        early = {one.key for one in requests if one.key in served and one.wish.early}
-        standing = [one for one in requests if one.key not in early]
-        assert self._fell_to(requests, items, served, taken) or (
-            bool(early) and self._fell_to(standing, items, served - early, taken)
-        )
-
-    def _fell_to(
-        self, requests: list[Request], items: list[Position], served: set[bytes], taken: list[Position]
-    ) -> bool:
         offset, due = 0, []
+        last = max(served)
         for one in requests:
             if one.key in served:
                 due += items[offset : offset + one.wish.wanted]
+            elif one.key < last:
+                self.passed.add(one.key)
             offset += one.wish.wanted
         if len(taken) < len(due) and not served & self.passed:
             due = due[: len(taken)]  # what came at that moment is left to others, of whom none has gone past
         if len(served) == len(requests):
             taken = taken[: len(due)]  # one who comes serves all who stand there, and takes its own items behind them
-        return taken == due
+        assert taken == due
 
     def act(self) -> None:
         """Let something happen."""
@@ -143,17 +133,14 @@ class _Observed(FaultyTransaction):
         return committed
 
 
-@given(seed=st.integers(0, 1 << 32), registers=st.booleans(), early=st.booleans())
-def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool, early: bool) -> None:
+@given(seed=st.integers(0, 1 << 32), registers=st.booleans())
+def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             _head_coordinator, "TAKEOVER_SECONDS", 0.0
         )  # who stands still inside another's commit is served by others
         if registers:
             patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
-        if early:  # also those that come later register with each commit that takes an item
-            patch.setattr(_early, "QUICK_CALLS", -_early.PAUSE_CALLS)
-            patch.setattr(_early, "EARLY_SECONDS", 60.0)
         world = World(db, Random(seed))
         world.enqueue()
         for _ in range(12):
