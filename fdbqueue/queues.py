@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +32,7 @@ SCAN_ROWS = 100
 NEAR = 0.75
 """How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
 _OWN_CODECS = (*FORMATS, "bytes")
+_UNKNOWN = Stats(**dict.fromkeys((field.name for field in fields(Stats)), 0))
 _COUNTED: tuple[bytes, ...] = (
     fdb_tuple.pack(("count", "enqueued")),
     fdb_tuple.pack(("line", "count", "enqueued")),  # a queue that only has sessions
@@ -63,6 +64,8 @@ class QueueInfo:
     """Its sessions, and the items in them; None if it never had any."""
     quota: Quota | None = None
     """How many items it may have; None: it has no quota."""
+    problem: str = ""
+    """What could not be read of its figures; "" if all could."""
 
     @property
     def text(self) -> str:
@@ -229,13 +232,17 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     infos = []
     for layout, record, counting, pausing, limiting, summing in reads:
         created_us, about = yield from record
-        stats = yield from counting
+        stats, sessions, problem = _UNKNOWN, None, ""
+        try:
+            stats = yield from counting
+            sessions = yield from summing
+        except FormatError as error:
+            problem = str(error)
         paused = yield from pausing
         quota = yield from limiting
         created = created_us / 1e6 if created_us else None
-        sessions = yield from summing
         told = (about.codec, about.order, about.policy, about.path)
-        infos.append(QueueInfo(name_of(layout.prefix), *told, created, paused, stats, sessions, quota))
+        infos.append(QueueInfo(name_of(layout.prefix), *told, created, paused, stats, sessions, quota, problem))
     return infos
 
 

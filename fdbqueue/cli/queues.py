@@ -66,6 +66,8 @@ def queues(
         found = find_queues(db, within=below) if scan else registered_queues(db, within=below)
         for info in found:
             printed += 1
+            if info.problem:
+                say(f"{info.text}: {info.problem}")
             if table:
                 shown.add_row(*_cells(info))
             else:
@@ -208,6 +210,7 @@ def _record(info: QueueInfo) -> dict[str, Any]:
         **sessions,
         **quota_shown(info.quota),
         **pause_shown(info.paused),
+        **({"problem": info.problem} if info.problem else {}),
     }
 
 

@@ -554,6 +554,7 @@ class Leases(Named, ByPosition[V]):
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
         """Return when the next timer is due, in microseconds; None if there is none. For layers."""
+        only_transaction(tr, "Leases.next_due_us")
         return next_due_us(tr, self.layout, self.now_us())
 
     def check(self, tr: Transaction | Database) -> CheckReport:

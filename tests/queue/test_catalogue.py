@@ -54,6 +54,18 @@ def test_a_queue_is_listed_with_its_figures(db: Any, space: Subspace) -> None:
     assert {one, other} <= set(fdbqueue.queues(db))
 
 
+def test_a_queue_with_a_damaged_counter_hides_no_other(db: Any, space: Subspace) -> None:
+    damaged, whole = Queue(space["a"]), Queue(space["b"])
+    for queue in (damaged, whole):
+        queue.enqueue(db, b"x")
+    db[damaged.layout.count_key("expired")] = bytes(9)
+
+    one, other = listed(db, space)
+
+    assert (one.stats.available, "9 bytes" in one.problem) == (0, True)
+    assert (other.stats.available, other.problem) == (1, "")
+
+
 ENTRANCES: dict[str, Callable[[Any, Subspace], Any]] = {
     "Queue.enqueue": lambda db, space: Queue(space).enqueue(db, b"a"),
     "Queue.enqueue_many": lambda db, space: Queue(space).enqueue_many(db, [b"a"] * 3_000),

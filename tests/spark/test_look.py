@@ -209,7 +209,7 @@ def test_spark_refuses_wrong_columns_and_items_that_do_not_decode(
 @pytest.mark.spark
 @pytest.mark.engines("file", "cluster")
 def test_many_items_come_in_several_partitions(spark: SparkSession, db: Any, url: str, queue_name: str) -> None:
-    Queue(queue_name).enqueue_many(db, [b"%06d" % number for number in range(25_000)])
+    Queue(queue_name).enqueue_many(db, [b"%06d" % number for number in range(110_000)])
     df = read(spark, url, queue_name)
-    assert df.count() == df.select("position").distinct().count() == 25_000
+    assert df.count() == df.select("position").distinct().count() == 110_000
     assert df.rdd.getNumPartitions() >= 2

@@ -120,11 +120,13 @@ def test_a_thread_that_gets_a_turn_and_stops_committing_leaves_no_thread_asleep(
     def have_the_turn() -> None:
         assert not turns.sleep(CommitRequest(), [], lead), "nobody else is about"
         over.wait()
+        turns._trust = commit_scheduler.QUIET_SECONDS
         assert turns.sleep(last, pending, lead), "it hands the turn on, and sleeps"
 
     holder = threading.Thread(target=have_the_turn, daemon=True)
     holder.start()
     until(lambda: bool(turns._holder))
+    turns._trust = FOREVER  # else the deputy may look, and take the turn, before the holder hands it on
     one = sleeping(turns, first, pending)
     until(lambda: bool(turns._deputy))
     other = sleeping(turns, second, pending)
