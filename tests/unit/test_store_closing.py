@@ -164,17 +164,26 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
 
 
 def test_ctrl_c_during_a_close_is_raised_after_it(tmp_path: Path) -> None:
-    store = Store.open(str(tmp_path), {})
-    store.submit(sets((b"a", b"1")))
     sweep = Committer.sweep
 
     def interrupted(committer: Committer) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         sweep(committer)
 
-    with patch.object(Committer, "sweep", interrupted), pytest.raises(KeyboardInterrupt):
-        store.close()
-    assert open_below(tmp_path) == []
+    def closes_with_an_error() -> bool:
+        store = Store.open(str(tmp_path), {})
+        store.submit(sets((b"a", b"1")))
+        try:
+            with patch.object(Committer, "sweep", interrupted):
+                store.close()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            assert open_below(tmp_path) == []
+        return False
+
+    # Python ignores the interrupt if it runs the callback of a weak reference just then, which is rare.
+    assert any(closes_with_an_error() for _ in range(5))
     with opened(tmp_path) as store:
         assert contents(store) == [(b"a", b"1")]
 
