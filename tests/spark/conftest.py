@@ -40,6 +40,14 @@ def spark(spark_is_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Make the session the active one: Spark looks there for a stream's sink, and other tests may have changed it."""
+    if "spark" in request.fixturenames:
+        spark: Any = request.getfixturevalue("spark")
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
 @pytest.fixture
 def queue_name() -> str:
     """A name that no other test's queue has."""
