@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
+from tests.helpers.calls import entering
 
 pytestmark = pytest.mark.engines("memory", "file")  # a cluster's reads resume their callers more often
 
@@ -22,32 +20,19 @@ LIBRARY = str(Path(fdbqueue.__file__).parent)
 ENGINE = str(Path(LIBRARY, "engine"))
 
 
-@contextmanager
-def entering() -> Iterator[list[str]]:
-    """List the functions of the library, without its engines, that this thread enters or resumes."""
-    entered: list[str] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        file = frame.f_code.co_filename
-        if event == "call" and file.startswith(LIBRARY) and not file.startswith(ENGINE):
-            entered.append(f"{file}:{frame.f_code.co_name}")
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        yield entered
-    finally:
-        sys.setprofile(before)
+def counts(file: str) -> bool:
+    """Return whether a file is of the library, and not of its engines."""
+    return file.startswith(LIBRARY) and not file.startswith(ENGINE)
 
 
 def calls(verb: Callable[[], object]) -> int:
     """Return the fewest calls of several runs. Now and then a run looks whether the queue is paused or registered."""
-    counts = []
+    found = []
     for _ in range(5):
-        with entering() as entered:
+        with entering(counts) as entered:
             verb()
-        counts.append(len(entered))
-    return min(counts)
+        found.append(len(entered))
+    return min(found)
 
 
 @pytest.mark.parametrize(("verb", "most"), [("enqueue", 50), ("enqueue with notes", 81), ("dequeue", 38), ("ack", 66)])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from fdbqueue.layers.common import _batcher
 from fdbqueue.layers.common._batcher import LoneCall
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
+from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
@@ -36,23 +35,6 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(pending)
 
     monkeypatch.setattr(_batcher.CallQueue, "join", note)
-    return calls
-
-
-def python_calls(call: Callable[[], object]) -> int:
-    """Return how many Python functions a call calls."""
-    calls = 0
-
-    def count(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        call()
-    finally:
-        sys.setprofile(before)
     return calls
 
 
