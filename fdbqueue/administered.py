@@ -14,11 +14,11 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import ChecksBypassed
 from fdbqueue.exclusive import made_exclusive, wall_us
-from fdbqueue.high_water_mark import SMART, without_quota
+from fdbqueue.high_water_mark import without_quota
 from fdbqueue.layout import Layout
 from fdbqueue.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.positional import ByPosition
-from fdbqueue.quotas import Quota, WhenFull, pack_quota, read_quota
+from fdbqueue.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
 from fdbqueue.renamed import refuse_renamed
 from fdbqueue.verbs import verb
 
@@ -160,7 +160,7 @@ class Administered(ByPosition[V]):
             stored = yield tr.get(self.layout.type_key)
             if stored.present():
                 refuse_renamed(bytes(stored))
-                if bytes(stored) == SMART:
+                if quota_of(bytes(stored)) is None:
                     raise ChecksBypassed(
                         f"The queue {self.layout.describe()} is smart, and has a limit of its own. Nothing was changed."
                         " Give SmartQueue its limit=Limit(...)."

@@ -75,6 +75,7 @@ class LastIndex:
         composed: whether the transaction may have written before. It then reads the last row instead of the last key,
             and gets the value too. A search for a key can run back beyond the begin of an empty queue. If it meets a
             versionstamped key of the same transaction there, such as a log's, it fails (1036).
+        registers: whether to register the queue, if this object does not know that it is registered.
 
     *Conflicts:* none. *Cost:* one read if no item was ever leased or delayed, or if the queue has an order; otherwise
     two. They are issued together, except for the first time in a process.
@@ -103,6 +104,7 @@ class LastIndex:
         *,
         entry: Entry = "plain",
         composed: bool = False,
+        registers: bool = True,
     ) -> None:
         self._tr = tr
         self._composed = composed
@@ -113,7 +115,7 @@ class LastIndex:
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
         self.quota: Quota | None = None
         """The queue's quota; known after `steps`."""
-        own = layout.registration
+        own = layout.registration if registers else None
         self._about = None
         if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
             self._about = tr.snapshot.get(layout.catalogue_key)
@@ -162,7 +164,8 @@ class LastIndex:
         if self._mark is None:
             if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
                 layout.has_high_water_mark = True
-                again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed)
+                # Registered above: a second look would take this transaction's own record for a committed one.
+                again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
                 last = yield from again.steps(wanted)
                 self.unmarked, self.quota = again.unmarked, again.quota
                 return last
@@ -225,18 +228,19 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     Raises:
         CodecError: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
             a quota, which does not count such items.
+
+    *Cost:* one read; two if it did not know that.
     """
     own: Registration | None = layout.registration
-    if own is not None and is_known(tr, own):
-        return False
-    if own is not None:
-        about, stored = tr.snapshot.get(layout.catalogue_key), tr.snapshot.get(layout.type_key)
-        if (kind := (yield stored)).present():
-            refuse_renamed(bytes(kind))
-            if quota_of(bytes(kind)) is not None:
-                raise without_quota(layout)
+    known = own is not None and is_known(tr, own)
+    about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
+    if (kind := (yield tr.snapshot.get(layout.type_key))).present():
+        refuse_renamed(bytes(kind))
+        if quota_of(bytes(kind)) is not None:
+            raise without_quota(layout)
+    if about is not None:
         yield from note_registered(tr, layout, about)
-    return True
+    return not known
 
 
 def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:

@@ -383,6 +383,11 @@ def check_values(values: object) -> None:
             f"Values to enqueue are an iterable, such as a list, not one {kind.__name__}. Give [value], or use"
             " `enqueue`."
         )
+    if hasattr(kind, "get_range"):
+        raise TypeError(
+            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__}: the database or the transaction"
+            " comes first, then the values."
+        )
     if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
         raise TypeError(f"Values to enqueue are an iterable, such as a list, not {kind.__name__}.")
 

@@ -90,7 +90,7 @@ class Line:
         self.keys = Keys(queue.layout)
         self.layout = self.keys.line
         """The keys of its first shard, and of the outcomes, groups and blobs of items."""
-        self.shards = Shards(self.keys.shards, self.layout, rules.shards)
+        self.shards = Shards(self.keys.shards, self.layout, queue.layout.describe(), rules.shards)
         self.rules = rules
         self._clock = clock
         self.leases: LineLeases = cast(LineLeases, LineLeases(self, clock).in_custody(self))

@@ -240,7 +240,7 @@ class Sessions(Named, Operators[V]):
 
         *Conflicts:* with the transaction that creates, ends, pauses or blocks this session, or lets it sleep. It
         conflicts with no other enqueue into a session that has items, and with no lease. The first item of a session
-        with gates also conflicts with changes of how many slots of them are taken. *Cost:* three reads in parallel; a
+        with gates also conflicts with changes of how many slots of them are taken. *Cost:* four reads in parallel; a
         write for the item and two for counters; two more reads and four writes for the first item of a session.
         """
         report = yield from self.enqueue_many.steps(

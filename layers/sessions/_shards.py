@@ -66,19 +66,21 @@ class Shards:
     Args:
         space: the subspace of all shards but the first.
         first: the layout of the first one.
+        queue: the queue's name, for messages.
         wanted: the number of shards that the caller gave; None: as many as are stored.
     """
 
-    def __init__(self, space: Subspace, first: Layout, wanted: int | None) -> None:
+    def __init__(self, space: Subspace, first: Layout, queue: str, wanted: int | None) -> None:
         self.number = 1
         """How many shards there are, as far as this object knows. New pointers go to these."""
         self._number_key: bytes = space.pack(("number",))
         self._space = space
         self._first = first
+        self._queue = queue
         self._layouts = {0: first}
         self._wanted = wanted
         self._agreed = False
-        """Whether the stored number was the wanted one, so that it may grow."""
+        """Whether the stored number was the wanted one, or this object has made it larger. It may grow."""
         self.looked = float("-inf")
         """When this object last looked, by `time.monotonic`."""
         self._registering: Transaction | None = None
@@ -150,7 +152,7 @@ class Shards:
             number = _number(bytes(stored))
             if self._wanted not in (None, number) and not self._agreed:
                 raise ValueError(
-                    f"The sessions of {self._first.describe()[:-1]!s} have {number} shards, not {self._wanted}. Give"
+                    f"The sessions of {self._queue} have {number} shards, not {self._wanted}. Give"
                     f" shards={number}, or leave it out. The verb set_shards makes them more."
                 )
             if tr is not self._registering:  # it may see what it has written itself
@@ -175,6 +177,7 @@ class Shards:
                 f"There are {present} shards, and {number} are fewer. The number can't shrink: workers would not find"
                 " the sessions in the other shards. Use another queue, and drain this one."
             )
+        self._agreed = True
         if number > present:
             self._write(tr, number)
 

@@ -177,21 +177,26 @@ class Working(Generic[V]):
             of_sessions.setdefault(item.label, []).append(at)
         if self._bypassed:
             raise bypassed(self._queue)
-        if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
-            doubt(self._queue.layout)  # the next enqueue looks again, too
-            raise bypassed(self._queue)
-        if not self._line.shards.is_known():
-            yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
+        entering = started(self._enter(tr))
         moves = self._line.moves(tr)
         under_way = [
             (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
             for name, places in of_sessions.items()
         ]
+        yield from entering  # before anything is written
         positions: dict[int, Position] = {}
         for places, appending in under_way:
             positions.update(zip(places, (yield from appending), strict=True))
         moves.finish()
         return [positions[at] for at in range(len(items))]
+
+    def _enter(self, tr: Transaction) -> Steps[None]:
+        """Refuse a queue that takes no items in sessions, or not by this object."""
+        if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
+            doubt(self._queue.layout)  # the next enqueue looks again, too
+            raise bypassed(self._queue)
+        if not self._line.shards.is_known():
+            yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
     def _append_to(
         self, tr: Transaction, moves: Transitions, name: bytes, items: list[Stored], level: int, notes: Notes

@@ -53,7 +53,7 @@ class SessionReplay(Replay):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        shards = Shards(layout.space["lines"], Keys(layout).line, None)
+        shards = Shards(layout.space["lines"], Keys(layout).line, layout.describe(), None)
         self._lines = {one.prefix[len(layout.prefix) :]: one for one in map(shards.layout, range(SHARDS))}
         """The shards of the line, by the begin of their keys."""
         self.of_sessions: dict[ItemKey, dict[str, Standing]] = {}

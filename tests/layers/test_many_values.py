@@ -37,6 +37,16 @@ def doors(space: Subspace) -> dict[str, Callable[[Any, Any], Any]]:
     }
 
 
+@pytest.mark.parametrize("door", ["queue", "leases", "priorities", "smart"])
+def test_a_database_or_a_transaction_is_no_values(db: Any, space: Subspace, door: str) -> None:
+    tr = db.create_transaction()
+    for values in (db, tr, tr.snapshot):
+        for into in (db, tr):
+            with pytest.raises(TypeError, match="the database or the transaction comes first, then the values"):
+                doors(space)[door](into, values)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("door", ["queue", "leases", "priorities", "smart"])
 @pytest.mark.parametrize(

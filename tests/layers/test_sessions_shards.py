@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import secrets
 import threading
 import zlib
@@ -111,6 +112,17 @@ def test_another_number_is_refused_with_the_remedy(db: Any, queue: Queue, shards
         with pytest.raises(ValueError, match=r"have 4 shards, not .* Give shards=4, or leave it out"):
             verb()
     assert Sessions(queue).stats(db).enqueued == 0
+
+
+def test_an_object_with_a_number_of_shards_can_raise_it_and_go_on(db: Any, queue: Queue) -> None:
+    own = Sessions(queue, shards=2)
+    fill(own, db, "ann:1")
+    own.set_shards(db, SHARDS)
+    fill(own, db, *(f"{name}:1" for name in NAMES))
+    assert len(do_all(own, db)) == 1 + SHARDS
+    assert own.line.shards.number == SHARDS
+    with pytest.raises(ValueError, match=rf"The sessions of {re.escape(queue.layout.describe())} have 4 shards"):
+        Sessions(queue, shards=2).stats(db)
 
 
 @pytest.mark.parametrize("shards", [0, -1, 65, True, 1.5, "2"])

@@ -267,3 +267,39 @@ def test_a_queue_without_quota_pays_no_read(db: Any, queue: Queue[str], monkeypa
     queue.enqueue_many(db, ["b", "c"])
     Leases(queue).enqueue(db, "d", delay=5)
     queue.enqueue(db, "e")
+
+
+def test_sessions_that_know_the_queue_refuse_a_quota_at_once(db: Any, space: Subspace) -> None:
+    known = [Sessions(Queue(space)), Sessions(Queue(space), shards=2)]
+    lease = None
+    for sessions in known:
+        sessions.enqueue(db, b"a", session="ann")
+        lease = sessions.lease(db)
+        assert lease is not None
+        sessions.ack(db, lease)
+    Queue(space).set_quota(db, 2)
+    for sessions in known:
+        with pytest.raises(ChecksBypassed, match=r"does not count items in sessions\. Nothing was written"):
+            sessions.enqueue(db, b"b", session="ann")
+        tr = db.create_transaction()
+        with pytest.raises(ChecksBypassed):
+            sessions.enqueue_many(tr, [b"b"], session="ann")
+        tr.commit().wait()
+    assert Queue(space).stats(db).enqueued == 0
+    Queue(space).set_quota(db, None)
+    known[0].enqueue(db, b"c", session="ann")
+    assert known[0].stats(db).ready == 1
+
+
+def test_the_first_enqueue_of_many_registers_a_queue_with_a_quota(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 2)
+    queue.enqueue_many(db, ["a", "b"])
+    assert db.get(queue.layout.catalogue_key) is not None
+
+
+def test_a_type_of_a_newer_version_is_not_removed(db: Any, queue: Queue[str]) -> None:
+    db.set(queue.layout.type_key, b"later")
+    for items in (1, None):
+        with pytest.raises(ChecksBypassed):
+            queue.set_quota(db, items)
+    assert bytes(db.get(queue.layout.type_key)) == b"later"
