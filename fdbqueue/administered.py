@@ -118,27 +118,38 @@ class Administered(ByPosition[V]):
 
     @verb
     def set_quota(
-        self, tr: Transaction | Database, items: int | None, *, when_full: WhenFull = "refuse"
+        self,
+        tr: Transaction | Database,
+        items: int | None,
+        *,
+        size_bytes: int | None = None,
+        when_full: WhenFull = "refuse",
     ) -> Steps[None]:
-        """Limit how many items the queue may have; None removes the limit.
+        """Limit how many items or bytes the queue may have. None and no `size_bytes` removes the limits.
 
         It counts items in all states, dead letters included. An enqueue that would exceed it raises `QueueFull`, or
         waits. It may be exceeded by the items of other enqueueing transactions that are open at the same time. Items
         that are there already stay, also if they are more. Items that come back, such as a failed one, are not refused.
 
+        A limit of bytes is about the queue's committed keys and values. It refuses an enqueue if they are as many.
+        A cluster estimates the size. The embedded engine reads the queue for it, and a process then relies on the
+        result for 20 times as long as that took.
+
         Args:
             tr: a transaction, or a database.
-            items: how many items; at least 1.
+            items: how many items, at least 1; None: any number.
+            size_bytes: about how many bytes, at least 1,000,000; None: any number.
             when_full: "refuse" raises `QueueFull`. "wait" waits until consumers have taken items, if the call is given
                 a database. An enqueue in a transaction is always refused.
 
         Raises:
-            TypeError, ValueError: `items` is no integer from 1 on, or `when_full` is neither.
+            TypeError, ValueError: `items` is no integer from 1 on, `size_bytes` none from 1,000,000 on, or `when_full`
+                is neither.
             ChecksBypassed: the queue is smart, or has sessions, which have limits of their own.
             QueueRenamed: the queue has another name now. In all cases nothing was changed.
 
         *Conflicts:* with the first smart enqueue; not with other enqueues. *Cost:* two reads, one write. After that
-        each enqueue reads the counters, too.
+        each enqueue reads the counters, or the size, too.
 
         >>> import fdbqueue
         >>> from fdbqueue import Queue
@@ -150,9 +161,9 @@ class Administered(ByPosition[V]):
         ...         orders.enqueue(db, "a saucer")
         ...     except fdbqueue.QueueFull as error:
         ...         print(error.limit)
-        Quota(items=1, when_full='refuse')
+        Quota(items=1, when_full='refuse', size_bytes=None)
         """
-        quota = None if items is None else Quota(items, when_full)
+        quota = None if items is None and size_bytes is None else Quota(items, when_full, size_bytes)
         if when_full not in get_args(WhenFull):
             raise ValueError(f"when_full is 'refuse' or 'wait', not {when_full!r}.")
 
@@ -177,7 +188,7 @@ class Administered(ByPosition[V]):
 
     @verb
     def quota(self, tr: Transaction | Database) -> Steps[Quota | None]:
-        """Return how many items the queue may have; None if it has no quota.
+        """Return how many items or bytes the queue may have; None if it has no quota.
 
         *Conflicts:* in a transaction, with `set_quota`. *Cost:* one read.
         """

@@ -180,8 +180,9 @@ class _Load:
                 yield from self._repeat(batch, tr, claim, None, None)
                 return
             except QueueFull as error:
-                if isinstance(error.limit, Quota) and error.limit.when_full == "wait" and len(batch.stored) > 1:
-                    break
+                quota = error.limit
+                if isinstance(quota, Quota) and quota.when_full == "wait" and quota.items and len(batch.stored) > 1:
+                    break  # a part of the batch may have room
                 yield from wait_for_room(self._db, error)
             tr, claim = self._db.create_transaction(), self._once.claim()
         for half in batch.halves():

@@ -140,7 +140,7 @@ class Inspection:
     history: tuple[Look, ...]
     """This process's looks at the queue in the last ten minutes, this one included."""
     quota: Quota | None = None
-    """How many items it may have; None: it has no quota."""
+    """How many items or bytes it may have; None: it has no quota."""
     sessions: SessionsPage | None = None
     """Its sessions; None if it never had any. The other figures are those of its plain items."""
 

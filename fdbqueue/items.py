@@ -383,7 +383,7 @@ def check_values(values: object) -> None:
             f"Values to enqueue are an iterable, such as a list, not one {kind.__name__}. Give [value], or use"
             " `enqueue`."
         )
-    if hasattr(kind, "get_range"):
+    if hasattr(values, "get_range"):  # a wrapper of a cluster's database has it by `__getattr__`
         raise TypeError(
             f"Values to enqueue are an iterable, such as a list, not a {kind.__name__}: the database or the transaction"
             " comes first, then the values."

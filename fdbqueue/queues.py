@@ -63,7 +63,7 @@ class QueueInfo:
     sessions: SessionTotals | None = None
     """Its sessions, and the items in them; None if it never had any."""
     quota: Quota | None = None
-    """How many items it may have; None: it has no quota."""
+    """How many items or bytes it may have; None: it has no quota."""
     problem: str = ""
     """What could not be read of its figures; "" if all could."""
 

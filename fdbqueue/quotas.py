@@ -1,18 +1,25 @@
-"""Quotas: how many items a queue may have.
+"""Quotas: how many items, or about how many bytes, a queue may have.
 
 A quota is stored where each enqueue reads the queue's type (`high_water_mark.py`), so that all processes know it at
-once, and an enqueue of a queue without quota pays nothing. An enqueue of a queue with a quota also reads the counters.
+once, and an enqueue of a queue without quota pays nothing.
 
-The counters are read by snapshot: with plain reads every enqueue would conflict with all others. So a quota may be
-exceeded, by the items of other enqueueing transactions that are open at the same time. Of n producers that each enqueue
-one item, the last ones to read see the same number, and exceed it by n - 1 at most.
+An enqueue of a queue with a quota of items also reads the counters, by snapshot: with plain reads every enqueue would
+conflict with all others. So the quota may be exceeded, by the items of other enqueueing transactions that are open at
+the same time. Of n producers that each enqueue one item, the last ones to read see the same number, and exceed it by
+n - 1 at most.
+
+Nothing counts a queue's bytes: that would cost every enqueue and every dequeue a write. An enqueue of a queue with a
+quota of bytes asks the database how large the queue's keys are. A cluster estimates that, and the embedded engine reads
+them. So a process asks again only after 20 times as long as the last answer took, and believes that answer until then.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -26,6 +33,10 @@ from fdbqueue.layout import Layout
 from fdbqueue.stats import read_counts
 
 WhenFull: TypeAlias = Literal["refuse", "wait"]
+LEAST_BYTES = 1_000_000
+"""The smallest quota of bytes: a cluster's estimate of less says little."""
+MEASURING_SHARE = 20
+"""For how many times as long as it took to measure a queue's size that size is believed."""
 _BEGIN = b"quota"
 _GONE = ("dequeued", "expired", "purged", "deleted")
 _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.01, 0.5
@@ -34,40 +45,53 @@ _FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.01, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The most items that a queue may have, and what an enqueue of one more does.
+    """The most that a queue may have, and what an enqueue of more does. At least one of the limits is given.
 
     Raises:
-        TypeError: `items` is no integer.
-        ValueError: `items` is less than 1, or `when_full` is not one of the choices.
+        TypeError: a limit is no integer, or both are None.
+        ValueError: `items` is less than 1, `size_bytes` less than 1,000,000, or `when_full` is not one of the choices.
 
     >>> from fdbqueue import Quota
     >>> Quota(1_000).when_full
     'refuse'
     """
 
-    items: int
-    """How many items there may be, in all states, dead letters included."""
+    items: int | None = None
+    """How many items there may be, in all states, dead letters included; None: any number."""
     when_full: WhenFull = "refuse"
-    """"refuse" raises `QueueFull`. "wait" waits until there is room if the call is given a database, else it raises."""
+    """"refuse": it raises `QueueFull`. "wait": given a database, it waits for room; in a transaction it is refused."""
+    size_bytes: int | None = None
+    """About how many bytes the queue's keys and values may have; None: any number."""
 
     def __post_init__(self) -> None:
-        items: object = self.items
-        if not isinstance(items, int) or isinstance(items, bool):
-            raise TypeError(f"A quota is a whole number of items, as 1_000, not {items!r}.")
-        if not 1 <= items < 1 << 63:
-            raise ValueError(f"A quota is at least 1 item, not {items:,}. To close a queue, pause its producers.")
+        if self.items is None and self.size_bytes is None:
+            raise TypeError("A quota has a number of items, or of bytes, or both: Quota(1_000).")
+        _check(self.items, 1, "items, as 1_000", "item. To close a queue, pause its producers")
+        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "bytes, since a cluster only estimates a size")
         if self.when_full not in get_args(WhenFull):
             raise ValueError(f"when_full is 'refuse' or 'wait', not {self.when_full!r}.")
 
     @property
     def text(self) -> str:
         """The quota in words."""
-        return f"at most {self.items:,} items, then {self.when_full}"
+        limits = [] if self.items is None else [f"at most {self.items:,} items"]
+        limits += [] if self.size_bytes is None else [f"about {self.size_bytes:,} bytes"]
+        return f"{' and '.join(limits)}, then {self.when_full}"
 
 
-class _Stored(msgspec.Struct, frozen=True):
-    items: int = msgspec.field(name="i")
+def _check(given: object, least: int, what: str, why: str) -> None:
+    if given is None:
+        return
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"A quota is a whole number of {what}, not {given!r}.")
+    if not least <= given < 1 << 63:
+        raise ValueError(f"A quota is at least {least:,} {why}, not {given:,}.")
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: int | None = msgspec.field(name="i")
     when_full: str = msgspec.field(name="w")
+    size_bytes: int | None = msgspec.field(name="b", default=None)
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -76,7 +100,7 @@ _decoder = msgspec.msgpack.Decoder(_Stored)
 
 def pack_quota(quota: Quota) -> bytes:
     """Return the bytes to store as the queue's type."""
-    return _BEGIN + _encode(_Stored(quota.items, quota.when_full))
+    return _BEGIN + _encode(_Stored(quota.items, quota.when_full, quota.size_bytes))
 
 
 def quota_of(stored: bytes) -> Quota | None:
@@ -89,7 +113,7 @@ def quota_of(stored: bytes) -> Quota | None:
         return None
     try:
         found = _decoder.decode(stored[len(_BEGIN) :])
-        return Quota(found.items, found.when_full)  # type: ignore[arg-type]  # it is checked there
+        return Quota(found.items, found.when_full, found.size_bytes)  # type: ignore[arg-type]  # it is checked there
     except UNREADABLE as error:
         raise FormatError(
             f"A quota can't be read, or is of a newer version of fdbqueue: {error}. Set it again: Queue.set_quota."
@@ -112,14 +136,23 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     Raises:
         QueueFull: it would.
 
-    *Conflicts:* none. *Cost:* one read.
+    *Conflicts:* none. *Cost:* one read for a quota of items. For one of bytes an estimate of the queue's size, which
+    the embedded engine makes by reading the queue; at most a twentieth of the time.
     """
-    there = yield from _items(tr, layout)
-    if there + wanted > quota.items:
+    there = 0 if quota.items is None else (yield from _items(tr, layout))
+    if quota.items is not None and there + wanted > quota.items:
         more = "another" if wanted == 1 else f"{wanted:,} more"
         raise QueueFull(
             f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
             " Nothing was written. Come again when consumers have taken some, or raise it: Queue.set_quota.",
+            limit=quota,
+            wanted=wanted,
+            prefix=layout.prefix,
+        )
+    if quota.size_bytes is not None and (size := (yield from _size(tr, layout))) >= quota.size_bytes:
+        raise QueueFull(
+            f"The queue {layout.describe()} has about {size:,} bytes, and its quota is {quota.size_bytes:,} bytes."
+            " Nothing was written. Come again when consumers have taken some items, or raise it: Queue.set_quota.",
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,
@@ -135,7 +168,9 @@ def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
     *Cost:* two reads for each look: one in 10 milliseconds at first, and later in half a second.
     """
     quota = error.limit
-    if not isinstance(quota, Quota) or quota.when_full != "wait" or error.wanted > quota.items:
+    if not isinstance(quota, Quota) or quota.when_full != "wait":
+        raise error
+    if quota.items is not None and error.wanted > quota.items:
         raise error
     layout, seconds = Layout(Subspace(rawPrefix=error.prefix)), _FIRST_LOOK_SECONDS
     while (yield from attempts(db, partial(_is_full, layout=layout, wanted=error.wanted))):
@@ -145,9 +180,30 @@ def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
 
 def _is_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[bool]:
     quota = yield from read_quota(tr.snapshot, layout)
-    return quota is not None and (yield from _items(tr, layout)) + min(wanted, quota.items) > quota.items
+    if quota is None:
+        return False
+    if quota.items is not None and (yield from _items(tr, layout)) + min(wanted, quota.items) > quota.items:
+        return True
+    return quota.size_bytes is not None and (yield from _size(tr, layout)) >= quota.size_bytes
 
 
 def _items(tr: Transaction, layout: Layout) -> Steps[int]:
     counts = yield from read_counts(tr, layout)
     return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
+
+
+_sizes: WeakKeyDictionary[Any, dict[bytes, tuple[int, float]]] = WeakKeyDictionary()
+"""By database, then by the prefix of a queue: its size, and until when that is believed."""
+
+
+def _size(tr: Transaction, layout: Layout) -> Steps[int]:
+    of_queues = _sizes.setdefault(getattr(tr, "db", tr), {})
+    known, until = of_queues.get(layout.prefix, (0, 0.0))
+    began = time.monotonic()
+    if began < until:
+        return known
+    span = layout.space.range()
+    size: int = yield tr.snapshot.get_estimated_range_size_bytes(span.start, span.stop)
+    ended = time.monotonic()
+    of_queues[layout.prefix] = size, ended + MEASURING_SHARE * (ended - began)
+    return size

@@ -22,7 +22,7 @@ from fdbqueue.cli.values import encode_json
 from fdbqueue.pausing import Pause
 from fdbqueue.queues import QueueInfo, find_queues
 from fdbqueue.queues import queues as registered_queues
-from fdbqueue.quotas import Quota
+from fdbqueue.quotas import LEAST_BYTES, Quota
 from fdbqueue.renaming import rename as rename_queue
 
 
@@ -145,6 +145,9 @@ def quota(
     items: Annotated[
         int | None, typer.Option("--items", "-n", min=1, help="Most items that the queue may have. Default: show it.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option("--bytes", "-b", min=LEAST_BYTES, help="About the most bytes that it may have.")
+    ] = None,
     when_full: Annotated[
         WhenFull, typer.Option("--when-full", help="What an enqueue does then: fail, or wait for room.")
     ] = WhenFull.refuse,
@@ -152,19 +155,21 @@ def quota(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Limit how many items a queue may have, or show the limit. Exits with 1 if there is none to show.
+    """Limit how many items or bytes a queue may have, or show the limits. Exits with 1 if there are none to show.
 
     It counts items in all states. Concurrent producers may exceed it by the items that they enqueue at the same time.
+    The number of bytes is an estimate. A new limit replaces both.
 
     Example: fdbqueue quota orders --items 100000 --when-full wait
     """
-    if none and items is not None:
-        raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --none")
+    limited = items is not None or size is not None
+    if none and limited:
+        raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --bytes / --none")
     with opened(url) as db:
         own = queue_of(queue)
         check_known(db, own)
-        if none or items is not None:
-            own.set_quota(db, items, when_full=when_full.value)
+        if none or limited:
+            own.set_quota(db, items, size_bytes=size, when_full=when_full.value)
         found = own.quota(db)
     if found is None:
         say(f"{queue} has no quota")
@@ -177,7 +182,10 @@ def quota(
 
 def quota_shown(quota: Quota | None) -> dict[str, Any]:
     """Return a quota as a record has it; empty if there is none."""
-    return {} if quota is None else {"quota": {"items": quota.items, "when_full": quota.when_full}}
+    if quota is None:
+        return {}
+    shown = {"items": quota.items, "size_bytes": quota.size_bytes, "when_full": quota.when_full}
+    return {"quota": {name: part for name, part in shown.items() if part is not None}}
 
 
 def pause_shown(pause: Pause | None) -> dict[str, Any]:

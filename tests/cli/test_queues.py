@@ -123,6 +123,8 @@ def test_a_quota_is_set_shown_and_removed(db: Any, space: Subspace, run: Run, na
     assert objects(run("queues", "--within", name).stdout)[0]["quota"] == found["quota"]
     for wrong in (("--items", "0"), ("--items", "1", "--none"), ("--items", "1", "--when-full", "drop")):
         assert run("quota", name, *wrong).exit_code == 2
+    [found] = objects(run("quota", name, "--bytes", "5000000").stdout)
+    assert found["quota"] == {"size_bytes": 5_000_000, "when_full": "refuse"}
     assert run("quota", name, "--none").exit_code == 0
     assert run("enqueue", name, "2").exit_code == 0
 

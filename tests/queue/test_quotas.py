@@ -303,3 +303,82 @@ def test_a_type_of_a_newer_version_is_not_removed(db: Any, queue: Queue[str]) ->
         with pytest.raises(ChecksBypassed):
             queue.set_quota(db, items)
     assert bytes(db.get(queue.layout.type_key)) == b"later"
+
+
+CUP = "x" * 50_000
+"""An item. Twenty-five of them are more than the smallest quota of bytes, also by a cluster's estimate."""
+
+
+@pytest.fixture
+def always_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MEASURING_SHARE", 0)
+
+
+@pytest.mark.usefixtures("always_measured")
+@pytest.mark.parametrize("door", ["one", "transaction", "many", "leases", "staged"])
+def test_a_queue_with_too_many_bytes_is_full(db: Any, queue: Queue[str], door: str) -> None:
+    queue.set_quota(db, None, size_bytes=1_000_000)
+    leases, staged = Leases(queue), StagedQueue(queue)
+    verbs: dict[str, Any] = {
+        "one": lambda: queue.enqueue(db, CUP),
+        "transaction": lambda: fdbqueue.transactional(lambda tr: queue.enqueue(tr, CUP))(db),
+        "many": lambda: queue.enqueue_many(db, [CUP]),
+        "leases": lambda: leases.enqueue(db, CUP),
+        "staged": lambda: staged.enqueue(db, CUP),
+    }
+
+    def fill() -> None:
+        for _ in range(40):
+            verbs[door]()
+
+    with pytest.raises(QueueFull, match=r"has about [\d,]+ bytes, and its quota is 1,000,000 bytes") as caught:
+        fill()
+    assert caught.value.limit == Quota(size_bytes=1_000_000)
+    full = queue.stats(db).available
+    assert 15 <= full <= 27
+    assert len(queue.dequeue_many(db, limit=20)) == min(full, 20)
+    verbs[door]()
+    queue.set_quota(db, full - 18, size_bytes=5_000_000)
+    with pytest.raises(QueueFull, match="items and no room"):
+        fill()
+
+
+@pytest.mark.usefixtures("always_measured")
+def test_a_producer_waits_until_there_are_fewer_bytes(db: Any, queue: Queue[str]) -> None:
+    queue.enqueue_many(db, [CUP] * 30)
+    queue.set_quota(db, None, size_bytes=1_000_000, when_full="wait")
+    producer = threading.Thread(target=queue.enqueue_many, args=(db, ["late", "later"]), daemon=True)
+    producer.start()
+    assert len(queue.dequeue_many(db, limit=28)) == 28
+    producer.join(30)
+    assert [item.value[:5] for item in queue.browse(db)] == ["xxxxx", "xxxxx", "late", "later"]
+
+
+def test_a_size_is_believed_for_a_while(db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MEASURING_SHARE", 1_000_000_000)
+    queue.set_quota(db, None, size_bytes=1_000_000)
+    for _ in range(40):
+        queue.enqueue(db, CUP)
+    monkeypatch.setattr(quotas, "_sizes", type(quotas._sizes)())
+    with pytest.raises(QueueFull):
+        queue.enqueue(db, CUP)
+    queue.dequeue_many(db, limit=40)
+    with pytest.raises(QueueFull):
+        queue.enqueue(db, CUP)
+
+
+def test_wrong_quotas_of_bytes_are_refused(db: Any, queue: Any) -> None:
+    for size in ("5", 5e6, True, [5]):
+        with pytest.raises(TypeError, match="a whole number of bytes"):
+            queue.set_quota(db, None, size_bytes=size)
+    for size in (0, 999_999, 1 << 63):
+        with pytest.raises(ValueError, match="at least 1,000,000 bytes"):
+            queue.set_quota(db, 5, size_bytes=size)
+    with pytest.raises(TypeError, match="a number of items, or of bytes, or both"):
+        Quota()
+    assert queue.quota(db) is None
+    queue.set_quota(db, 5, size_bytes=2_000_000, when_full="wait")
+    assert queue.quota(db) == Quota(5, "wait", 2_000_000)
+    assert queue.quota(db).text == "at most 5 items and about 2,000,000 bytes, then wait"
+    queue.set_quota(db, None)
+    assert queue.quota(db) is None
