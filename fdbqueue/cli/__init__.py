@@ -12,8 +12,11 @@ from io import TextIOWrapper
 
 import typer
 
-from fdbqueue.cli.app import app
-from fdbqueue.cli.errors import ENGINE
+try:
+    from fdbqueue.cli.app import app
+    from fdbqueue.cli.errors import ENGINE
+except KeyboardInterrupt:  # Ctrl-C before the command has begun
+    sys.exit(130)
 
 
 def main() -> None:

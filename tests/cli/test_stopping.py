@@ -75,3 +75,18 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert told.returncode == 128 + signal.SIGINT, told.stderr
     assert told.stderr.startswith("Some dead letters may be re")
+
+
+def test_an_interrupt_while_the_command_loads_prints_no_traceback() -> None:
+    program = """
+import builtins, sys
+real = builtins.__import__
+def interrupted(name, *args, **kwargs):
+    if name == "fdbqueue.cli.app":
+        raise KeyboardInterrupt
+    return real(name, *args, **kwargs)
+builtins.__import__ = interrupted
+import fdbqueue.cli
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
