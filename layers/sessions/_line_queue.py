@@ -1,7 +1,8 @@
 """The line of ready sessions, as workers take from it: a queue of pointers, in one shard or several.
 
-A worker looks at one shard, each time at the next one. Shards share no key, so that workers at different shards never
-conflict. If the shard has no ready session, the worker reads all shards in one transaction, and takes from the first
+A worker looks at one shard. Shards share no key, so that workers at different shards never conflict. The workers of a
+process look at the same shard, since calls at one shard share their transactions. After some calls they go on to the
+next shard. If a shard has no ready session, the worker reads all shards in one transaction, and takes from the first
 that has one. So do its next calls, since few sessions are ready.
 
 A worker that finds no ready session waits as in `fdbqueue.layers.staged`. All waiting workers stand in one order, in
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 MOST_SKIPS = 15
 """After calls that found nothing in one shard, at most so many look at all shards at once."""
+
+ROUNDS_AT_A_SHARD = 8
+"""How many times as many calls as are pending look at a shard before the next ones look at the next."""
 
 
 def pointers_in(layout: Layout) -> Queue[Held]:
@@ -291,6 +295,11 @@ class LineQueue(StagedQueue[Held]):
         self._skips = 0
         """How many calls to come look at all shards at once, since most of these have no ready session."""
         self._missed = 0
+        self._pending = 0
+        """How many calls look at one shard just now."""
+        self._shard = 0
+        self._left = 0
+        """How many calls to come look at that shard."""
 
     def _of_shard(self, shard: int) -> StagedQueue[Held]:
         known = self._of_shards.get(shard)
@@ -317,10 +326,20 @@ class LineQueue(StagedQueue[Held]):
             yield from self.queue.read(db, self._line.shards.learn)
         self._skips -= 1
         if self._skips < 0:
-            shard = self._line.shards.order()[0]
-            found = yield from self._of_shard(shard)._take(db, verb, limit, 0.0, duration_us)
+            self._pending += 1
+            try:
+                found = yield from self._of_shard(self._next_shard())._take(db, verb, limit, 0.0, duration_us)
+            finally:
+                self._pending -= 1
             self._missed = 0 if found else min(2 * self._missed + 1, MOST_SKIPS)
             self._skips = self._missed
             if found:
                 return found
         return (yield from super()._take(db, verb, limit, timeout, duration_us))
+
+    def _next_shard(self) -> int:
+        """Return the shard that a call looks at."""
+        self._left -= 1
+        if self._left < 0:
+            self._shard, self._left = self._line.shards.order()[0], ROUNDS_AT_A_SHARD * self._pending - 1
+        return self._shard

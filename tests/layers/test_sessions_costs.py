@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import Counter
 from typing import Any
@@ -147,6 +148,23 @@ def test_shards_add_to_the_cost_of_no_verb_but_the_end_of_a_quantum(db: Any, spa
     assert max(more[:4]) <= 1, "an object may look for the number of shards, once a second"
     assert more[4] <= 2 * 3, "two reads in each other shard"
     assert [one["writes"] for one in spread] == [one["writes"] for one in one_line]
+
+
+@pytest.mark.engines("memory")
+def test_workers_of_a_process_share_transactions_also_with_shards(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    sessions.set_shards(db, 4)
+    fill(sessions, db, *(f"s{number}:1" for number in range(100)))
+    sessions.stats(db)
+    counted = Counted(db)
+
+    async def lease_at_once() -> None:
+        for _ in range(4):
+            leases = await asyncio.gather(*(sessions.lease.aio(counted) for _ in range(16)))
+            assert None not in leases
+
+    asyncio.run(lease_at_once())
+    assert counted.did["commits"] <= 4 * 3, "sixteen calls at once share their transactions"
 
 
 @pytest.mark.parametrize("shards", [1, 4])
