@@ -36,7 +36,7 @@ MOST_SKIPS = 15
 """After calls that found nothing in one shard, at most so many look at all shards at once."""
 
 ROUNDS_AT_A_SHARD = 8
-"""How many times as many calls as are pending look at a shard before the next ones look at the next."""
+"""How many calls look at a shard, for each further one that is pending. A lone caller goes on after each call."""
 
 
 def pointers_in(layout: Layout) -> Queue[Held]:
@@ -341,5 +341,5 @@ class LineQueue(StagedQueue[Held]):
         """Return the shard that a call looks at."""
         self._left -= 1
         if self._left < 0:
-            self._shard, self._left = self._line.shards.order()[0], ROUNDS_AT_A_SHARD * self._pending - 1
+            self._shard, self._left = self._line.shards.order()[0], ROUNDS_AT_A_SHARD * (self._pending - 1)
         return self._shard
