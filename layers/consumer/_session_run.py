@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,13 +21,15 @@ from ..sessions._lease import Behind, SessionLease
 from ..sessions._line import Where
 from ..sessions._line_queue import LineLeases, LineQueue
 from ..sessions._sessions import Sessions
-from ..sessions._turns import Done, NewState, Settled, Settlement
+from ..sessions._turns import Ahead, Done, NewState, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, Terms
 
 AHEAD_BYTES = 400_000
 """About how many bytes of items are read ahead in one session."""
+AHEAD_SECONDS = 0.1
+"""How long more items than a quantum are good that were read ahead, while no other session waits."""
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
@@ -48,6 +51,10 @@ class TurnHold(Hold):
     """Whether an item has come that goes in front of those read ahead, or one of these may have changed."""
     edits: int = 0
     """How many calls had changed waiting items when these were read ahead."""
+    others: bool = True
+    """Whether another session waited when these were read ahead."""
+    looked: float = -math.inf
+    """When these were read ahead, by `time.monotonic`."""
     over: bool = False
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -168,25 +175,28 @@ class SessionRun(Run):
                 await hold.room.wait()
                 if hold.over:
                     return None
-            if not ahead or used >= quota:
-                limit = max(1, min(quota, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes))
-                look = partial(self._turns.look, pointer=hold.lease, done=list(hold.done), limit=limit)
-                found = await run_async(self._sessions.queue.read(self._db, look))
+            if used >= quota and ahead and not await self._are_good(hold, ahead):
+                ahead.clear()
+            if not ahead:
+                limit = quota if hold.others or time.monotonic() - hold.looked > AHEAD_SECONDS else BATCH_ITEMS
+                limit = max(1, min(limit, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes))
+                found = await self._look(hold, list(hold.done), limit)
                 if found is None:  # the lease is lost, or the handler has ended it
                     hold.over = True
                     if result is not ACKED:
                         self._lost(hold)
                     return None
-                hold.missing, hold.edits = False, found.edits
+                hold.missing, hold.edits, hold.others = False, found.edits, found.others
+                hold.looked = time.monotonic()
                 over = used >= quota and found.others
                 if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
                     self._leave(hold, "tail" if over else "place")
                     return None
-                used %= quota
                 ahead = deque(found.rows)
                 self._mean_bytes = 1 + sum(len(row.value) for row in ahead) // len(ahead)
                 if not fresh:
                     state, fresh = found.state, True
+            used %= quota
             row = ahead.popleft()
             stored = row.value
             try:
@@ -195,6 +205,20 @@ class SessionRun(Run):
                 # The next lease of this session begins with the item, and blocks the session.
                 self._leave(hold, "place")
                 return None
+
+    async def _look(self, hold: TurnHold, done: list[Done], limit: int) -> Ahead | None:
+        look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit)
+        return await run_async(self._sessions.queue.read(self._db, look))
+
+    async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
+        """Return whether the turn can go on with the items that were read ahead, at the end of a quantum."""
+        if time.monotonic() - hold.looked > AHEAD_SECONDS:
+            return False
+        found = await self._look(hold, [], 1)
+        if found is None or found.others or found.leaves or not found.rows or found.edits != hold.edits:
+            return False
+        first = self._turns.key(hold.lease, hold.done[0]) if hold.done else ahead[0].key
+        return found.rows[0].key >= first  # no more urgent item has come
 
     async def _ack_and_next(self, hold: TurnHold, lease: SessionLease, result: Any) -> SessionLease | None:
         """Ack an item, and begin the session's next one in the same transaction. Return it; None if the turn is over.

@@ -110,6 +110,11 @@ class Turns(Generic[V]):
         """Return how many items the session's turn has."""
         return self._line.quota(lease.session)
 
+    def key(self, pointer: Lease[Held], done: Done) -> bytes:
+        """Return the key of an item that is done."""
+        held = pointer.value.pointer
+        return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
+
     def look(self, tr: Transaction, pointer: Lease[Held], *, done: list[Done], limit: int) -> Steps[Ahead | None]:
         """Read the next items of a leased session; None if the lease is lost. It writes nothing."""
         held = pointer.value.pointer
@@ -175,10 +180,10 @@ class Turns(Generic[V]):
         limit = 0 if held.slot else len(places) + 1  # a slot looks for its next item itself
         reading = started(read_turn(tr, self._line, packed, session, limit=limit))
         seen = {place: done.stored for place, done in zip(places, one.done, strict=True)}
-        found = yield from rows_at(tr, session, places, seen)
         turn, head = yield from reading
         if turn is None or turn.notes.token != one.pointer.token:
             return Settled(live=False)
+        found = yield from rows_at(tr, session, places, seen, head)
         keys = {key for key, _ in found}
         results = dict(zip(places, (done.result for done in one.done), strict=True))
         yield from remove(tr, session, found, results, self._line.leases.now_us())

@@ -256,12 +256,11 @@ class Working(Generic[V]):
             return turn, head
         places = [pack(position) for position in behind.positions]
         seen = dict(zip(places, behind.stored, strict=False))
-        done = started(rows_at(tr, session, places, seen))
         turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(places))
         current = pack(ref.position)
         if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
             raise (yield from self._lost(tr, ref))
-        found = yield from done
+        found = yield from rows_at(tr, session, places, seen, head)
         results = dict(zip(places, behind.results, strict=True))
         yield from remove(tr, session, found, results, self._line.leases.now_us())
         keys = {key for key, _ in found}
@@ -476,7 +475,7 @@ def bypassed(queue: Queue) -> ChecksBypassed:
 
 
 def rows_at(
-    tr: Transaction, session: Session, places: list[bytes], seen: Mapping[bytes, bytes]
+    tr: Transaction, session: Session, places: list[bytes], seen: Mapping[bytes, bytes], head: Head
 ) -> Steps[list[tuple[bytes, bytes]]]:
     """Read the items of a leased session that are still there, by their packed positions.
 
@@ -487,14 +486,15 @@ def rows_at(
 
     Args:
         seen: the stored items as the consumer read them, by packed position; b"" for one that was leased.
+        head: the session's first items, as this transaction has read them. Others are read one by one.
     """
+    known = {row.key: row for row in head.rows}
     keys = [session.layout.available.key(packed) for packed in places]
-    reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
-    found: list[tuple[bytes, bytes]] = []
-    for packed, read in zip(places, reads, strict=True):
-        there = yield from read
-        found += [(row.key, row.value) for row in there if seen.get(packed, b"") in (b"", row.value)]
-    return found
+    reads = {key: started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in known}
+    for read in reads.values():
+        known.update((row.key, row) for row in (yield from read))
+    there = [(packed, known[key]) for packed, key in zip(places, keys, strict=True) if key in known]
+    return [(row.key, row.value) for packed, row in there if seen.get(packed, b"") in (b"", row.value)]
 
 
 def remove(
