@@ -40,6 +40,8 @@ class TurnHold(Hold):
 
     done: list[Done] = field(default_factory=list)
     """Items whose handlers have returned, in order, and that are not known to be acked."""
+    last_acked: Done | None = None
+    """The last item that the thread has acked. The event loop may not have taken it out of `done` yet."""
     before: Behind = field(default_factory=lambda: Behind((), (), (), ()))
     """What a verb of the next item's lease has to ack first: these items, behind the last one that is known to be
     acked."""
@@ -70,6 +72,12 @@ class TurnHold(Hold):
             (*before.results, done.result),
             (*before.stored, done.stored),
         )
+
+    def to_ack(self) -> list[Done]:
+        """Return the items to ack, for the thread that does so."""
+        done = list(self.done)
+        acked = next((at for at, one in enumerate(done, 1) if one is self.last_acked), 0)
+        return done[acked:]
 
     def note_acked(self, last: Done) -> int:
         """Note that all items up to `last` are acked. Return how many that were.
@@ -186,9 +194,9 @@ class SessionRun(Run):
                     if result is not ACKED:
                         self._lost(hold)
                     return None
-                hold.missing, hold.edits, hold.others = False, found.edits, found.others
-                hold.looked = time.monotonic()
-                over = used >= quota and found.others
+                hold.missing, hold.edits, hold.looked = False, found.edits, time.monotonic()
+                hold.others = found.others or bool(self._ready)  # this consumer may have leased other sessions ahead
+                over = used >= quota and hold.others
                 if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
                     self._leave(hold, "tail" if over else "place")
                     return None
@@ -212,7 +220,8 @@ class SessionRun(Run):
 
     async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
         """Return whether the turn can go on with the items that were read ahead, at the end of a quantum."""
-        if time.monotonic() - hold.looked > AHEAD_SECONDS:
+        await asyncio.sleep(0)  # handlers that never wait would keep the loop from learning what was leased ahead
+        if self._ready or time.monotonic() - hold.looked > AHEAD_SECONDS:
             return False
         found = await self._look(hold, [], 1)
         if found is None or found.others or found.leaves or not found.rows or found.edits != hold.edits:
@@ -291,10 +300,13 @@ class SessionRun(Run):
                 hold = self._done.popleft()
                 if isinstance(hold, TurnHold) and hold not in holds and not hold.over:
                     leaving = hold.leaving  # read before `done`: nothing is done after it is set
-                    holds[hold] = Settlement(hold.lease, list(hold.done), hold.current, leaving)
-                    items += len(hold.done) + 1
+                    holds[hold] = Settlement(hold.lease, hold.to_ack(), hold.current, leaving)
+                    items += len(holds[hold].done) + 1
             settlements = list(holds.values())
             settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
+            for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
+                if outcome.live and settlement.done:
+                    hold.last_acked = settlement.done[-1]
             self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled)
 
     def _settled(self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled]) -> None:

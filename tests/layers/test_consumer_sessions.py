@@ -30,7 +30,8 @@ from fdbqueue.layers.sessions._lease import Behind
 from fdbqueue.layers.sessions._turns import Done, Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.clock import Clock
-from tests.helpers.sessions import fill, keys_of, lease_of
+from tests.helpers.counted import Counted
+from tests.helpers.sessions import assert_sound, fill, keys_of, lease_of
 
 
 @pytest.fixture
@@ -314,6 +315,63 @@ def test_an_urgent_item_is_done_before_items_that_were_read_ahead(db: Any, space
     Consumer(sessions, handle, concurrency=1).drain(db)
     assert len(done) == 41
     assert done.index("urgent") <= 6
+
+
+@pytest.mark.parametrize(
+    "what", ["another session", "an urgent item", "an update", "a delayed item", "a removal", "a pause"]
+)
+def test_a_consumer_that_reads_far_ahead_sees_a_change_within_a_quantum(db: Any, space: Subspace, what: str) -> None:
+    """While a session is alone, more items than a quantum are read ahead."""
+    sessions = Sessions(Queue(space, codec="str"), quantum=5)
+    sessions.enqueue_many(db, [str(number) for number in range(400)], session="long")
+    positions = {item.value: item.position for item in sessions.scheduled(db, "long", limit=400)}
+    done: list[str] = []
+
+    def change() -> None:
+        if what == "another session":
+            sessions.enqueue(db, "seen", session="other")
+        elif what == "an urgent item":
+            sessions.enqueue(db, "seen", session="long", level=0)
+        elif what == "an update":
+            sessions.update(db, "long", positions["210"], value="seen")
+        elif what == "a delayed item":
+            sessions.enqueue(db, "seen", session="long", level=0, delay=0.0001)
+        elif what == "a removal":
+            sessions.cancel(db, "long", positions["210"])
+        else:
+            sessions.pause(db, "long")
+
+    async def handle(lease: Any) -> None:
+        done.append(lease.value)
+        if len(done) == 200:  # the handler waits for it, so that no other item begins meanwhile
+            await asyncio.to_thread(change)
+
+    Consumer(sessions, handle, concurrency=1).drain(db)
+    if what == "a pause":
+        assert 200 <= len(done) <= 205
+        sessions.resume(db, "long")
+    elif what == "a removal":
+        assert (len(done), "210" in done) == (399, False)
+    else:
+        assert len(done) == 400 + (what != "an update")
+        # The event loop learns of a session that was leased ahead after some of its rounds, one for each quantum.
+        latest = {"an update": 210, "another session": 240}.get(what, 205)
+        assert 200 <= done.index("seen") <= latest
+    assert_sound(sessions, db)
+
+
+@pytest.mark.engines("memory")
+def test_an_item_of_a_session_alone_costs_a_consumer_few_reads(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), quantum=10)
+    sessions.enqueue_many(db, [str(number) for number in range(1_000)], session="long")
+    counted = Counted(db)
+
+    async def handle(lease: Any) -> None:
+        await asyncio.sleep(0)
+
+    report = Consumer(sessions, handle, concurrency=1).drain(counted)
+    assert report.acked == 1_000
+    assert counted.did["reads"] / 1_000 < 2.5
 
 
 def test_a_paused_session_ends_its_turn(db: Any, space: Subspace) -> None:
