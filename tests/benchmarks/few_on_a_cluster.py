@@ -80,7 +80,7 @@ class OnACluster:
 
     def __init__(self, where: str) -> None:
         self.db = CountedDatabase(fdbqueue.open(where))
-        self.queue = Queue(SPACE)
+        self.queue = Queue(SPACE["queue"])
         self.leases = Leases(self.queue)
         self.staged = StagedQueue(self.leases)
         self.counted = self.db.counted
@@ -155,7 +155,9 @@ class OwnRecipe(OnACluster):
         self.db._db.clear_range_startswith(SPACE["own"].key())
 
     def close(self) -> None:
-        self.db._db.clear_range_startswith(SPACE.key())
+        # Only this process's: the others are in use.
+        del self.db._db[SPACE["registered"].pack((os.getpid(),))]
+        self.db._db.clear_range_startswith(self._own.key())
         super().close()
 
     def dequeue(self) -> bytes | None:
