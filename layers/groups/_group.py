@@ -127,8 +127,9 @@ class Group(Named):
 
         *Conflicts:* and *Cost:* as `enqueue`, for each item; one more write per transaction.
         """
+        composed = not is_database(tr)
         check_values(values)
-        if not is_database(tr):
+        if composed:
             return (yield from self._append(cast(Transaction, tr), list(values), terms, token=b"", last=False))
         # A hold of its own: else the group could be done between two of its transactions.
         token = self.token or new_random()

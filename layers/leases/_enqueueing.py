@@ -121,6 +121,7 @@ def enqueue_with_notes(
         append: how a layer appends them; None: at the end of the queue.
         label: computes a label of each value for `append`.
     """
+    own_transactions = is_database(tr)
     check_values(values)
     first = last = None
     items = size_bytes = transactions = 0
@@ -128,7 +129,7 @@ def enqueue_with_notes(
     counted = _Counted(values)
     append = append or partial(_append, queue=queue, notes=notes)
     try:
-        for batch in _batches(queue, counted, headers, label, row, cut=is_database(tr)):
+        for batch in _batches(queue, counted, headers, label, row, cut=own_transactions):
             try:
                 positions = yield from queue.transact(tr, partial(append, items=batch.items))
             except FDBError as error:
@@ -138,7 +139,7 @@ def enqueue_with_notes(
             first, last = first or positions[0], positions[-1]
             items += len(positions)
             size_bytes += batch.size_bytes
-            transactions += is_database(tr)
+            transactions += own_transactions
     except Exception as error:
         # An error of a value, its codec or the database. The caller must learn that some values are already enqueued.
         if not items:

@@ -95,8 +95,9 @@ def test_a_wait_at_another_database_goes_on(own: Any, db: Any, space: Subspace) 
 def test_a_wait_that_begins_just_after_a_close_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "AGAIN_SECONDS", 0.01)
     closing.wake_all()
+    others = set(closing._waiting)  # threads of other tests may still wait
     began = time.monotonic()
     run(alarmed([Promise()], None))
     run(alarmed([Promise()], 3600.0))
     assert time.monotonic() - began < 5
-    assert not closing._waiting
+    assert set(closing._waiting) <= others
