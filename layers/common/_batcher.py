@@ -90,6 +90,7 @@ class LoneCall(Generic[A, R]):
         self._batcher = batcher
         self._db = db
         self.handed_over = False
+        """Whether a thread, or a call in the queue, has taken over what is left to do."""
         self.results: list[R] = []
         """Its result; empty: it was not served."""
 
@@ -118,12 +119,22 @@ class CallQueue(Generic[A, R]):
         self._took = 0.0
         self._changed = Promise()
 
-    def join(self, pending: PendingCall[A, R]) -> None:
-        """Join the end of the queue, and lead if there is no leader."""
+    def join(self, pending: PendingCall[A, R], lone: LoneCall[A, R] | None = None) -> None:
+        """Join the end of the queue, and lead if there is no leader.
+
+        Args:
+            lone: what the call was, if it was tried alone before. It came before all calls in the queue, and leads on.
+        """
         with self._lock:
-            self._waiting.append(pending)
+            if lone is not None and self._led is lone:
+                self._waiting.appendleft(pending)
+                self._led = pending.leads = True
+            else:
+                self._waiting.append(pending)
             if not self._led:
                 self._led = pending.leads = True
+            if lone is not None:
+                lone.handed_over = True
             gathered = self._gathering is not None and len(self._waiting) >= self._gathering[0]
         if gathered and self._gathering is not None:
             self._gathering[1].keep()
@@ -325,9 +336,11 @@ class Batcher(ABC, Generic[A, R]):
             try:
                 if self.calls.lead_alone(lone):
                     yield from finish(self.serve_alone(db, argument, lone.results), lone)
-                    self.calls.end_alone(lone)
                     if lone.results:
+                        self.calls.end_alone(lone)
                         return lone.results[0]
+                joining: PendingCall[A, R] = PendingCall(db, argument, weight=weight, deadline=deadline)
+                return (yield from self.call(joining, lone))
             except GeneratorExit:
                 if not lone.handed_over:
                     in_thread(lone.inherit())
@@ -338,14 +351,14 @@ class Batcher(ABC, Generic[A, R]):
                 raise
         return (yield from self.call(PendingCall(db, argument, weight=weight, deadline=deadline)))
 
-    def call(self, pending: PendingCall[A, R]) -> Steps[R | None]:
+    def call(self, pending: PendingCall[A, R], lone: LoneCall[A, R] | None = None) -> Steps[R | None]:
         """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
 
         Returns None if the deadline passed without a result. An interruption until the very return is noticed here, so
         that no result is lost.
         """
         try:
-            self.calls.join(pending)
+            self.calls.join(pending, lone)
             self.joined(pending)
             while not pending.settled and not pending.overdue():
                 if not pending.leads:

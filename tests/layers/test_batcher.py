@@ -283,3 +283,42 @@ def test_a_leader_that_is_cancelled_while_it_looks_leaves_no_watch() -> None:
     calls.gate.keep()
     wait_until(lambda: not calls.calls.is_led())
     assert calls.watch.cancelled
+
+
+class InOrder(Batcher[str, str]):
+    """Serves one call at a time. A call alone finds nothing, after a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried, self.served = Promise(), list[str]()
+
+    def serve_alone(self, db: Any, argument: str, results: list[str]) -> Steps[None]:
+        yield self.tried
+
+    def serve(self, leader: PendingCall[str, str]) -> Steps[Alarm | None]:
+        [first, *_] = self.calls.first(1)
+        self.served.append(first.argument)
+        self.calls.settle(first, first.argument)
+        yield from ()
+        return None
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_call_that_was_tried_alone_comes_before_those_that_came_meanwhile(cancelled: bool) -> None:
+    batcher = InOrder()
+
+    async def body() -> list[Any]:
+        calls = []
+        for name in ("first", "second", "third"):
+            calls.append(asyncio.create_task(run_async(batcher.request(None, name))))  # type: ignore[arg-type]
+            await turn_loop()
+        if cancelled:
+            calls[0].cancel()
+            await turn_loop()
+        batcher.tried.keep()
+        return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 30)
+
+    results = asyncio.run(body())
+    assert results[1:] == ["second", "third"]
+    assert batcher.served == [*([] if cancelled else ["first"]), "second", "third"]
+    assert not batcher.calls.is_led()
