@@ -542,6 +542,7 @@ def test_an_enqueue_into_any_shard_wakes_at_most_two_waiting_workers(db: Any, sp
         workers = [spread(db, Queue(fresh, codec="str"), consumer=f"worker {n}") for n in range(6)]
         tasks = [asyncio.create_task(sessions.lease.aio(db, timeout=30)) for sessions in workers]
         await until_requested(workers[0], db, 6)
+        await asyncio.sleep(0.05)  # they set their watches
         before = [sessions.staged.contention_stats().looks for sessions in workers]
         await workers[0].enqueue.aio(db, "1", session=named(number))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
