@@ -30,8 +30,8 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     join = _batcher.CallQueue.join
 
-    def note(queue: Any, pending: Any) -> None:
-        join(queue, pending)
+    def note(queue: Any, pending: Any, *lone: Any) -> None:
+        join(queue, pending, *lone)
         calls.append(pending)
 
     monkeypatch.setattr(_batcher.CallQueue, "join", note)
