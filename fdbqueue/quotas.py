@@ -66,8 +66,8 @@ class Quota:
     def __post_init__(self) -> None:
         if self.items is None and self.size_bytes is None:
             raise TypeError("A quota has a number of items, or of bytes, or both: Quota(1_000).")
-        _check(self.items, 1, "items, as 1_000", "item. To close a queue, pause its producers")
-        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "bytes, since a cluster only estimates a size")
+        _check(self.items, 1, "items, as 1_000", "To close a queue, pause its producers.")
+        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "A cluster only estimates a size.")
         if self.when_full not in get_args(WhenFull):
             raise ValueError(f"when_full is 'refuse' or 'wait', not {self.when_full!r}.")
 
@@ -79,13 +79,13 @@ class Quota:
         return f"{' and '.join(limits)}, then {self.when_full}"
 
 
-def _check(given: object, least: int, what: str, why: str) -> None:
+def _check(given: object, least: int, unit: str, why: str) -> None:
     if given is None:
         return
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"A quota is a whole number of {what}, not {given!r}.")
+        raise TypeError(f"A quota is a whole number of {unit}, not {given!r}.")
     if not least <= given < 1 << 63:
-        raise ValueError(f"A quota is at least {least:,} {why}, not {given:,}.")
+        raise ValueError(f"A quota of {unit.partition(',')[0]} is at least {least:,}, not {given:,}. {why}")
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -372,7 +372,7 @@ def test_wrong_quotas_of_bytes_are_refused(db: Any, queue: Any) -> None:
         with pytest.raises(TypeError, match="a whole number of bytes"):
             queue.set_quota(db, None, size_bytes=size)
     for size in (0, 999_999, 1 << 63):
-        with pytest.raises(ValueError, match="at least 1,000,000 bytes"):
+        with pytest.raises(ValueError, match="A quota of bytes is at least 1,000,000, not"):
             queue.set_quota(db, 5, size_bytes=size)
     with pytest.raises(TypeError, match="a number of items, or of bytes, or both"):
         Quota()
