@@ -21,8 +21,8 @@ from fdbqueue.layers.sessions._records import pack_name
 from fdbqueue.layers.staged._allotments import Allotment
 from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
+from tests.helpers.counted import Counted
 from tests.helpers.sessions import assert_sound, do_all, fill, keys_of, lease_all, lease_of, values
-from tests.helpers.standin import StandIn
 
 SHARDS = 4
 
@@ -594,55 +594,26 @@ def test_workers_of_several_shards_do_every_item_once(db: Any, space: Subspace) 
     assert_sound(owns[0], db)
 
 
-class Watched(StandIn):
-    """Notes the keys that the transactions of a database touch."""
-
-    def __init__(self, db: Any) -> None:
-        self._db = self.wrapped = db
-        self.touched: set[bytes] = set()
-
-    def create_transaction(self) -> Any:
-        return _WatchedTransaction(self._db.create_transaction(), self.touched)
-
-
-class _WatchedTransaction:
-    def __init__(self, tr: Any, touched: set[bytes]) -> None:
-        self._tr = tr
-        self._touched = touched
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._tr, name)
-        if name == "snapshot":
-            return _WatchedTransaction(found, self._touched)
-        if name not in ("get", "get_range", "set", "clear", "clear_range", "add", "byte_max"):
-            return found
-
-        def touch(key: Any, *args: Any, **terms: Any) -> Any:
-            self._touched.add(bytes(getattr(key, "key", key)))
-            return found(key, *args, **terms)
-
-        return touch
-
-
-def touched_by(watched: Watched, sessions: Sessions) -> set[int]:
+def touched_by(counted: Counted, sessions: Sessions) -> set[int]:
     """Return the shards whose keys were touched, apart from those that a process reads once a second."""
     lines = [layout.prefix for layout in sessions.line.shards.layouts()]
     rare = sessions.line.layout.paused_key
-    return {at for at, prefix in enumerate(lines) for key in watched.touched if key.startswith(prefix) and key != rare}
+    touched = (counted.read | counted.written) - {rare}
+    return {at for at, prefix in enumerate(lines) for key in touched if key.startswith(prefix)}
 
 
 @pytest.mark.engines("memory")
 def test_an_enqueue_and_a_turn_touch_the_keys_of_one_shard(db: Any, space: Subspace) -> None:
     sessions = spread(db, Queue(space, codec="str"))
     for name in [named(number, other) for number in range(SHARDS) for other in range(3)]:
-        watched = Watched(db)
-        fill(sessions, watched, f"{name}:1", f"{name}:2")
-        assert touched_by(watched, sessions) == {shard(name)}
+        counted = Counted(db)
+        fill(sessions, counted, f"{name}:1", f"{name}:2")
+        assert touched_by(counted, sessions) == {shard(name)}
     for _ in range(2 * SHARDS):
-        watched = Watched(db)
-        lease = lease_of(sessions, watched)
-        sessions.ack(watched, lease)
-        assert touched_by(watched, sessions) == {shard(lease.session)}
+        counted = Counted(db)
+        lease = lease_of(sessions, counted)
+        sessions.ack(counted, lease)
+        assert touched_by(counted, sessions) == {shard(lease.session)}
 
 
 def test_values_are_read_of_all_shards(db: Any, queue: Queue) -> None:

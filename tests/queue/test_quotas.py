@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota, quotas, renaming
 from fdbqueue.engine import Subspace, steps
-from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue, Subscriptions
+from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions
 from fdbqueue.transfer import copy_queue, export_items, import_items
-from tests.helpers.smart import Progress, smart_queue
+from tests.helpers.smart import ALL, Progress, smart_queue
 
 
 @pytest.fixture
@@ -289,6 +289,24 @@ def test_sessions_that_know_the_queue_refuse_a_quota_at_once(db: Any, space: Sub
     Queue(space).set_quota(db, None)
     known[0].enqueue(db, b"c", session="ann")
     assert known[0].stats(db).ready == 1
+
+
+def test_smart_sessions_that_know_the_queue_refuse_a_quota_at_once(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec=Messages(*ALL))
+    smart = SmartSessions(Sessions(queue))
+    smart.enqueue(db, Progress("1", 1), session="ann")
+    lease = smart.sessions.lease(db)
+    assert lease is not None
+    smart.sessions.ack(db, lease)
+    queue.set_quota(db, 2)
+    with pytest.raises(ChecksBypassed, match=r"does not count items in sessions\. Nothing was written"):
+        smart.enqueue(db, Progress("2", 1), session="ann")
+    with pytest.raises(ChecksBypassed):
+        smart.enqueue_many(db, [Progress("3", 1)], session="ben")
+    assert (smart.sessions.stats(db).ready, smart.sessions.check(db).problems) == (0, ())
+    queue.set_quota(db, None)
+    smart.enqueue(db, Progress("4", 1), session="ben")
+    assert smart.sessions.stats(db).ready == 1
 
 
 def test_the_first_enqueue_of_many_registers_a_queue_with_a_quota(db: Any, queue: Queue[str]) -> None:
