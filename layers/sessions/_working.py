@@ -37,11 +37,10 @@ from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._timers import FIRE_LIMIT
 from ..leases._times import seconds_or_none
-from ..leases._transitions import Transitions
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line
 from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
-from ._session import Head, Session, SessionMoves, Stored
+from ._session import Head, Session, SessionMoves
 from ._shards import KNOWN_SECONDS
 from ._slots import is_out
 from ._turn import Turn, read_turn
@@ -180,13 +179,20 @@ class Working(Generic[V]):
         entering = started(self._enter(tr))
         moves = self._line.moves(tr)
         under_way = [
-            (places, started(self._append_to(tr, moves, name, [items[at][:2] for at in places], level, notes)))
-            for name, places in of_sessions.items()
+            (places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()
         ]
-        yield from entering  # before anything is written
+        yield from entering
+        entered = []
+        for places, session in under_way:
+            entered.append((places, *(yield from session)))
+        # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
-        for places, appending in under_way:
-            positions.update(zip(places, (yield from appending), strict=True))
+        for places, session, record, index in entered:
+            appended = session.append(tr, index, [items[at][:2] for at in places], level, notes)
+            positions.update(zip(places, appended, strict=True))
+            yield from self._line.arrived(
+                tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places)
+            )
         moves.finish()
         return [positions[at] for at in range(len(items))]
 
@@ -198,9 +204,12 @@ class Working(Generic[V]):
         if not self._line.shards.is_known():
             yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
-    def _append_to(
-        self, tr: Transaction, moves: Transitions, name: bytes, items: list[Stored], level: int, notes: Notes
-    ) -> Steps[list[Position]]:
+    def _enter_session(self, tr: Transaction, name: bytes, level: int) -> Steps[tuple[Session, Record | None, int]]:
+        """Return the generation of a session that takes items, its record, and the last index of a level.
+
+        Raises:
+            SessionClosed: it takes none.
+        """
         session = self._line.session(name)
         # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other
         # changes of the record also write the guard.
@@ -213,12 +222,7 @@ class Working(Generic[V]):
             if generation:
                 session = self._line.session(name, generation)
                 last = started(session.last_index(tr, level))
-        index = yield from last
-        positions = session.append(tr, index, items, level, notes)
-        yield from self._line.arrived(
-            tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(items)
-        )
-        return positions
+        return session, record, (yield from last)
 
     def session_for_enqueue(self, tr: Transaction, name: bytes) -> Steps[Session]:
         """Return the generation of a session that items are enqueued into, by snapshot."""

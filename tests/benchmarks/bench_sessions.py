@@ -111,7 +111,8 @@ def everything(url: str, engine: str) -> None:
         f"one worker, {engine}",
         [
             Contestant("Consumer of a plain queue", lambda: drained_plain(db)),
-            Contestant("Consumer of one session", lambda: drained_session(db), 0.9),
+            Contestant("Consumer of one session, quantum 10", lambda: drained_session(db, 10), 0.9),
+            Contestant("Consumer of one session, quantum 50", lambda: drained_session(db, 50), 0.9),
         ],
     )
     backlogs = [(items, filled(db, 1, items)) for items in BACKLOGS]
@@ -259,9 +260,9 @@ def drained_plain(db: Any) -> Sample:
     return watch.sample(Consumer(Leases(queue), nothing).drain(db).acked)
 
 
-def drained_session(db: Any) -> Sample:
+def drained_session(db: Any, quantum: int) -> Sample:
     """Let one consumer do all items of one session."""
-    own = filled(db, 1, ALONE)
+    own = filled(db, 1, ALONE, quantum=quantum)
     watch = Stopwatch()
     return watch.sample(Consumer(own, nothing).drain(db).acked)
 

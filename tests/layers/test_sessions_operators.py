@@ -132,6 +132,16 @@ def test_a_removal_that_renews_is_not_changed_into_one_that_refuses(db: Any, ses
     assert do_all(sessions, db) == ["ann:1", "ann:2", "ann:3"]
 
 
+def test_items_for_several_sessions_are_all_refused_if_one_takes_none(db: Any, sessions: Sessions) -> None:
+    fill(sessions, db, "ann:1")
+    sessions.remove(db, "ann")
+    tr = db.create_transaction()
+    with pytest.raises(SessionClosed):
+        sessions.enqueue_many(tr, ["ben", "cai", "ann", "dan"], session=lambda value: value)
+    tr.commit().wait()
+    assert do_all(sessions, db) == ["ann:1"]
+
+
 def test_a_removal_composes_in_a_transaction(db: Any, sessions: Sessions) -> None:
     tr = db.create_transaction()
     sessions.enqueue(tr, "last", session="ann")
