@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=Tr
 settings.register_profile("nightly", max_examples=200, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background like that. Tests of Ctrl-C need Python's own handler.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 NIGHTLY = bool(os.environ.get("FDBQUEUE_NIGHTLY"))
 
 

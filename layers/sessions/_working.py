@@ -183,8 +183,8 @@ class Working(Generic[V]):
         ]
         yield from entering
         entered = []
-        for places, session in under_way:
-            entered.append((places, *(yield from session)))
+        for places, entry in under_way:
+            entered.append((places, *(yield from entry)))
         # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
         for places, session, record, index in entered:

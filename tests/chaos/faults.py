@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue import FDBError
 from tests.chaos.history import History
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction
 
@@ -82,7 +84,9 @@ class ChaosTransaction(FaultyTransaction):
             strike()
         future = super().commit()
         if death == "after":
-            future.wait()
+            # It may fail, too. An error that came from here would say that nothing was committed.
+            with contextlib.suppress(FDBError):
+                future.wait()
             strike()
         return future
 

@@ -50,7 +50,9 @@ def recipient(db: Any, space: Subspace) -> Any:
 
 
 Waiting = Callable[[Any, Subspace], tuple[Any, tuple[Any, ...], dict[str, Any]]]
-SOON = {"timeout": 0.01}
+SHORT = 0.2
+"""Seconds; longer than a call takes on a busy machine until it waits."""
+SOON = {"timeout": SHORT}
 CALLS: dict[str, Waiting] = {
     "StagedQueue.dequeue": lambda db, space: (StagedQueue(Queue(space)).dequeue, (), SOON),
     "StagedQueue.dequeue_many": lambda db, space: (StagedQueue(Queue(space)).dequeue_many, (), SOON),
@@ -106,7 +108,7 @@ def test_a_wait_for_an_end_in_a_running_loop_warns(db: Any, space: Subspace) -> 
         for what in (Results(leases).enqueue(db, b""), Groups(leases).open(db, "book")):
             told = rf"{type(what).__name__}.wait blocks the event loop .* await ….wait.aio\(…\)"
             with pytest.warns(RuntimeWarning, match=told), pytest.raises(TimeoutError):
-                what.wait(timeout=0.01)
+                what.wait(timeout=SHORT)
             with pytest.raises(TimeoutError):
                 what.wait(timeout=0)
             with pytest.raises(TimeoutError):
@@ -120,7 +122,7 @@ def test_an_enqueue_that_waits_for_room_in_a_running_loop_warns(db: Any, space: 
 
     async def main() -> None:
         with pytest.warns(RuntimeWarning, match="SmartQueue.enqueue blocks the event loop"), pytest.raises(QueueFull):
-            smart.enqueue(db, {"type": "call"}, timeout=0.01)
+            smart.enqueue(db, {"type": "call"}, timeout=SHORT)
 
     asyncio.run(main())
 
