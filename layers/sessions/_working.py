@@ -178,9 +178,7 @@ class Working(Generic[V]):
             raise bypassed(self._queue)
         entering = started(self._enter(tr))
         moves = self._line.moves(tr)
-        under_way = [
-            (places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()
-        ]
+        under_way = [(places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()]
         yield from entering
         entered = []
         for places, entry in under_way:
