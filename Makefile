@@ -32,7 +32,7 @@ demo: setup ## Load 336,776 flights by Spark, drain them by several processes, c
 test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones, NIGHTLY=1 for all)
 	$(if $(NIGHTLY),FDBQUEUE_NIGHTLY=1 HYPOTHESIS_PROFILE=nightly )$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)
 
-bench: setup ## Measure, into docs/benchmarks (FULL=1: an hour; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
+bench: setup ## Measure, into docs/benchmarks in over an hour (FULL=1: more; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
 	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)
 
 notebooks: setup ## Run the notebooks on memory: and keep their outputs (ARGS=01: only that one)

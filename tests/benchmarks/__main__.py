@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page with charts there")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="see whether they run: the figures are worth nothing")
-    size.add_argument("--full", action="store_true", help="more rounds, more points, longer: about an hour")
+    size.add_argument("--full", action="store_true", help="more rounds, more points, longer: hours")
     given = parser.parse_args(arguments)
     unknown = set(given.names) - set(names())
     if unknown:
