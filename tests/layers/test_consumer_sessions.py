@@ -211,6 +211,7 @@ def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() 
             hold.add(Done(Position(n, b"", rank=1), UNCHANGED))
         last = Done(Position(pending, b"", rank=1), UNCHANGED)
         costs.append(python_calls(lambda hold=hold, last=last: (hold.add(last), hold.note_acked(hold.done[0]))))  # type: ignore[misc]
+        assert len(hold.done) == pending, "one is acked"
         assert len(hold.before.positions) == pending + 1  # the last one that is acked is among them
     assert costs[1] < costs[0] + 5
 
