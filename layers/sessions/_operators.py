@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
-from fdbqueue import CheckReport, Position, Queue
+from fdbqueue import CheckReport, Position
 from fdbqueue.lowlevel import (
-    UNCHANGED,
     Browser,
-    Change,
     Database,
-    Editing,
     Layout,
     Place,
     Steps,
     Transaction,
-    Unchanged,
     V,
-    in_batches,
     pack,
-    packed_position,
-    packed_positions,
-    reschedule_of,
     rows,
-    update_of,
     verb,
 )
 
 from ..leases._browsing import State, StoredItem, opened
 from ..leases._reclaiming import ReclaimReport
 from ._arguments import check_concurrency
-from ._by_position import SessionEditing
 from ._check import check_sessions
 from ._gate import GateInfo, check_gate_limit, pack_gate
+from ._items import Items
 from ._lease import SessionRef
 from ._line import Line
 from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
@@ -44,18 +35,13 @@ from ._shards import check_shards
 from ._tracking import at_address
 from ._working import Working
 
-R = TypeVar("R")
-
 ITEMS_AT_ONCE = 100
 
 
-class Operators(Generic[V]):
+class Operators(Items[V]):
     """The verbs of `Sessions` for operators and monitoring."""
 
-    queue: Queue[V]
-    line: Line
     _working: Working[V]
-    levels: int
 
     @verb
     def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
@@ -223,157 +209,6 @@ class Operators(Generic[V]):
         name, wanted = pack_name(session), _wanted(position, limit)
         body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
         return (yield from self.queue.transact(tr, body))
-
-    def editing(self) -> Editing[V]:
-        """Return the changes of items by their addresses; for layers."""
-        return SessionEditing(self.line)
-
-    @verb
-    def get(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[StoredItem[V] | None]:
-        """Return the item at a position of a session, whatever its state; None if it has left the session.
-
-        The item in progress is "leased", by the session's worker. Otherwise as `Queue.get`.
-
-        *Conflicts:* in a transaction, with every change of the item, and with leases of the session. *Cost:* three
-        rounds of reads.
-        """
-        editing, places = self._at(session), [packed_position(position, "get")]
-        return (yield from in_batches(self.queue, tr, places, editing.get, reads=True))[0]
-
-    @verb
-    def get_many(
-        self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
-    ) -> Steps[list[StoredItem[V] | None]]:
-        """Return the items at positions of a session, in their order; otherwise as `get`, for each."""
-        editing, places = self._at(session), packed_positions(positions, "get_many")
-        return (yield from in_batches(self.queue, tr, places, editing.get, reads=True))
-
-    @verb
-    def cancel(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[bool]:
-        """Remove the item at a position of a session, whatever its state. Return whether it was there.
-
-        If it is in progress, the lease of its session ends: the worker's next call raises `LeaseLost`, and the session
-        goes on with its next item. A consumer that has read the item ahead learns of this with its next ack: it may
-        still run the item if it begins it before that. Otherwise as `Queue.cancel`.
-
-        *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
-        """
-        return (yield from self._edit(tr, session, [packed_position(position, "cancel")], SessionEditing.cancel))[0]
-
-    @verb
-    def cancel_many(
-        self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
-    ) -> Steps[list[bool]]:
-        """Remove the items at positions of a session. Return for each whether it was there; otherwise as `cancel`."""
-        places = packed_positions(positions, "cancel_many")
-        return (yield from self._edit(tr, session, places, SessionEditing.cancel))
-
-    @verb
-    def update(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        position: Position,
-        *,
-        value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position | None]:
-        """Give the item at a position of a session another value, or other headers. Return its position, or None.
-
-        If it is in progress, the lease of its session ends, and the item runs again with the new value. It also runs
-        again if a consumer has read it ahead and began it. In smart sessions it refuses a new value. Otherwise as
-        `Queue.update`.
-
-        *Conflicts:* and *Cost:* as `cancel`.
-        """
-        change = update_of(self.editing(), value, headers)
-        return (yield from self._change(tr, session, [packed_position(position, "update")], change, None))[0]
-
-    @verb
-    def update_many(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        positions: Iterable[Position],
-        *,
-        value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
-    ) -> Steps[list[Position | None]]:
-        """Give the items at positions of a session the same new value, or the same headers; otherwise as `update`."""
-        change = update_of(self.editing(), value, headers)
-        return (yield from self._change(tr, session, packed_positions(positions, "update_many"), change, None))
-
-    @verb
-    def reschedule(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        position: Position,
-        *,
-        delay: float | None = None,
-        at: float | None = None,
-        level: int | None = None,
-    ) -> Steps[Position | None]:
-        """Make the item at a position of a session available at another time, or give it another level.
-
-        Returns its position, which another level changes; None if it is not there. If it is in progress, the lease of
-        its session ends. A dead letter comes back. Otherwise as `Queue.reschedule`.
-
-        Args:
-            tr: a transaction, or a database.
-            session: the session's name.
-            position: the item's position.
-            delay: seconds until it becomes available; 0: now.
-            at: the same as a time of the clock.
-            level: its new level; 0 is the most urgent.
-
-        Raises:
-            ValueError: no term was given, or both a delay and a time; there is no such level, or the position can't
-                change. Nothing was written.
-
-        *Conflicts:* and *Cost:* as `cancel`.
-        """
-        change = self._rescheduled(delay, at, level)
-        return (yield from self._change(tr, session, [packed_position(position, "reschedule")], change, level))[0]
-
-    @verb
-    def reschedule_many(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        positions: Iterable[Position],
-        *,
-        delay: float | None = None,
-        at: float | None = None,
-        level: int | None = None,
-    ) -> Steps[list[Position | None]]:
-        """Make the items at positions of a session available at another time, or give them a level; as `reschedule`."""
-        change = self._rescheduled(delay, at, level)
-        return (yield from self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level))
-
-    def _at(self, session: SessionName, level: int | None = None) -> SessionEditing:
-        return SessionEditing(self.line, pack_name(session), level=level)
-
-    def _edit(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        places: list[bytes],
-        edit: Callable[[SessionEditing, Transaction, list[bytes]], Steps[dict[bytes, R]]],
-    ) -> Steps[list[R]]:
-        return in_batches(self.queue, tr, places, partial(edit, self._at(session)))
-
-    def _change(
-        self, tr: Transaction | Database, session: SessionName, places: list[bytes], change: Change, level: int | None
-    ) -> Steps[list[Position | None]]:
-        return in_batches(self.queue, tr, places, partial(self._at(session, level).change, change=change))
-
-    def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> Change:
-        if level is not None and (type(level) is not int or not 0 <= level < self.levels):
-            raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
-        if level is not None and delay is None and at is None:
-            return self.editing().changed("rescheduled")
-        return reschedule_of(self.editing(), delay, at, None)
 
     @verb
     def scheduled(

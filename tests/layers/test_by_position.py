@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from fdbqueue import ChecksBypassed, CompletionError, LeaseLost, Position, Queue, StreamError
+from fdbqueue import CompletionError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import MAX_ITEM_BYTES
 from fdbqueue.layers import (
@@ -17,78 +16,13 @@ from fdbqueue.layers import (
     FollowUp,
     Groups,
     Leases,
-    Messages,
-    MessageType,
     PriorityQueue,
-    RelaxedQueue,
     Results,
-    SmartQueue,
-    StagedQueue,
     Subscriptions,
 )
-from fdbqueue.layers.streams import Stream, Terms
+from tests.helpers.by_position import KINDS, STATES, TERMS, call, item_in, made, sound
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import lease_of
-
-
-@dataclass
-class Made:
-    """A layer, and what a test does with its items."""
-
-    layer: Any
-    leases: Leases[Any]
-    enqueue: Callable[..., Any]
-    check: Callable[[Any], Any]
-
-
-def call(text: str) -> Any:
-    return {"type": "call", "text": text}
-
-
-def made(kind: str, space: Subspace, clock: Clock) -> Made:
-    messages = Messages(MessageType("call", deadline=500.0))
-    queue: Queue[Any] = Queue(space, codec=messages)
-    leases = Leases(queue, max_attempts=1, clock=clock)
-    if kind == "PriorityQueue":
-        jobs = PriorityQueue(queue, levels=3, max_attempts=1, clock=clock)
-        return Made(jobs, jobs.leases, jobs.enqueue, jobs.check)
-    if kind == "SmartQueue":
-        smart = SmartQueue(leases)
-        return Made(smart, leases, smart.enqueue, smart.check)
-    if kind == "Subscriptions":
-        subscriptions = Subscriptions(leases)
-        return Made(subscriptions, leases, leases.enqueue, subscriptions.check)
-    if kind == "Results":
-        return Made(results := Results(leases), leases, results.enqueue, leases.check)
-    if kind == "Queue":
-        # A plain queue has the wall clock, which times of this test's clock have passed long ago.
-        return Made(queue, leases, leases.enqueue, leases.check)
-    layers: dict[str, Any] = {"StagedQueue": StagedQueue, "RelaxedQueue": RelaxedQueue}
-    layer = layers[kind](leases) if kind in layers else leases
-    return Made(layer, leases, leases.enqueue, leases.check)
-
-
-KINDS = (
-    *("Queue", "Leases", "StagedQueue", "RelaxedQueue", "PriorityQueue", "Subscriptions", "SmartQueue", "Results"),
-)
-STATES = ("available", "leased", "delayed", "dead")
-TERMS: dict[str, dict[str, Any]] = {"update": {"value": "b"}, "reschedule": {"delay": 5}}
-
-
-def item_in(state: str, own: Made, db: Any) -> tuple[Position, Any]:
-    """Enqueue an item and bring it into a state. Return its position, and its lease if it has one."""
-    entered = own.enqueue(db, call("old"), **({"delay": 60} if state == "delayed" else {}), headers={"n": 1})
-    position = entered if isinstance(entered, Position) else entered.position
-    if state not in ("leased", "dead"):
-        return position, None
-    lease = lease_of(own.leases, db)
-    if state == "dead":
-        own.leases.nack(db, lease, error="broken")
-    return position, lease
-
-
-def sound(own: Made, db: Any) -> None:
-    assert own.check(db).problems == ()
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -441,88 +375,6 @@ def test_changed_headers_bring_an_item_to_a_subscription_that_has_passed_it(db: 
     assert subscriptions.cancel(db, position)
     assert red.stats(db).held == 0
     assert subscriptions.check(db).problems == ()
-
-
-# --- smart queues
-
-
-def keyed_queue(space: Subspace) -> SmartQueue:
-    return SmartQueue(Queue(space, codec=Messages(MessageType("call", key=lambda one: one["n"], deadline=50.0))))
-
-
-def test_a_smart_item_changes_with_its_deadline_and_the_copies_of_its_recipients(db: Any, space: Subspace) -> None:
-    smart = keyed_queue(space)
-    smart.resend.register(db, "B")
-    position = smart.enqueue(db, {"type": "call", "n": 1, "text": "old"}).position
-    assert position is not None
-    fetched = smart.resend.fetch(db, "B")
-
-    smart.update(db, position, value={"type": "call", "n": 1, "text": "new"})
-
-    assert smart.resend.confirm(db, "B", copy=fetched) == (None, False)
-    again = smart.resend.fetch(db, "B")
-    assert again is not None
-    assert again.value["text"] == "new"
-    assert smart.check(db).problems == ()
-    assert smart.cancel(db, position)
-    assert smart.resend.fetch(db, "B") is None
-    assert smart.check(db).problems == ()
-
-
-def test_a_smart_item_keeps_its_type_and_key(db: Any, space: Subspace) -> None:
-    smart = keyed_queue(space)
-    position = smart.enqueue(db, {"type": "call", "n": 1}).position
-    assert position is not None
-
-    with pytest.raises(ValueError, match="keeps type and key"):
-        smart.update(db, position, value={"type": "call", "n": 2})
-    with pytest.raises(ChecksBypassed, match=r"SmartQueue\(...\).update"):
-        smart.queue.update(db, position, value={"type": "call", "n": 2})
-    with pytest.raises(ChecksBypassed):
-        Queue(space).update(db, position, value=b"{}")
-
-    assert smart.queue.update(db, position, headers={"seen": 1}) == position
-    assert smart.check(db).problems == ()
-
-
-@pytest.mark.parametrize("state", STATES)
-def test_a_smart_priority_queue_moves_an_item_with_its_index_entry(
-    db: Any, space: Subspace, clock: Clock, state: str
-) -> None:
-    jobs = PriorityQueue(
-        Queue(space, codec=Messages(MessageType("call", deadline=500.0))), levels=3, max_attempts=1, clock=clock
-    )
-    smart = SmartQueue(jobs)
-    own = Made(smart, jobs.leases, smart.enqueue, smart.check)
-    position, _ = item_in(state, own, db)
-
-    moved = smart.reschedule(db, position, priority=0)
-
-    assert moved is not None
-    assert moved.rank == 0
-    sound(own, db)
-    assert smart.cancel(db, moved)
-    sound(own, db)
-
-
-# --- streams
-
-
-def test_an_item_in_a_streams_batch_is_found_and_can_not_be_changed(db: Any, space: Subspace) -> None:
-    queue = Queue(space, codec="str")
-    position = queue.enqueue(db, "a")
-    Stream(queue, "s").claim(db, Terms(epoch="e", run="r", items=10, size_bytes=1_000, batch=1))
-
-    found = queue.get(db, position)
-    assert found is not None
-    assert (found.state, found.value) == ("claimed", "a")
-    for edit in (
-        lambda: queue.cancel(db, position),
-        lambda: queue.update(db, position, value="b"),
-        lambda: queue.reschedule(db, position, delay=1),
-    ):
-        with pytest.raises(StreamError, match="batch of a stream"):
-            edit()
 
 
 # --- wrong arguments
