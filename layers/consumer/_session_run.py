@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -17,11 +18,11 @@ from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Unchanged, encode_r
 from ..common._handlers import ACKED, Handler
 from ..leases._done import Done as ItemDone
 from ..leases._lease import Lease
-from ..sessions._lease import Behind, SessionLease
+from ..sessions._lease import Begun, Behind, Done, SessionLease
 from ..sessions._line import Where
 from ..sessions._line_queue import LineLeases, LineQueue
 from ..sessions._sessions import Sessions
-from ..sessions._turns import Ahead, Done, NewState, Settled, Settlement
+from ..sessions._turns import NOTHING, Ahead, NewState, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, Terms
@@ -38,15 +39,13 @@ _log = logging.getLogger("fdbqueue.layers.consumer")
 class TurnHold(Hold):
     """A session that a consumer holds."""
 
-    done: list[Done] = field(default_factory=list)
-    """Items whose handlers have returned, in order, and that are not known to be acked."""
+    before: Behind = field(default_factory=Behind)
+    """Items whose handlers have returned, in order, and that are not known to be acked. A verb of the next item's lease
+    has to ack these first. The event loop replaces it, and the thread reads it."""
     last_acked: Done | None = None
-    """The last item that the thread has acked. The event loop may not have taken it out of `done` yet."""
-    before: Behind = field(default_factory=lambda: Behind((), (), (), ()))
-    """What a verb of the next item's lease has to ack first: these items, behind the last one that is known to be
-    acked."""
-    current: bytes = b""
-    """The packed position of the item that is in progress."""
+    """The last item that the thread has acked. The event loop may not have taken it out of `before` yet."""
+    current: Begun = NOTHING
+    """The item that is in progress, or was last."""
     leaving: Where | None = None
     """Where the session goes when its items are acked."""
     urgent: bool = False
@@ -57,27 +56,37 @@ class TurnHold(Hold):
     """Whether another session waited when these were read ahead."""
     looked: float = -math.inf
     """When these were read ahead, by `time.monotonic`."""
+    fenced: bool = False
+    """Whether a call by position has changed or removed an item that was begun. The turn is over with the item in
+    progress."""
     over: bool = False
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when items were acked."""
 
+    @property
+    def done(self) -> tuple[Done, ...]:
+        """Items whose handlers have returned, and that are not known to be acked."""
+        return self.before.done
+
     def add(self, done: Done) -> None:
         """Note that an item's handler has returned."""
-        self.done.append(done)
-        before = self.before
-        self.before = Behind(
-            (*before.positions, done.position),
-            (*before.states, done.state),
-            (*before.results, done.result),
-            (*before.stored, done.stored),
-        )
+        self.before = Behind((*self.before.done, done), self.before.acked)
 
-    def to_ack(self) -> list[Done]:
-        """Return the items to ack, for the thread that does so."""
-        done = list(self.done)
-        acked = next((at for at, one in enumerate(done, 1) if one is self.last_acked), 0)
-        return done[acked:]
+    def to_settle(self) -> Settlement:
+        """Return the items to ack, and the item in progress behind them, for the thread that does so."""
+        leaving = self.leaving  # read before `before`: nothing is done after it is set
+        while True:
+            current, before = self.current, self.before
+            if current is self.current:  # else the event loop has begun another one
+                break
+        done, acked = before.done, before.acked
+        if acked == current.packed or (done and pack(done[-1].position) == current.packed):
+            current = NOTHING  # it is done, and the next one has not begun
+        own = next((at for at, one in enumerate(done, 1) if one is self.last_acked), 0)
+        if own:
+            acked, done = pack(done[own - 1].position), done[own:]
+        return Settlement(self.lease, done, current, leaving, acked)
 
     def note_acked(self, last: Done) -> int:
         """Note that all items up to `last` are acked. Return how many that were.
@@ -86,11 +95,7 @@ class TurnHold(Hold):
         """
         count = next((at for at, one in enumerate(self.done, 1) if one is last), 0)
         if count:
-            del self.done[:count]
-            kept, before = -1 - len(self.done), self.before
-            self.before = Behind(
-                before.positions[kept:], before.states[kept:], before.results[kept:], before.stored[kept:]
-            )
+            self.before = Behind(self.done[count:], pack(last.position))
         self.room.set()
         return count
 
@@ -146,7 +151,7 @@ class SessionRun(Run):
                 # The next lease of this session removes the item.
                 self._leave(hold, "place")
                 return None
-            hold.current = pack(lease.position)
+            hold.current = Begun(pack(lease.position), stored)
             hold.ends_at, hold.settling = math.inf, False
             returned, result = await self._attempt(hold, lease)
             if not returned:
@@ -175,26 +180,28 @@ class SessionRun(Run):
             if hold.urgent or not fresh:
                 hold.urgent = False
                 ahead.clear()
-            if result is not ACKED and (self._stopping.done() or hold.missing):
-                self._leave(hold, "place")
-                return None
-            while len(hold.done) >= BATCH_ITEMS:
+            while len(hold.done) >= BATCH_ITEMS and not (hold.missing or hold.fenced):
                 hold.room.clear()
                 await hold.room.wait()
                 if hold.over:
                     return None
+            if result is not ACKED and (self._stopping.done() or hold.missing or hold.fenced):
+                self._leave(hold, "place")
+                return None
             if used >= quota and ahead and not await self._are_good(hold, ahead):
                 ahead.clear()
             if not ahead:
                 limit = quota if hold.others or time.monotonic() - hold.looked > AHEAD_SECONDS else BATCH_ITEMS
                 limit = max(1, min(limit, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes))
-                found = await self._look(hold, list(hold.done), limit)
+                found = await self._look(hold, hold.done, limit)
                 if found is None:  # the lease is lost, or the handler has ended it
                     hold.over = True
                     if result is not ACKED:
                         self._lost(hold)
                     return None
                 hold.missing, hold.edits, hold.looked = False, found.edits, time.monotonic()
+                if not hold.done:
+                    hold.before = Behind(acked=found.acked)  # a handler may have acked more than its own item
                 hold.others = found.others or bool(self._ready)  # this consumer may have leased other sessions ahead
                 over = used >= quota and hold.others
                 if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
@@ -214,8 +221,8 @@ class SessionRun(Run):
                 self._leave(hold, "place")
                 return None
 
-    async def _look(self, hold: TurnHold, done: list[Done], limit: int) -> Ahead | None:
-        look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit)
+    async def _look(self, hold: TurnHold, done: Sequence[Done], limit: int) -> Ahead | None:
+        look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit, acked=hold.before.acked)
         return await run_async(self._sessions.queue.read(self._db, look))
 
     async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
@@ -223,7 +230,7 @@ class SessionRun(Run):
         await asyncio.sleep(0)  # handlers that never wait would keep the loop from learning what was leased ahead
         if self._ready or time.monotonic() - hold.looked > AHEAD_SECONDS:
             return False
-        found = await self._look(hold, [], 1)
+        found = await self._look(hold, (), 1)
         if found is None or found.others or found.leaves or not found.rows or found.edits != hold.edits:
             return False
         first = self._turns.key(hold.lease, hold.done[0]) if hold.done else ahead[0].key
@@ -272,7 +279,7 @@ class SessionRun(Run):
         return self._sessions.ack.aio(self._db, cast(SessionLease, lease), state=state, result=done)
 
     def _leave(self, hold: TurnHold, where: Where) -> None:
-        hold.current = b""
+        hold.current = NOTHING
         hold.leaving = where
         hold.settling = True
         self._settle_soon(hold)
@@ -281,8 +288,25 @@ class SessionRun(Run):
         self._done.append(hold)
         self._acking.wake()
 
+    async def _settle(self, hold: Hold, verb: Any, counter: str) -> Any:
+        if not isinstance(hold, TurnHold):
+            return await super()._settle(hold, verb, counter)
+        hold.settling = True
+        try:
+            fate = await verb
+        except LeaseLost:
+            # Perhaps the lease lives, and only an item of this turn was changed. Ack those in front of it, and leave.
+            hold.fenced = True
+            self._leave(hold, "place")
+            return None
+        setattr(self._report, counter, getattr(self._report, counter) + 1)
+        self._let_go(hold)
+        return fate
+
     def _ended(self, hold: TurnHold) -> None:
         """Note that the item was given back, together with an ack of those before it."""
+        if hold.leaving is not None:
+            return  # it was refused
         hold.over = True
         if not hold.told:
             self._count_acked(hold)
@@ -299,14 +323,13 @@ class SessionRun(Run):
             while self._done and items < BATCH_ITEMS:
                 hold = self._done.popleft()
                 if isinstance(hold, TurnHold) and hold not in holds and not hold.over:
-                    leaving = hold.leaving  # read before `done`: nothing is done after it is set
-                    holds[hold] = Settlement(hold.lease, hold.to_ack(), hold.current, leaving)
+                    holds[hold] = hold.to_settle()
                     items += len(holds[hold].done) + 1
             settlements = list(holds.values())
             settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
-                if outcome.live and settlement.done:
-                    hold.last_acked = settlement.done[-1]
+                if outcome.acked:
+                    hold.last_acked = settlement.done[outcome.acked - 1]
             self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled)
 
     def _settled(self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled]) -> None:
@@ -314,13 +337,16 @@ class SessionRun(Run):
             if hold.over:
                 continue
             hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
-            if outcome.live and settlement.done:
-                self._report.acked += hold.note_acked(settlement.done[-1])
+            hold.fenced = hold.fenced or outcome.fenced
+            if outcome.acked:
+                self._report.acked += hold.note_acked(settlement.done[outcome.acked - 1])
             if settlement.leaving is not None:
                 hold.over = True
-                if not outcome.live:
+                if not outcome.live or hold.fenced:
                     self._lost(hold)
                 self._let_go(hold)
+            elif outcome.fenced:
+                hold.room.set()
             elif not outcome.live:
                 # The running handler may have ended the lease itself. If it has not, its own ack will find this out.
                 hold.missing = True

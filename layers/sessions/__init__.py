@@ -57,6 +57,9 @@ Guarantees
     - *Enqueue against an enqueue or a lease.* A session that has a pointer keeps it. The enqueue reads the record by
       snapshot, and its guard, which a moving pointer does not write. There is no conflict.
     - *Removal and pause against work.* Both write the record, which every ack, nack and expiry reads.
+    - *A change of one item against a consumer that works ahead of its acks.* The change writes the leased pointer,
+      which every ack reads. The ack then compares the items that its consumer has begun with what is stored. It refuses
+      all from the first changed one on, with their states.
     - *Lease against expiry, and two leases.* As for the items of any queue: the pointer's key decides.
     - *The end of a life, or a cancel, against a lease.* A lease that takes a group's member reads the group's record. A
       waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.

@@ -1,7 +1,8 @@
 """Look at items of sessions, cancel and change them by their positions, and keep the line of ready sessions right.
 
 The item in progress is one whose session's pointer is leased for it. To change it is to end that lease. A consumer may
-have read further items ahead. Its acks compare them with what it has read, and leave a changed item in its place.
+have read further items ahead, and begun some of them. Its acks compare these with what it has read. They refuse an item
+that was changed or removed, and all that the consumer has begun behind it (`look_at_begun`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fdbqueue.lowlevel import (
     cancel_one,
     cut_error,
     locate,
+    new_random,
     notes_of,
     pack,
     rank_of,
@@ -103,7 +105,11 @@ class OfSession(Editing[Any]):
         if self._holder is not None:
             consumer = self._holder.notes.consumer or "a consumer"
             notes = replace(notes, error=cut_error(f"It was {change.verb} while {consumer} had it.", notes))
-        return super()._after(one, notes, change, now_us)
+        state, notes = super()._after(one, notes, change, now_us)
+        if state == "dead":
+            return state, notes
+        # A consumer that has read the item ahead sees by the random token that it was changed, whatever was.
+        return state, replace(notes, token=new_random())
 
 
 class SessionEditing(Editing[Any]):
@@ -244,13 +250,9 @@ class SessionEditing(Editing[Any]):
                 shard = self._line.shards.at(record.pointer)
                 tr.add_write_conflict_key(shard.available.key(record.pointer))
                 tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
-                # So does the ack of a consumer that has read the item ahead. It then reads ahead again.
                 leased = yield tr.get(shard.leased.key(record.pointer))
                 if leased.present():
-                    stored = bytes(leased)
-                    pointer = pointer_of(stored)
-                    turn = Turn(record.pointer, notes_of(stored), pointer, record, session)
-                    self._line.note(tr, turn, replace(pointer, edits=pointer.edits + 1))
+                    self._line.note_edit(tr, record.pointer, bytes(leased))
             if (yield from self._has_none(tr, session, record, now_us)) and (
                 yield from self._line.withdraw(tr, moves, record)
             ):

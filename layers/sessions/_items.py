@@ -68,8 +68,9 @@ class Items(Generic[V]):
         """Remove the item at a position of a session, whatever its state. Return whether it was there.
 
         If it is in progress, the lease of its session ends: the worker's next call raises `LeaseLost`, and the session
-        goes on with its next item. A consumer that has read the item ahead learns of this with its next ack: it may
-        still run the item if it begins it before that. Otherwise as `Queue.cancel`.
+        goes on with its next item. A consumer may have begun it ahead of its acks. Then its ack, result, follow-ups and
+        state are refused, and so are those of all items that the consumer has begun behind it. These run again.
+        Otherwise as `Queue.cancel`.
 
         *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
         """
@@ -95,9 +96,8 @@ class Items(Generic[V]):
     ) -> Steps[Position | None]:
         """Give the item at a position of a session another value, or other headers. Return its position, or None.
 
-        If it is in progress, the lease of its session ends, and the item runs again with the new value. It also runs
-        again if a consumer has read it ahead and began it. In smart sessions it refuses a new value. Otherwise as
-        `Queue.update`.
+        If it is in progress, or a consumer has begun it ahead of its acks, its work is refused as by `cancel`, and it
+        runs again with the new value. In smart sessions it refuses a new value. Otherwise as `Queue.update`.
 
         *Conflicts:* and *Cost:* as `cancel`.
         """
@@ -131,8 +131,9 @@ class Items(Generic[V]):
     ) -> Steps[Position | None]:
         """Make the item at a position of a session available at another time, or give it another level.
 
-        Returns its position, which another level changes; None if it is not there. If it is in progress, the lease of
-        its session ends. A dead letter comes back. Otherwise as `Queue.reschedule`.
+        Returns its position, which another level changes; None if it is not there. If it is in progress, or a consumer
+        has begun it ahead of its acks, its work is refused as by `cancel`. A dead letter comes back. Otherwise as
+        `Queue.reschedule`.
 
         Args:
             tr: a transaction, or a database.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import V
+from fdbqueue.lowlevel import V, pack
 
 from ..leases._lease import Lease, LeaseHandle
 from ._records import SessionName, name_of, pack_name
@@ -60,17 +60,42 @@ class SessionHandle(LeaseHandle):
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """An item whose handler has returned."""
+
+    position: Position
+    state: Any
+    """The session's new state, encoded; `UNCHANGED`: none."""
+    result: bytes = b""
+    """The encoded result, for the item's completion."""
+    stored: bytes = b""
+    """The stored item as the consumer read it ahead; b"": it was leased."""
+
+    @property
+    def begun(self) -> Begun:
+        """The item as the consumer began it."""
+        return Begun(pack(self.position), self.stored)
+
+
+class Begun(NamedTuple):
+    """An item that a consumer has begun."""
+
+    packed: bytes
+    """Its packed position."""
+    stored: bytes
+    """The stored item as the consumer read it ahead; b"": unknown, since it was leased."""
+
+
+@dataclass(frozen=True, slots=True)
 class Behind:
     """Items that a consumer finished earlier in this turn, with acks that are pending or just committed."""
 
-    positions: tuple[Position, ...]
-    """The items, in order. The last one that is known to be acked comes first, if there is one."""
-    states: tuple[Any, ...]
-    """The session's new encoded state after each; `UNCHANGED`: none."""
-    results: tuple[bytes, ...]
-    """The encoded result of each."""
-    stored: tuple[bytes, ...] = ()
-    """Each stored item as the consumer read it ahead; b"": it was leased. Empty: unknown."""
+    done: tuple[Done, ...] = ()
+    """The items, in order."""
+    acked: bytes = b""
+    """The packed position of the last item in front of these that is known to be acked; b"": none is."""
+    own: bytes = b""
+    """The stored item of this lease as the consumer read it ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -135,7 +135,7 @@ class Line:
             row = head.rows[0] if head.rows and runs else None
         state = yield stated
         current = session.layout.available.packed(row.key) if row else b""
-        lent = replace(pointer, current=current, since_us=now_us, edits=0)
+        lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
 
     def expire(
@@ -274,7 +274,7 @@ class Line:
         if record.limit:
             return (yield from self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us))
         moves.leave_leased(turn.packed, turn.notes)
-        rest = replace(pointer, current=b"", since_us=0, used=used)
+        rest = replace(pointer, current=b"", since_us=0, used=used, edits=0, acked=b"")
         if record.paused or record.blocked:
             moves.tally("dequeued", 1)
             self.write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
@@ -316,6 +316,15 @@ class Line:
     def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
         """Store a leased pointer with other contents."""
         tr.set(self.shards.at(turn.packed).leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
+
+    def note_edit(self, tr: Transaction, packed: bytes, leased: bytes) -> None:
+        """Note in a leased pointer that a call has changed or removed an item of its session that is not in progress.
+
+        A consumer may have begun this item too. Its next ack conflicts with this, and then compares what it has begun.
+        """
+        pointer = pointer_of(leased)
+        edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes_of(leased))
+        tr.set(self.shards.at(packed).leased.key(packed), edited)
 
     def others_wait(self, tr: Transaction, now_us: int, record: Record | None) -> Steps[bool]:
         """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.

@@ -84,6 +84,9 @@ class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     edits: int = 0
     """How many calls changed waiting items of the session by their positions since it was leased. A consumer that sees
     it change reads the items again that it has read ahead."""
+    acked: bytes = b""
+    """The packed position of the last item that this lease has acked, if its consumer reads ahead. Of the items that
+    the consumer has begun, those behind this one must be as it has read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +123,11 @@ def stored_pointer(pointer: Pointer) -> bytes:
 
 
 def _pack_pointer(pointer: Pointer) -> bytes:
-    if pointer.edits:
+    if pointer.edits or pointer.acked:
         return _encode(pointer if not pointer.slot else replace(pointer, format=_SLOTS_FORMAT))
     if pointer.slot:
-        return _encode(astuple(replace(pointer, format=_SLOTS_FORMAT))[:-1])
-    return _encode(astuple(pointer)[:-2])  # in the first format
+        return _encode(astuple(replace(pointer, format=_SLOTS_FORMAT))[:-2])
+    return _encode(astuple(pointer)[:-3])  # in the first format
 
 
 def pointer_of(stored: bytes) -> Pointer:

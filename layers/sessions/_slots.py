@@ -157,7 +157,7 @@ class Slots:
         runs = not record.paused and not record.blocked
         if pointer.slot in (b"", WAKER):
             return (yield from self._convert(tr, moves, turn, now_us=now_us, delay_us=delay_us if runs else 0))
-        rest = replace(pointer, since_us=0, used=used)
+        rest = replace(pointer, since_us=0, used=used, edits=0, acked=b"")
         entries = yield from self.entries(tr.snapshot, session)
         own = entries.pop(pointer.slot, None)
         held = len(record.gates) if own is None or own.stage == IN_LINE else 0
@@ -217,7 +217,7 @@ class Slots:
         record = replace(turn.record, pointer=b"", asleep_until_us=0)
         if delay_us and turn.pointer.current:
             slot = new_random()
-            waiting = replace(turn.pointer, slot=slot, since_us=0)
+            waiting = replace(turn.pointer, slot=slot, since_us=0, edits=0, acked=b"")
             moves.enter_delayed(turn.packed, stored_pointer(waiting), _until(now_us + delay_us))
             record = self.gates.adopted(turn.session, record)
             resting = RESTING if record.gates else IN_LINE

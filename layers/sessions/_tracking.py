@@ -84,6 +84,8 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
         leased = yield tr.get(line.shards.at(record.pointer).leased.key(record.pointer))
         if leased.present() and pointer_of(bytes(leased)).current == packed:
             return  # it runs to its end
+        if leased.present():
+            line.note_edit(tr, record.pointer, bytes(leased))
         # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
         pointer_key = line.shards.at(record.pointer).available.key(record.pointer)
         tr.add_write_conflict_key(pointer_key)

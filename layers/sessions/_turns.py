@@ -8,18 +8,20 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from fdbqueue import Position
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started
 
 from ..leases._done import FollowUp
 from ..leases._lease import Lease
 from ..leases._transitions import Transitions
-from ._lease import Behind, SessionLease
+from ._lease import Begun, Behind, Done, SessionLease
 from ._line import Line, Where
 from ._records import Held
 from ._slots import is_out
-from ._turn import read_turn
-from ._working import Working, remove, rows_at
+from ._turn import look_at_begun, read_turn
+from ._working import Working
+
+NOTHING = Begun(b"", b"")
+"""No item is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +37,6 @@ class NewState:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """An item whose handler has returned."""
-
-    position: Position
-    state: Any
-    """The session's new state, encoded; `UNCHANGED`: none."""
-    result: bytes = b""
-    """The encoded result, for the item's completion."""
-    stored: bytes = b""
-    """The stored item as the consumer read it ahead; b"": it was leased."""
-
-
-@dataclass(frozen=True, slots=True)
 class Ahead:
     """The next items of a session that a consumer has leased."""
 
@@ -57,9 +46,11 @@ class Ahead:
     others: bool
     """Whether another session is ready, or a delayed item of this one."""
     leaves: bool
-    """Whether the session was paused or blocked."""
+    """Whether the session was paused or blocked, or an item was changed that the consumer has done."""
     edits: int
     """How many calls had changed waiting items by their positions."""
+    acked: bytes
+    """The packed position of the last item that was acked in this turn; b"": unknown, or none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +58,13 @@ class Settlement:
     """The outcome of a turn, to be written."""
 
     pointer: Lease[Held]
-    done: list[Done]
-    current: bytes
-    """The packed position of the item that is in progress now; b"": none."""
+    done: Sequence[Done]
+    current: Begun
+    """The item that is in progress now, or `NOTHING`."""
     leaving: Where | None
     """Where the session goes; None: its turn goes on."""
+    acked: bytes = b""
+    """The packed position of the last item in front of `done` that is known to be acked; b"": none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +73,11 @@ class Settled:
 
     live: bool
     """Whether the lease was live. If not, nothing was written."""
+    acked: int = 0
+    """How many of the items that are done are acked now. The others are refused."""
+    fenced: bool = False
+    """Whether a call by position has changed or removed an item that the consumer has begun. The consumer leaves the
+    session, which goes on with the first item that is refused, or the next one."""
     urgent: bool = False
     """Whether a more urgent item waits than the one in progress."""
     edits: int = 0
@@ -115,8 +113,16 @@ class Turns(Generic[V]):
         held = pointer.value.pointer
         return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
 
-    def look(self, tr: Transaction, pointer: Lease[Held], *, done: list[Done], limit: int) -> Steps[Ahead | None]:
-        """Read the next items of a leased session; None if the lease is lost. It writes nothing."""
+    def look(
+        self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[Done], limit: int, acked: bytes = b""
+    ) -> Steps[Ahead | None]:
+        """Read the next items of a leased session; None if the lease is lost. It writes nothing.
+
+        Args:
+            done: items that the consumer has done, and does not know to be acked.
+            limit: how many items to read.
+            acked: the packed position of the last item in front of `done` that is known to be acked.
+        """
         held = pointer.value.pointer
         session = self._line.session(held.name, held.generation)
         stated = tr.snapshot.get(session.state_key)
@@ -136,9 +142,13 @@ class Turns(Generic[V]):
                 over = at
                 break
         leaves = turn.record.paused or bool(turn.record.blocked)
+        if turn.pointer.edits and done:  # the ack of these would be refused, and all that is done behind them
+            compared = yield from look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
+            leaves = leaves or compared.changed is not None
         wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
         others_wait = wait or head.is_due(now_us)
-        return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves, turn.pointer.edits)
+        stored = bytes(state) if state.present() else None
+        return Ahead(left[:over], stored, others_wait, leaves, turn.pointer.edits, turn.pointer.acked)
 
     def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
@@ -149,7 +159,7 @@ class Turns(Generic[V]):
             FormatError, CodecError: it can't be read.
         """
         held = Held(pointer.value.pointer, row, state)
-        return (yield from self._working.open(db, pointer, held, behind))
+        return (yield from self._working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value)))
 
     def encoded(self, result: Any) -> Any:
         """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
@@ -175,30 +185,29 @@ class Turns(Generic[V]):
     def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[Settled]:
         held = one.pointer.value.pointer
         session = self._line.session(held.name, held.generation)
-        places = [pack(done.position) for done in one.done]
+        begun, count = [done.begun for done in one.done], len(one.done)
+        if one.current.packed:
+            begun.append(one.current)
         packed = pack(one.pointer.position)
-        limit = 0 if held.slot else len(places) + 1  # a slot looks for its next item itself
-        reading = started(read_turn(tr, self._line, packed, session, limit=limit))
-        seen = {place: done.stored for place, done in zip(places, one.done, strict=True)}
-        turn, head = yield from reading
+        limit = 0 if held.slot else count + 1  # a slot looks for its next item itself
+        turn, head = yield from read_turn(tr, self._line, packed, session, limit=limit)
         if turn is None or turn.notes.token != one.pointer.token:
             return Settled(live=False)
-        found = yield from rows_at(tr, session, places, seen, head)
-        keys = {key for key, _ in found}
-        results = dict(zip(places, (done.result for done in one.done), strict=True))
-        yield from remove(tr, session, found, results, self._line.leases.now_us())
-        # An item that is gone was acked by its handler, which also wrote the states of those before it.
-        for done, place in zip(one.done, places, strict=True):
-            if session.layout.available.key(place) in keys:
-                self._working.write_state(tr, session, done.state)
-        used = turn.pointer.used + len(found)
-        left = head.without(keys)
+        compared = yield from look_at_begun(tr, turn, begun, head, known=one.acked)
+        fenced, before = compared.changed is not None, min(compared.acked, count)
+        found = compared.rows[: count - before]
+        yield from self._working.remove_done(tr, session, one.done[before:], found)
+        acked = before + len(found)
+        pointer = replace(turn.pointer, used=turn.pointer.used + len(found))
+        left = head.without({key for key, _ in found})
         if one.leaving is not None:
             now_us = self._line.leases.now_us()
-            yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=used, to=one.leaving)
-        elif one.current and found:
-            # If nothing was found, a verb of a later item has acked these, and noted that item.
-            self._line.note(tr, turn, replace(turn.pointer, current=one.current, used=used))
-        current = session.layout.available.key(one.current)
-        urgent = bool(one.current and left.rows and left.rows[0].key < current)
-        return Settled(live=True, urgent=urgent, edits=turn.pointer.edits)
+            yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
+        elif found:
+            # If nothing was found, a verb of a later item has acked these, and noted that item. An item is noted only
+            # as it is stored: from then on a call that changes it ends the lease.
+            current = pointer.current if fenced else one.current.packed or pointer.current
+            self._line.note(tr, turn, replace(pointer, current=current, acked=begun[acked - 1].packed))
+        key = session.layout.available.key(one.current.packed)
+        urgent = bool(one.current.packed and left.rows and left.rows[0].key < key)
+        return Settled(live=True, acked=acked, fenced=fenced, urgent=urgent, edits=turn.pointer.edits)

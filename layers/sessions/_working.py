@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, cast
 
@@ -31,25 +31,25 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common._waiting import in_thread
-from ..leases._done import Done
+from ..leases._done import Done as ItemDone
 from ..leases._enqueueing import Encoded
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._timers import FIRE_LIMIT
 from ..leases._times import seconds_or_none
-from ._lease import Behind, SessionHandle, SessionLease, SessionRef
+from ._lease import Begun, Behind, Done, SessionHandle, SessionLease, SessionRef
 from ._line import Line
 from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
 from ._session import Head, Session, SessionMoves
 from ._shards import KNOWN_SECONDS
 from ._slots import is_out
-from ._turn import Turn, read_turn
+from ._turn import Turn, look_at_begun, read_turn
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
 
 
-Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, Done]"
+Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, ItemDone]"
 """A lease, the session's new encoded state, and the item's result and follow-ups."""
 
 
@@ -246,7 +246,8 @@ class Working(Generic[V]):
         """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
 
         Raises:
-            LeaseLost: it is not the session's present lease.
+            LeaseLost: it is not the session's present lease, or a call by position has changed the item, or one that
+                its consumer has done before. Nothing was written.
             TypeError: it is no lease of a session.
         """
         session = self.session_of(ref)
@@ -256,21 +257,19 @@ class Working(Generic[V]):
             if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
                 raise (yield from self._lost(tr, ref))
             return turn, head
-        places = [pack(position) for position in behind.positions]
-        seen = dict(zip(places, behind.stored, strict=False))
-        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(places))
-        current = pack(ref.position)
-        if turn is None or turn.notes.token != ref.token or turn.pointer.current not in (*places, current):
+        current = Begun(pack(ref.position), behind.own)
+        begun = [*(one.begun for one in behind.done), current]
+        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(behind.done))
+        if turn is None or turn.notes.token != ref.token:
             raise (yield from self._lost(tr, ref))
-        found = yield from rows_at(tr, session, places, seen, head)
-        results = dict(zip(places, behind.results, strict=True))
-        yield from remove(tr, session, found, results, self._line.leases.now_us())
-        keys = {key for key, _ in found}
-        for packed, state in zip(places, behind.states, strict=True):
-            if session.layout.available.key(packed) in keys:  # else its ack has written the state, or a later one
-                self.write_state(tr, session, state)
-        turn.pointer = replace(turn.pointer, current=current, used=turn.pointer.used + len(found))
-        return turn, head.without(keys)
+        compared = yield from look_at_begun(tr, turn, begun, head, known=behind.acked)
+        if compared.changed is not None or not compared.rows:
+            raise (yield from self._lost(tr, ref, compared.changed))
+        done = compared.rows[:-1]
+        yield from self.remove_done(tr, session, behind.done[compared.acked :], done)
+        acked = begun[-2].packed if behind.done else turn.pointer.acked
+        turn.pointer = replace(turn.pointer, current=current.packed, used=turn.pointer.used + len(done), acked=acked)
+        return turn, head.without({key for key, _ in done})
 
     def held(self, tr: Transaction, ref: SessionRef) -> Steps[tuple[Layout, bytes]]:
         """Return the item of a live lease: the layout of its keys, and its stored bytes. It acks nothing.
@@ -286,19 +285,28 @@ class Working(Generic[V]):
         reading = tr.get(session.layout.available.key(packed))
         stored, value = (yield leased), (yield reading)
         behind = ref.behind if isinstance(ref, SessionLease) else None
-        # The pointer may still name an item that the consumer finished earlier in this turn.
-        known = [packed, *(pack(position) for position in (behind.positions if behind else ()))]
         if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
             raise (yield from self._lost(tr, ref))
-        if pointer_of(bytes(stored)).current not in known:
+        if behind is None and pointer_of(bytes(stored)).current != packed:
             raise (yield from self._lost(tr, ref))
+        if behind is not None and behind.own not in (b"", bytes(value)):
+            raise (yield from self._lost(tr, ref, Begun(packed, behind.own)))
         return session.layout, bytes(value)
 
-    def _lost(self, tr: Transaction, ref: SessionRef) -> Steps[LeaseLost]:
-        """Return the error of a lost lease. It says why it is lost, if that is known."""
+    def _lost(self, tr: Transaction, ref: SessionRef, changed: Begun | None = None) -> Steps[LeaseLost]:
+        """Return the error of a lost lease. It says why it is lost, if that is known.
+
+        Args:
+            changed: the item of this turn that was changed or removed; None: none was.
+        """
         session, packed = self.session_of(ref), pack(ref.position)
         reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
         why = "the item was acked or given back already, or the lease expired and another worker has the session"
+        if changed is not None and changed.packed != packed:
+            item = session.layout.available.position(session.layout.prefix + changed.packed)
+            why = f"a call by position changed the item {item.text}, which this worker had done before it"
+        elif changed is not None:
+            why = "a call by position changed the item, or removed it, when this worker had begun it"
         if reason:
             why = f"a call by position took the item away. {reason.rstrip('.')}"
         return LeaseLost(
@@ -307,7 +315,7 @@ class Working(Generic[V]):
             lost=[ref.position],
         )
 
-    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done) -> Steps[None]:
+    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""
         turn, head = yield from self._done(tr, ref, state, done)
         moves = self._line.moves(tr)
@@ -334,7 +342,7 @@ class Working(Generic[V]):
         return (yield from self._queue.transact(db, body))
 
     def ack_and_next(
-        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done, duration_us: int
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int
     ) -> Steps[Lease[Held] | None]:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
@@ -364,11 +372,11 @@ class Working(Generic[V]):
         return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
 
     def _done(
-        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
     ) -> Steps[tuple[Turn, Head]]:
         """Remove the item in progress. Return the lease, and the session's next items."""
-        session = self.session_of(ref)
-        key = session.layout.available.key(pack(ref.position))
+        session, packed = self.session_of(ref), pack(ref.position)
+        key = session.layout.available.key(packed)
         turn, head = yield from self.turn(tr, ref, limit=2)
         stored = next((row.value for row in head.rows if row.key == key), b"")
         if not stored:  # urgent items are in front of it
@@ -379,9 +387,10 @@ class Working(Generic[V]):
         result = encode_result(done.result) if notes_of(stored).keep_s else b""
         for follow_up in done.follow_ups:
             yield from follow_up.carry_out(tr)
-        results = {pack(ref.position): result}
-        yield from remove(tr, session, [(key, stored)], results, self._line.leases.now_us())
+        yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us())
         self.write_state(tr, session, state)
+        if isinstance(ref, SessionLease) and ref.behind is not None:
+            turn.pointer = replace(turn.pointer, acked=packed)
         return turn, head.without({key})
 
     def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str) -> Steps[Disposition]:
@@ -444,6 +453,19 @@ class Working(Generic[V]):
         """Decode a stored state; None if there is none."""
         return None if stored is None else self._states.codec.decode(stored)
 
+    def remove_done(
+        self, tr: Transaction, session: Session, done: Sequence[Done], rows: list[tuple[bytes, bytes]]
+    ) -> Steps[None]:
+        """Remove items that a consumer has done. Store their results, and write their states.
+
+        Args:
+            rows: the keys and stored bytes of the first ones of `done`. The others stay.
+        """
+        results = {pack(one.position): one.result for one in done}
+        yield from remove(tr, session, rows, results, self._line.leases.now_us())
+        for one in done[: len(rows)]:
+            self.write_state(tr, session, one.state)
+
     def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
         """Write an encoded state."""
         if isinstance(state, Unchanged):
@@ -474,29 +496,6 @@ def bypassed(queue: Queue) -> ChecksBypassed:
         f"The sessions of {queue!r} make smart checks, which this enqueue would bypass. Nothing was written. Enqueue by"
         " fdbqueue.layers.SmartSessions(sessions).enqueue or enqueue_many. Lease, ack and all other verbs are as ever."
     )
-
-
-def rows_at(
-    tr: Transaction, session: Session, places: list[bytes], seen: Mapping[bytes, bytes], head: Head
-) -> Steps[list[tuple[bytes, bytes]]]:
-    """Read the items of a leased session that are still there, by their packed positions.
-
-    An item that was updated since the consumer read it ahead is left out: it stays, and runs with its new value.
-
-    By snapshot: only the holder of the lease removes them, and then also writes the leased pointer, which the caller
-    reads. A call by position that removes or changes one of them conflicts over that pointer, too.
-
-    Args:
-        seen: the stored items as the consumer read them, by packed position; b"" for one that was leased.
-        head: the session's first items, as this transaction has read them. Others are read one by one.
-    """
-    known = {row.key: row for row in head.rows}
-    keys = [session.layout.available.key(packed) for packed in places]
-    reads = {key: started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in known}
-    for read in reads.values():
-        known.update((row.key, row) for row in (yield from read))
-    there = [(packed, known[key]) for packed, key in zip(places, keys, strict=True) if key in known]
-    return [(row.key, row.value) for packed, row in there if seen.get(packed, b"") in (b"", row.value)]
 
 
 def remove(

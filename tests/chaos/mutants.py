@@ -403,6 +403,27 @@ MUTANTS = (
         tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
+        "a consumer acks an item of a session though it was changed since it was read ahead",
+        "layers/sessions/_turn.py",
+        (('if not value or one.stored not in (b"", value):', "if not value:"),),
+        Kind.sessions,
+        tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
+    ),
+    Mutant(
+        "a consumer acks what it has begun behind an item that was removed under its hands",
+        "layers/sessions/_turn.py",
+        (("            return Compared(first, found, one)\n        found", "            continue\n        found"),),
+        Kind.sessions,
+        tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
+    ),
+    Mutant(
+        "a sweep of items of a session does not conflict with an ack of its consumer",
+        "layers/sessions/_tracking.py",
+        (("            line.note_edit(tr, record.pointer, bytes(leased))\n", "            pass\n"),),
+        Kind.sessions,
+        tests=("tests/layers/test_sessions_fence.py::test_what_is_swept_under_a_consumers_hands_is_removed_once",),
+    ),
+    Mutant(
         "a gate's slot is given to another session, and given back too",
         "layers/sessions/_gates.py",
         (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),

@@ -25,8 +25,8 @@ from fdbqueue.layers import (
     immediately,
 )
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions._lease import Behind
-from fdbqueue.layers.sessions._turns import Done, Settlement
+from fdbqueue.layers.sessions._lease import Begun, Behind, Done
+from fdbqueue.layers.sessions._turns import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock
@@ -198,8 +198,7 @@ def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     assert hold.note_acked(second) == 2, "a handler has acked both itself"
     hold.add(third)
     assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
-    assert hold.done == [third]
-    assert hold.before.positions == (second.position, third.position)
+    assert hold.before == Behind((third,), pack(second.position))
 
 
 def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() -> None:
@@ -212,7 +211,6 @@ def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() 
         last = Done(Position(pending, b"", rank=1), UNCHANGED)
         costs.append(python_calls(lambda hold=hold, last=last: (hold.add(last), hold.note_acked(hold.done[0]))))  # type: ignore[misc]
         assert len(hold.done) == pending, "one is acked"
-        assert len(hold.before.positions) == pending + 1  # the last one that is acked is among them
     assert costs[1] < costs[0] + 5
 
 
@@ -222,12 +220,12 @@ def test_an_ack_of_several_items_leaves_out_those_that_an_earlier_one_acked() ->
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
-    assert hold.to_ack() == [first, second]
+    assert hold.to_settle().done == (first, second)
     hold.last_acked = second  # the thread knows; the event loop is behind
     hold.add(third)
-    assert hold.to_ack() == [third]
+    assert (hold.to_settle().done, hold.to_settle().acked) == ((third,), pack(second.position))
     hold.note_acked(second)
-    assert hold.to_ack() == [third]
+    assert (hold.to_settle().done, hold.to_settle().acked) == ((third,), pack(second.position))
 
 
 def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(
@@ -238,9 +236,9 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     first: Any = run(sessions.turns.begin(db, pointer))
     done = Done(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    behind = Behind((first.position,), (UNCHANGED,), (b"",))
+    behind = Behind((done,))
     second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
-    late = Settlement(pointer, [done], pack(second.position), None)
+    late = Settlement(pointer, [done], Begun(pack(second.position), b""), None)
     third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
     assert third.value == "3"
     run(sessions.queue.transact(db, lambda tr: sessions.turns.settle(tr, [late])))
@@ -258,8 +256,7 @@ def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: A
 
     def following() -> Any:
         ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
-        behind = Behind(tuple(one.position for one in done), tuple(one.state for one in done), (b"",) * len(done))
-        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
+        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind(tuple(done))))
 
     second = following()
     sessions.set_state(db, second, b"new")  # it acks the first item, and writes its state before

@@ -89,7 +89,7 @@ MUTANTS = (
         LINE,
         (
             (
-                "lent = replace(pointer, current=current, since_us=now_us, edits=0)",
+                'lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")',
                 "lent = replace(pointer, since_us=now_us)",
             ),
         ),

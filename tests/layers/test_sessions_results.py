@@ -26,7 +26,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.sessions import UNCHANGED
 from fdbqueue.layers.sessions._lease import Behind
-from fdbqueue.layers.sessions._turns import Done as ItemDone
+from fdbqueue.layers.sessions._lease import Done as ItemDone
 from fdbqueue.lowlevel import encode_result, run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, lease_of
@@ -297,7 +297,7 @@ def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
     first: Any = run(sessions.turns.begin(db, pointer))
     done = ItemDone(first.position, UNCHANGED, encode_result("one"))
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    behind = Behind((first.position,), (UNCHANGED,), (done.result,))
+    behind = Behind((done,))
     second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
     sessions.extend(db, second)
     assert completion.wait(timeout=1) == "one"
