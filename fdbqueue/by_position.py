@@ -193,6 +193,9 @@ class Editing(Generic[V]):
 
     # --- what layers override
 
+    def check(self, places: list[bytes]) -> None:
+        """Refuse packed positions that can't be those of items, before any key is read."""
+
     def revalued(
         self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
     ) -> Steps[tuple[bytes, Notes, Any]]:

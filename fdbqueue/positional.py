@@ -200,10 +200,12 @@ class ByPosition(Generic[V]):
 
     def _items_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[StoredItem[V] | None]]:
         editing = self.editing()
+        editing.check(places)
         return in_batches(editing.queue, tr, places, editing.get, reads=True)
 
     def _cancel_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[bool]]:
         editing = self.editing()
+        editing.check(places)
         return in_batches(editing.queue, tr, places, editing.cancel)
 
     def _update(
@@ -227,6 +229,7 @@ class ByPosition(Generic[V]):
 
     def _change(self, tr: Transaction | Database, places: list[bytes], change: Change) -> Steps[list[Position | None]]:
         editing = self.editing()
+        editing.check(places)
         return in_batches(editing.queue, tr, places, partial(editing.change, change=change))
 
 

@@ -40,7 +40,7 @@ from ._line import Line
 from ._operating import Operating
 from ._records import RENEWING, Record, pointer_of, record_of
 from ._session import Session, SessionMoves
-from ._tracking import at_address, settle_line
+from ._tracking import named_by, settle_line
 from ._turn import Turn
 
 
@@ -64,6 +64,10 @@ class There(NamedTuple):
     one: Standing
     holder: Holder | None
     """Its lease, if it is in progress."""
+
+    def is_same(self, other: There) -> bool:
+        """Return whether it is the same item."""
+        return self.session.layout.prefix == other.session.layout.prefix and self.one.packed == other.one.packed
 
 
 class OfSession(Editing[Any]):
@@ -117,7 +121,7 @@ class SessionEditing(Editing[Any]):
 
     Args:
         line: the line.
-        name: the packed name of the items' session; None: the items are given by their addresses.
+        name: the packed name of the items' session; None: all items are given by their addresses.
         level: the new level of items; None: the present one.
     """
 
@@ -126,6 +130,20 @@ class SessionEditing(Editing[Any]):
         self._line = line
         self._name = name
         self._level = level
+
+    def check(self, places: list[bytes]) -> None:
+        """Refuse positions that don't say where their items are.
+
+        Raises:
+            TypeError: it is not known in which session an item is.
+            ValueError: a position is the address of an item of another session, or of none.
+        """
+        for place in places:
+            self._place(place)
+
+    def _place(self, place: bytes) -> tuple[Session | None, bytes]:
+        position = self._line.layout.available.position(self._line.layout.prefix + place)
+        return named_by(self._line, position, self._name)
 
     def get(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, StoredItem[Any] | None]]:
         """Return the items at packed positions, or addresses."""
@@ -153,9 +171,10 @@ class SessionEditing(Editing[Any]):
         """Remove the items at packed positions, or addresses. Return which were there."""
         there = yield from self._find_all(tr, places)
         now_us = self.now_us()
-        for _, one, _ in there.values():
+        unique = list(dict.fromkeys(there.values()))  # an item may be given by its position and by its address
+        for _, one, _ in unique:
             notes_of(one.stored)  # before the first write: it may be unreadable
-        for session, one, holder in there.values():
+        for session, one, holder in unique:
             notes = notes_of(one.stored)
             own = SessionMoves(tr, session, now_us)
             stored = one.stored if holder is None else told_cancelled(one.stored, notes, holder.notes, now_us)
@@ -169,38 +188,42 @@ class SessionEditing(Editing[Any]):
         """Change the items at packed positions, or addresses. Return their positions in their sessions afterwards."""
         there = yield from self._find_all(tr, places)
         now_us = self.now_us()
-        plans: list[tuple[bytes, Session, OfSession, Plan]] = []
-        for place, (session, one, holder) in there.items():
-            editing = OfSession(session, holder, self._level)
-            plan = yield from editing.plan(tr, one, change, now_us)
-            plans.append((place, session, editing, plan))
-        after: dict[bytes, Position | None] = dict.fromkeys(places)
-        for place, session, editing, plan in plans:
+        plans: dict[There, tuple[OfSession, Plan]] = {}
+        for found in dict.fromkeys(there.values()):
+            editing = OfSession(found.session, found.holder, self._level)
+            plan = yield from editing.plan(tr, found.one, change, now_us)
+            plans[found] = editing, plan
+        for (session, _, _), (editing, plan) in plans.items():
             own = SessionMoves(tr, session, now_us)
             yield from editing.carry_out(tr, own, plan)
             yield from own.settle()
             own.finish()
             yield from self.see_to_the_line(tr, session, plan.one, now_us)
-            after[place] = self._in(session, plan.packed)
+        after: dict[bytes, Position | None] = dict.fromkeys(places)
+        for place, found in there.items():
+            packed, session = plans[found][1].packed, found.session
+            home = self._line.layout
+            if rank_of(place) is None:
+                after[place] = home.available.position(home.prefix + session.address(packed))
+            else:
+                after[place] = self._in(session, packed)
         return after
 
     # --- finding
 
     def _find_all(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, There]]:
-        found = {}
+        found: dict[bytes, There] = {}
         for place in places:
             there = yield from self._find(tr, place)
             if there is not None:
-                found[place] = there
+                found[place] = next((one for one in found.values() if one.is_same(there)), there)
         return found
 
     def _find(self, tr: Transaction, place: bytes) -> Steps[There | None]:
         """Find an item, and conflict with every transaction that moves or changes it, or leases its session."""
-        packed = place
-        if self._name is None:
-            position = self._line.layout.available.position(self._line.layout.prefix + place)
-            session, packed = at_address(self._line, position)
-            candidates = [session]
+        named, packed = self._place(place)
+        if named is not None or self._name is None:
+            candidates = [] if named is None else [named]
         else:
             session = self._line.session(self._name)
             record = record_of((yield tr.get(session.record_key))) or Record()

@@ -47,21 +47,22 @@ class Items(Generic[V]):
     def get(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[StoredItem[V] | None]:
         """Return the item at a position of a session, whatever its state; None if it has left the session.
 
+        The position is what `enqueue` returned, or that of the item's completion. All verbs by position take both.
         The item in progress is "leased", by the session's worker. Otherwise as `Queue.get`.
 
         *Conflicts:* in a transaction, with every change of the item, and with leases of the session. *Cost:* three
         rounds of reads.
         """
-        editing, places = self._at(session), [packed_position(position, "get")]
-        return (yield from in_batches(self.queue, tr, places, editing.get, reads=True))[0]
+        places = [packed_position(position, "get")]
+        return (yield from in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))[0]
 
     @verb
     def get_many(
         self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
     ) -> Steps[list[StoredItem[V] | None]]:
         """Return the items at positions of a session, in their order; otherwise as `get`, for each."""
-        editing, places = self._at(session), packed_positions(positions, "get_many")
-        return (yield from in_batches(self.queue, tr, places, editing.get, reads=True))
+        places = packed_positions(positions, "get_many")
+        return (yield from in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))
 
     @verb
     def cancel(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[bool]:
@@ -167,8 +168,10 @@ class Items(Generic[V]):
         change = self._rescheduled(delay, at, level)
         return (yield from self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level))
 
-    def _at(self, session: SessionName, level: int | None = None) -> SessionEditing:
-        return SessionEditing(self.line, pack_name(session), level=level)
+    def _at(self, session: SessionName, places: list[bytes], level: int | None = None) -> SessionEditing:
+        editing = SessionEditing(self.line, pack_name(session), level=level)
+        editing.check(places)
+        return editing
 
     def _edit(
         self,
@@ -177,12 +180,12 @@ class Items(Generic[V]):
         places: list[bytes],
         edit: Callable[[SessionEditing, Transaction, list[bytes]], Steps[dict[bytes, R]]],
     ) -> Steps[list[R]]:
-        return in_batches(self.queue, tr, places, partial(edit, self._at(session)))
+        return in_batches(self.queue, tr, places, partial(edit, self._at(session, places)))
 
     def _change(
         self, tr: Transaction | Database, session: SessionName, places: list[bytes], change: Change, level: int | None
     ) -> Steps[list[Position | None]]:
-        return in_batches(self.queue, tr, places, partial(self._at(session, level).change, change=change))
+        return in_batches(self.queue, tr, places, partial(self._at(session, places, level).change, change=change))
 
     def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> Change:
         if level is not None and (type(level) is not int or not 0 <= level < self.levels):

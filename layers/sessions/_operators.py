@@ -15,7 +15,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
-    pack,
     rows,
     verb,
 )
@@ -32,7 +31,7 @@ from ._listing import STATUSES, Listing, SessionInfo, SessionStats, Status
 from ._operating import Later, Operating
 from ._records import RENEWING, SessionName, pack_name, pointer_of
 from ._shards import check_shards
-from ._tracking import at_address
+from ._tracking import named_by
 from ._working import Working
 
 ITEMS_AT_ONCE = 100
@@ -192,7 +191,7 @@ class Operators(Items[V]):
         *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
         writes each.
         """
-        name, wanted = pack_name(session), _wanted(position, limit)
+        name, wanted = pack_name(session), self._wanted(session, position, limit)
         body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
         return (yield from self.queue.transact(tr, body))
 
@@ -206,9 +205,27 @@ class Operators(Items[V]):
         limit: int = ITEMS_AT_ONCE,
     ) -> Steps[int]:
         """Remove dead letters for good. Return how many. Arguments, *Conflicts* and *Cost:* as `redrive`."""
-        name, wanted = pack_name(session), _wanted(position, limit)
+        name, wanted = pack_name(session), self._wanted(session, position, limit)
         body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
         return (yield from self.queue.transact(tr, body))
+
+    def _wanted(
+        self, session: SessionName, position: Position | Iterable[Position] | None, limit: int
+    ) -> list[Position] | None:
+        """Return the positions of dead letters, or their addresses, as positions in their session."""
+        _check_limit(limit, "dead letters")
+        if position is None:
+            return None
+        alone = isinstance(position, Position) or not isinstance(position, Iterable)
+        wanted: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
+        for one in wanted:
+            if not isinstance(one, Position):
+                raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
+        available, places = (
+            self.line.layout.available,
+            [named_by(self.line, one, pack_name(session))[1] for one in wanted],
+        )
+        return [available.position(self.line.layout.prefix + packed) for packed in places]
 
     @verb
     def scheduled(
@@ -301,11 +318,10 @@ class Operators(Items[V]):
         """
         if not isinstance(item, Position):
             return (yield from self._working.held(tr, item))
-        if session is None:
-            own, packed = at_address(self.line, item)
-            found = [own]
+        named, packed = named_by(self.line, item, None if session is None else pack_name(session))
+        if named is not None or session is None:
+            found = [] if named is None else [named]
         else:
-            packed = pack(item)
             own, record = yield from Operating(self.line).read(tr, pack_name(session))
             found = [own]
             if record is not None and record.closing == RENEWING:
@@ -318,13 +334,17 @@ class Operators(Items[V]):
         raise LookupError(f"There is no item {item.text} in the sessions of {self.queue!r} any more.")
 
     def check_named(self, position: Position, session: SessionName | None) -> None:
-        """Raise TypeError if it is not known in which session an item is; for layers."""
-        if session is not None:
-            pack_name(session)
-        elif position.rank is not None:
+        """Raise if it is not known in which session an item is; for layers.
+
+        Raises:
+            TypeError: it is not. ValueError: the position is the address of an item of another session, or of none.
+        """
+        name = None if session is None else pack_name(session)
+        if name is None and position.rank is not None:
             raise TypeError(
                 f"{position.text} does not say in which session the item is: give session= too, or its lease."
             )
+        named_by(self.line, position, name)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the sessions own and compare: items, timers, counters, records, the line.
@@ -383,18 +403,6 @@ def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[li
                 item = yield from opened(tr, session.queue, place, row, state)
                 waiting.append(item)
     return waiting
-
-
-def _wanted(position: Position | Iterable[Position] | None, limit: int) -> list[Position] | None:
-    _check_limit(limit, "dead letters")
-    if position is None:
-        return None
-    alone = isinstance(position, Position) or not isinstance(position, Iterable)
-    wanted: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
-    for one in wanted:
-        if not isinstance(one, Position):
-            raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
-    return wanted
 
 
 def _check_limit(limit: int, what: str) -> None:

@@ -6,6 +6,7 @@ by its *address*: a position made of the session's generation, its name and the 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +29,9 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     has_parts,
     notes_of,
+    pack,
     pull,
+    rank_of,
     read_counts,
     rows,
     run,
@@ -38,7 +41,7 @@ from fdbqueue.lowlevel import (
 from ..leases._outcome_check import tracked_items
 from ..leases._taking import notes_if_readable
 from ..leases._transitions import Transitions, is_over
-from ._records import Record, pointer_of, record_of
+from ._records import Record, name_of, pointer_of, record_of
 from ._session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -55,6 +58,40 @@ def at_address(line: Line, address: Position) -> tuple[Session, bytes]:
     """Return the session of an address, and the item's packed position."""
     size = int.from_bytes(address.random[:2], "big") + 2
     return line.session(address.random[2:size], address.index), address.random[size:]
+
+
+def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Session | None, bytes]:
+    """Return the session that a position itself names, if it is an address, and the item's packed position there.
+
+    Args:
+        position: what `Sessions.enqueue` returned, or an address: the position of a completion.
+        name: the packed name of the session that the caller gave; None: none.
+
+    Raises:
+        TypeError: it is not known in which session the item is.
+        ValueError: it is the address of an item of another session, or of none.
+    """
+    if position.rank is not None:
+        if name is None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is. Give the position of its completion, or"
+                " the session too, as in Sessions(queue).cancel(db, session, position)."
+            )
+        return None, pack(position)
+    size = int.from_bytes(position.random[:2], "big") + 2
+    try:
+        named = name_of(position.random[2:size])
+        is_ranked = rank_of(position.random[size:]) is not None
+    except (IndexError, ValueError, struct.error):
+        is_ranked = False
+    if not is_ranked:
+        raise ValueError(
+            f"{position.text} is no position of an item in a session, which looks like LEVEL:INDEX:RANDOM, nor that of"
+            " a completion."
+        )
+    if name is not None and position.random[2:size] != name:
+        raise ValueError(f"{position.text} names an item of the session {named!r}, not of {name_of(name)!r}.")
+    return at_address(line, position)
 
 
 def release(tr: Transaction, line: Line, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:

@@ -195,6 +195,18 @@ def test_a_consumer_reads_blobs_that_it_has_read_ahead(db: Any, sessions: Sessio
     assert_sound(sessions, db)
 
 
+def test_a_blob_is_read_by_the_position_of_its_completion(db: Any, sessions: Sessions) -> None:
+    blobs = Blobs(Results(sessions))
+    with blobs.write(db, "film", session="ann") as out:
+        out.write(data_of(100))
+    completion: Any = out.enqueued
+    address = completion.position
+    for session in ("ann", None):
+        assert blobs.read(db, address, session=session).read() == data_of(100)
+    with pytest.raises(ValueError, match="of the session 'ann', not of 'bob'"):
+        blobs.read(db, address, session="bob")
+
+
 def test_a_blob_of_results_and_groups_of_sessions_has_a_completion(db: Any, sessions: Sessions) -> None:
     groups = Groups(Results(sessions))
     group = groups.open(db, "book")

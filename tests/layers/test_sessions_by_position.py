@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -312,3 +314,79 @@ def test_a_wrong_argument_is_refused(db: Any, space: Subspace, clock: Clock) -> 
     with pytest.raises(TypeError):
         sessions.cancel(db, None, position)  # type: ignore[arg-type]
     assert sessions.get(db, "ann", position).value == "a"  # type: ignore[union-attr]
+
+
+# --- an item of a session has two positions: what `enqueue` returned, and that of its completion
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_position_of_a_completion_names_the_item_for_every_verb_of_its_session(
+    db: Any, space: Subspace, clock: Clock, limit: int
+) -> None:
+    sessions = made(space, clock, limit)
+    results = Results(sessions)
+    completions = [results.enqueue(db, text, session="A") for text in "abcdef"]
+    first, second, third, fourth, fifth, sixth = (completion.position for completion in completions)
+
+    assert [item.value for item in sessions.get_many(db, "A", [first, second]) if item] == ["a", "b"]
+    assert sessions.cancel(db, "A", first)
+    assert not sessions.cancel(db, "A", first)
+    assert sessions.update(db, "A", second, value="B") == second
+    assert sessions.reschedule(db, "A", second, delay=5) == second
+    assert results.update(db, third, value="C") == third
+    assert results.reschedule(db, third, delay=0) == third
+    assert results.get(db, third).value == "C"  # type: ignore[union-attr]
+    clock.now += 10
+    for lease in [lease_of(sessions, db) for _ in range(limit)]:
+        sessions.nack(db, lease)
+    dead = {item.value for item in sessions.dead(db, "A")}
+    assert "B" in dead
+    assert sessions.redrive(db, "A", second) == 1
+    assert sessions.cancel_many(db, "A", [fourth, sixth, first]) == [True, True, False]
+    assert sessions.cancel_many(db, "A", [fifth, sessions.get(db, "A", fifth).position]) == [True, True]  # type: ignore[union-attr]
+    assert_sound(sessions, db)
+    assert sessions.purge(db, "A", third) == (1 if limit > 1 else 0)
+    assert do_all(sessions, db) == (["A:B"] if limit > 1 else ["A:B", "A:C"])
+    assert_sound(sessions, db)
+
+
+def test_an_item_that_is_given_by_both_of_its_positions_is_changed_once(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = made(space, clock)
+    address = Results(sessions).enqueue(db, "a", session="A").position
+    position = sessions.get(db, "A", address).position  # type: ignore[union-attr]
+    for _ in range(2):
+        assert sessions.update_many(db, "A", [address, position], value="b") == [address, position]
+        assert sessions.get_many(db, "A", [position, address])[0].value == "b"  # type: ignore[union-attr]
+        assert_sound(sessions, db)
+    assert sessions.stats(db).available == 1
+
+
+def test_a_position_that_does_not_say_in_which_session_its_item_is_is_refused(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    sessions = made(space, clock)
+    position = sessions.enqueue(db, "a", session="A")
+    for layer in (Results(sessions), Groups(sessions)):
+        calls: list[Callable[[], Any]] = [
+            partial(layer.cancel, db, position),
+            partial(layer.get_many, db, [position]),
+            partial(layer.update, db, position, value="b"),
+            partial(layer.reschedule, db, position, delay=0),
+        ]
+        for call in calls:
+            with pytest.raises(TypeError, match="does not say in which session"):
+                call()
+    assert sessions.get(db, "A", position).value == "a"  # type: ignore[union-attr]
+
+
+def test_the_position_of_a_completion_is_refused_for_another_session(db: Any, space: Subspace, clock: Clock) -> None:
+    sessions = made(space, clock)
+    address = Results(sessions).enqueue(db, "a", session="A").position
+    verbs: list[Callable[..., Any]] = [sessions.get, sessions.cancel, sessions.redrive, sessions.purge]
+    for verb in verbs:
+        with pytest.raises(ValueError, match="of the session 'A', not of 'B'"):
+            verb(db, "B", address)
+    plain = Queue(space, codec="str").enqueue(db, "plain")
+    for refused in (partial(sessions.cancel, db, "A", plain), partial(Results(sessions).cancel, db, plain)):
+        with pytest.raises(ValueError, match="is no position of an item in a session"):
+            refused()
