@@ -150,6 +150,8 @@ class LastIndex:
             CodecError: the queue is registered with another codec.
         """
         layout = self._layout
+        if layout.is_smart and self._entry == "plain":
+            raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._about is not None:
             yield from note_registered(self._tr, layout, self._about)
         subscribed = None if self._subscribed is None else (yield self._subscribed)

@@ -215,6 +215,7 @@ class Layout:
         "held",
         "high_water_mark_key",
         "imports",
+        "is_smart",
         "jobs",
         "leased",
         "level_counts",
@@ -281,6 +282,8 @@ class Layout:
         # This sorts behind the items, so that one read of the last key shows whether there is a mark.
         self.high_water_mark_key: bytes = self.space.pack((True,))
         self.has_high_water_mark = False
+        self.is_smart = False
+        """Whether this process has made a `SmartQueue` of the queue. The first smart enqueue marks the queue itself."""
         self.chunks = self.space["chunk"]
         # These sort before the requests: a staged dequeue reads the keys from the first request up to the items.
         self.groups = self.space["group"]

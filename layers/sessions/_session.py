@@ -104,6 +104,7 @@ _TEMPLATE = Layout(Subspace(rawPrefix=b"\x00"))  # a prefix of one byte
 _SAME = (
     "exclusive_all",
     "has_high_water_mark",
+    "is_smart",
     "open_at",
     "open_until",
     "registration",

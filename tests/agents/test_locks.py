@@ -181,3 +181,17 @@ def test_clearing_the_queue_clears_its_locks(db: Any, leases: Leases[bytes]) -> 
 
     assert not Locks(leases).confirm(db, id)
     assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("verb", ["cancel", "update", "reschedule"])
+def test_an_item_that_was_changed_under_an_agents_hands_is_not_confirmed(
+    db: Any, leases: Leases[bytes], verb: str
+) -> None:
+    lease, other = leased(leases, db), leased(leases, db)
+    id, live = locked(leases, db, lease), locked(leases, db, other)
+    terms: dict[str, dict[str, Any]] = {"cancel": {}, "update": {"value": b"new"}, "reschedule": {"delay": 9}}
+    assert getattr(leases, verb)(db, lease.position, **terms[verb])
+    assert Locks(leases).confirm_many(db, [id, live]) == [False, True]
+    found = leases.get(db, lease.position)
+    assert (found and found.value) == {"cancel": None, "update": b"new"}.get(verb, b"data")
+    assert leases.check(db).problems == ()

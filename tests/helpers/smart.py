@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue import Position
+from fdbqueue import Position, Queue
 from fdbqueue.high_water_mark import SMART
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, keyed
@@ -86,8 +86,6 @@ ALL = (NOTE, PROGRESS, ORDER, CONFIRMATION)
 
 def smart_queue(space: Any, *given: MessageType, clock: Callable[[], float] | None = None, **terms: Any) -> SmartQueue:
     """Return a smart queue of some types, all of the above by default."""
-    from fdbqueue import Queue
-
     queue = Queue(space, codec=Messages(*(given or ALL)))
     return SmartQueue(Leases(queue, clock=clock or Clock()), **terms)
 
@@ -104,13 +102,18 @@ def rows_of(smart: SmartQueue, db: Any) -> list[tuple[bytes, bytes]]:
     return [(bytes(row.key), bytes(row.value)) for row in db.get_range(begin, end)]
 
 
+def as_another_process(queue: Queue[Any]) -> Queue[Any]:
+    """Return the queue as a process has it that made no `SmartQueue` of it."""
+    return Queue(queue.layout.space, codec=queue.codec, order=queue.order)
+
+
 def enqueue_unchecked(smart: SmartQueue, db: Any, message: Any) -> Position:
     """Append a message as older versions of the library do, which do not know that a queue is smart."""
     key = smart.queue.layout.type_key
     tr = db.create_transaction()
     is_marked = tr[key].present()
     del tr[key]
-    position: Position = smart.queue.enqueue(tr, message)
+    position: Position = as_another_process(smart.queue).enqueue(tr, message)
     if is_marked:
         tr[key] = SMART
     tr.commit().wait()

@@ -12,9 +12,12 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.items import MAX_ITEM_BYTES
 from fdbqueue.layers import (
     Blobs,
+    Consumer,
+    Done,
     EarliestDeadline,
     FollowUp,
     Groups,
+    Lease,
     Leases,
     PriorityQueue,
     Results,
@@ -23,6 +26,7 @@ from fdbqueue.layers import (
 from tests.helpers.by_position import KINDS, STATES, TERMS, call, item_in, made, sound
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import lease_of
+from tests.helpers.results import outcome_of
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -419,3 +423,36 @@ def test_a_call_that_changes_nothing_or_contradicts_itself_is_refused(db: Any, s
     with pytest.raises(ValueError, match="Headers are a mapping"):
         leases.update(db, position, headers=[1])  # type: ignore[arg-type]
     assert leases.get(db, position).value == "a"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "update", "reschedule"])
+@pytest.mark.parametrize("kind", ["Leases", "PriorityQueue", "Subscriptions", "SmartQueue"])
+def test_a_handler_that_changes_its_own_item_stores_no_result_and_no_follow_up(
+    db: Any, space: Subspace, clock: Clock, kind: str, verb: str
+) -> None:
+    own = made(kind, space["jobs"], clock)
+    results, receipts = Results(own.layer), Leases(Queue(space["receipts"], codec="str"))
+    completions = [results.enqueue(db, call(text)) for text in ("first", "old", "last")]
+    terms: dict[str, Any] = {"update": {"value": call("new")}, "reschedule": {"delay": 1_000}}.get(verb, {})
+    edited: list[bool] = []
+
+    def handle(lease: Lease[Any]) -> Any:
+        if lease.value["text"] != "old":
+            return lease.value["text"]
+        edited.append(getattr(own.layer, verb)(db, lease.position, **terms) is not None)
+        return Done("of the old one", then=FollowUp(receipts, "a receipt"))
+
+    source: Any = results
+    if kind == "Subscriptions":
+        source = own.layer.subscribe(db, "all")
+    report = Consumer(source, handle, concurrency=3).drain(db)
+
+    again = verb == "update"
+    assert (edited, report.lost, report.acked) == ([True], 1, 2 + again)
+    assert receipts.stats(db).available == 0
+    assert [completions[at].wait(timeout=5) for at in (0, 2)] == ["first", "last"]
+    if again:
+        assert completions[1].wait(timeout=5) == "new"
+    if verb == "cancel":
+        assert outcome_of(completions[1]) == "cancelled"
+    sound(own, db)

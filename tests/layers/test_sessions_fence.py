@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import secrets
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -380,6 +383,56 @@ def test_an_item_in_one_of_several_slots_is_refused_alone(db: Any, space: Subspa
 
     assert sessions.state(db, "ann") is None
     assert (report.lost, report.acked) == (1, 4 if how in ("cancel", "reschedule") else 5)
+    assert_sound(sessions, db)
+
+
+# --- operators and a consumer at work at the same time
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_item_is_in_the_state_once_with_its_last_value_whatever_operators_change_meanwhile(
+    db: Any, sessions: Sessions[int], seed: int
+) -> None:
+    dice, names = random.Random(seed), ("ann", "bob")
+    wanted: dict[tuple[str, Position], int] = {}
+    for number in range(60):
+        name = dice.choice(names)
+        wanted[name, sessions.enqueue(db, number, session=name)] = number
+    edited = threading.Event()
+
+    def operate() -> None:
+        for number in range(40):
+            name, position = dice.choice([*wanted])
+            match dice.randrange(4):
+                case 0:
+                    if sessions.cancel(db, name, position):
+                        del wanted[name, position]
+                case 1:
+                    if sessions.update(db, name, position, value=1_000 + number):
+                        wanted[name, position] = 1_000 + number
+                case 2:
+                    sessions.reschedule(db, name, position, delay=0)
+                case 3:
+                    moved = sessions.reschedule(db, name, position, level=0)
+                    if moved is not None:
+                        wanted[name, moved] = wanted.pop((name, position))
+        edited.set()
+
+    async def handle(lease: SessionLease[int]) -> NewState:
+        await asyncio.sleep(0 if edited.is_set() else 0.002)
+        return NewState([*(lease.state or []), lease.value])
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    try:
+        report = Consumer(sessions, handle, concurrency=2).drain(db)
+    finally:
+        operator.join()
+    report_of_the_rest = Consumer(sessions, handle).drain(db)
+
+    for name in names:
+        assert sorted(sessions.state(db, name)) == sorted(wanted[key] for key in wanted if key[0] == name)
+    assert report.acked + report_of_the_rest.acked == len(wanted)
     assert_sound(sessions, db)
 
 

@@ -15,6 +15,7 @@ from fdbqueue.high_water_mark import refuse_smart
 from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.results import Results
 from fdbqueue.layers.smart import OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -72,6 +73,38 @@ def test_every_other_enqueue_is_refused_with_the_remedy(db: Any, space: Subspace
     assert smart.check(db).problems == ()
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_the_queue_of_a_smart_queue_takes_no_other_enqueue_from_the_beginning(
+    db: Any, space: Subspace, door: str
+) -> None:
+    queue = new_queue(space)
+    subscribe(queue, db)
+    smart = SmartQueue(queue)
+    for own in (queue, smart.queue, smart.leases.queue):
+        with pytest.raises(ChecksBypassed, match=r"SmartQueue\(\.\.\.\)\.enqueue"):
+            DOORS[door](own, db)
+    assert contents(smart, db) == []
+    smart.enqueue(db, X)
+    assert contents(smart, db) == [X]
+    assert smart.check(db).problems == ()
+
+
+def test_the_leases_of_a_smart_queue_take_no_other_enqueue_also_after_a_clear(db: Any, space: Subspace) -> None:
+    leases = Leases(new_queue(space))
+    smart = SmartQueue(leases)
+    for layer in (leases, smart.leases, Results(leases), StagedQueue(leases)):
+        with pytest.raises(ChecksBypassed):
+            layer.enqueue(db, X)
+    smart.enqueue(db, X)
+    smart.clear(db)
+    with pytest.raises(ChecksBypassed):
+        leases.enqueue(db, X)
+    jobs = PriorityQueue(new_queue(space["jobs"]), levels=3)
+    SmartQueue(jobs)
+    with pytest.raises(ChecksBypassed):
+        jobs.enqueue(db, X)
+
+
 @pytest.mark.parametrize("door", COMPOSED)
 def test_other_enqueues_are_refused_in_the_first_smart_enqueues_transaction_too(
     db: Any, space: Subspace, door: str
@@ -88,9 +121,9 @@ def test_other_enqueues_are_refused_in_the_first_smart_enqueues_transaction_too(
 
 def test_a_priority_queue_refuses_enqueues_after_smart_enqueues_by_rank(db: Any, space: Subspace) -> None:
     jobs = PriorityQueue(new_queue(space), levels=3)
-    smart = SmartQueue(jobs.leases)
     jobs.enqueue(db, X)
     jobs.queue.clear(db)
+    smart = SmartQueue(jobs.leases)
     smart.enqueue(db, X, headers={"priority": 1})
     for call in (
         lambda: jobs.enqueue(db, X, priority=0),
@@ -173,12 +206,12 @@ def test_a_cleared_queue_is_not_smart_any_more(db: Any, space: Subspace) -> None
     smart = smart_queue(space, MessageType("x"))
     smart.enqueue(db, X)
     smart.queue.clear(db)
-    smart.queue.enqueue(db, X)
+    new_queue(space).enqueue(db, X)
     tr = db.create_transaction()
     smart.queue.clear(tr)
     smart.enqueue(tr, X)
     smart.queue.clear(tr)
-    smart.queue.enqueue(tr, X)
+    new_queue(space).enqueue(tr, X)
     tr.commit().wait()
     assert smart.queue.stats(db).available == 1
 
@@ -209,7 +242,7 @@ def test_a_plain_enqueue_does_not_conflict_with_a_smart_one_and_check_tells_of_w
     smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
     one, other = db.create_transaction(), db.create_transaction()
     smart.enqueue(one, X)
-    smart.queue.enqueue(other, X)
+    new_queue(space).enqueue(other, X)
     assert not conflicts(one)
     assert not conflicts(other)
     assert any("do not name its index entry" in problem for problem in smart.check(db).problems)

@@ -19,7 +19,7 @@ from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, types
 from fdbqueue.layers.smart._decisions import Asked, Decision, Replace
 from tests.helpers.clock import Clock
-from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
+from tests.helpers.smart import as_another_process, contents, enqueue_unchecked, rows_of, smart_queue
 
 Data = dict[str, Any]
 
@@ -186,7 +186,7 @@ def test_a_failed_enqueue_writes_nothing_even_if_the_transaction_commits(
 @pytest.mark.parametrize("in_front", [0, 1])
 def test_an_enqueue_by_rank_that_fails_has_written_nothing(db: Any, space: Subspace, in_front: int) -> None:
     queue = Queue(space, codec=Messages(MessageType("x", check=raises)), order=EarliestDeadline())
-    smart = SmartQueue(queue)
+    smart = SmartQueue(as_another_process(queue))
     queue.enqueue(db, {"type": "x"}, headers={"deadline": 8})
     tr = db.create_transaction()
     for _ in range(in_front):

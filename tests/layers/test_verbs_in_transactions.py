@@ -282,8 +282,9 @@ def _by_position(kind: str, verb: str, *given: Any) -> Callable[[Scene], Call]:
 
 for _kind in WITH_POSITIONS:
     for _verb in TERMS:
-        EITHER[f"{_kind}.{_verb}"] = _by_position(_kind, _verb, POSITION)
-        EITHER[f"{_kind}.{_verb}_many"] = _by_position(_kind, f"{_verb}_many", [POSITION])
+        _position = fdbqueue.Position(1, b"none", rank=1) if _kind == "Sessions" else POSITION
+        EITHER[f"{_kind}.{_verb}"] = _by_position(_kind, _verb, _position)
+        EITHER[f"{_kind}.{_verb}_many"] = _by_position(_kind, f"{_verb}_many", [_position])
 
 PARTS: dict[str, Callable[[Scene], Call]] = {
     "BlobWriter.commit": lambda s: Call(s.blobs.write(s.db, "new").commit),
