@@ -403,6 +403,18 @@ MUTANTS = (
         tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
+        "an item of a session that is changed stays in progress",
+        "layers/sessions/_by_position.py",
+        (
+            (
+                "            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
+                "            pass\n        elif was",
+            ),
+        ),
+        Kind.sessions,
+        tests=("tests/chaos/test_session_oracle.py::test_an_edit_of_the_item_in_progress_breaks_nothing",),
+    ),
+    Mutant(
         "a consumer acks an item of a session though it was changed since it was read ahead",
         "layers/sessions/_turn.py",
         (('if not value or one.stored not in (b"", value):', "if not value:"),),

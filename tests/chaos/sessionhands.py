@@ -118,7 +118,15 @@ class SessionProducer(SessionHand):
 class SessionWorker(SessionHand):
     """Leases sessions, works through their turns, and uses leases that are lost."""
 
-    VERBS: ClassVar[dict[str, int]] = {"turn": 20, "lease": 2, "ack": 3, "ack and next": 3, "nack": 1, "extend": 1}
+    VERBS: ClassVar[dict[str, int]] = {
+        "turn": 20,
+        "lease": 2,
+        "ack": 3,
+        "ack and next": 3,
+        "nack": 1,
+        "extend": 1,
+        "edit": 2,
+    }
 
     def __init__(self, tools: Tools, number: int, seed: str) -> None:
         super().__init__(tools, number, seed)
@@ -149,6 +157,9 @@ class SessionWorker(SessionHand):
                     return
                 case 5:
                     self._extend(lease)
+                case 6:
+                    self._edit(lease)
+                    lease = self._next(lease)  # it is refused
                 case _:
                     lease = self._next(lease)
 
@@ -164,6 +175,9 @@ class SessionWorker(SessionHand):
     def extend(self) -> None:
         self._old(self._extend)
 
+    def edit(self) -> None:
+        self._old(self._edit)
+
     def _old(self, use: Callable[[SessionLease[bytes]], Any]) -> None:
         if self.held:
             use(self.dice.choice(self.held))
@@ -177,6 +191,26 @@ class SessionWorker(SessionHand):
 
     def _extend(self, lease: SessionLease[bytes]) -> None:
         self._use("session extend", lease, lambda one: self.sessions.extend(self.db, one, duration=DURATION_S))
+
+    def _edit(self, lease: SessionLease[bytes]) -> None:
+        """Change the item of a lease as an operator does, by its position: in progress here or elsewhere, or waiting.
+
+        Sessions with gates are left alone: their promises count every item that begins.
+        """
+        if self.tools.kind is Kind.gates:
+            return
+        changes: dict[str, dict[str, Any]] = {
+            "cancel": {},
+            "update": {"headers": {"edited": self.dice.randrange(1_000)}},
+            "reschedule": {"delay": self.dice.choice([0.0, 0.0, 0.5])},
+        }
+        verb = self.dice.choice([*changes])
+        edit = getattr(self.sessions, verb)
+
+        def act() -> dict[str, Any]:
+            return {"fate": str(edit(self.db, lease.session, lease.position, **changes[verb]))}
+
+        self.call("session edit", {}, act)
 
     def _next(self, lease: SessionLease[bytes]) -> SessionLease[bytes] | None:
         def act() -> SessionLease[bytes] | None:

@@ -8,7 +8,7 @@ from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.sessions._records import name_of
 from fdbqueue.layers.sessions._shards import shard_at
-from fdbqueue.layout import Place
+from fdbqueue.layout import Place, pack
 from tests.chaos.claims import Claims, is_unknown
 from tests.chaos.history import OK, Told, value_of
 from tests.chaos.history import content as content_of
@@ -21,6 +21,11 @@ from tests.chaos.sessionreplay import ItemKey, Pointed, SessionReplay, SessionSt
 
 Used = tuple[str, str, bytes]
 """A session's name, the text of an item's position, and the token of a lease."""
+
+
+def is_edit(record: Record) -> bool:
+    """Return whether an operator has changed or cancelled an item by its position."""
+    return record.call.startswith("session edit")
 
 
 def position_of(packed: bytes) -> Position:
@@ -68,13 +73,30 @@ class OneAtATime(OfSessions):
         for position, (before, after) in step.pointers.items():
             self._pointer(step.record, position, before, after, replay)
         held = {before.pointer.name: before for before, _ in step.pointers.values() if before and before.token}
+        if is_edit(step.record):
+            self._edited(step, replay)
         for key, (stood, stands) in step.items.items():
+            if is_edit(step.record):
+                continue
             if stood is not None and stood.state == "available" and (stands is None or stands.state == "dead"):
                 self._ended(step, key, stood, stands, held.get(key[0]))
         touched = {name for name, _, _ in step.items}
         touched |= {one.pointer.name for both in step.pointers.values() for one in both if one is not None}
         for name in touched:
             self._fits(step.record, name, replay)
+
+    def _edited(self, step: SessionStep, replay: SessionReplay) -> None:
+        """An item was changed by its position: no worker has it in progress any more."""
+        self.tally["edits"] += bool(step.items)
+        for name, generation, position in step.items:
+            for at in replay.leased.get(name, ()):
+                pointer = replay.pointers[at]["leased"].pointer
+                if (pointer.generation, pointer.current) == (generation, pack(position)):
+                    self.broken(f"{position} of {name_of(name)!r} was edited, and is still in progress", step.record)
+        self.tally["edits of items in progress"] += any(
+            before is not None and before.token and (after is None or after.token != before.token)
+            for before, after in step.pointers.values()
+        )
 
     def _pointer(
         self, record: Record, position: Position, before: Pointed | None, after: Pointed | None, replay: SessionReplay
@@ -134,7 +156,7 @@ class OneAtATime(OfSessions):
         used = (session, current, before.token) in self._used.get(record.by, ())
         own = before.notes.consumer == record.by and (not record.call or record.call.startswith("session lease"))
         self.tally["leases that expired"] += expired and not used
-        if not (expired or used or own):
+        if not (expired or used or own or is_edit(record)):
             to = "another worker" if after is not None and after.token else "the line"
             self.broken(f"{session} went to {to}, though {before.notes.consumer} has its lease", record)
 
@@ -219,7 +241,7 @@ def _in_its_shard(pointers: list[Position], position: Position) -> list[Position
 
 def _is_done(record: Record, stood: Standing | None, stands: Standing | None) -> bool:
     """Return whether an item was acked."""
-    if stood is None or stood.state != "available" or stands is not None:
+    if stood is None or stood.state != "available" or stands is not None or is_edit(record):
         return False
     return not 0 < stood.notes.ttl_at_us <= now_us(record)
 
@@ -250,7 +272,8 @@ class SessionsLoseNothing(OfSessions):
         self._leases = [
             (told.by, lease) for told in claims.calls.values() for lease in told.answer.get("session leases", ())
         ]
-        self._contents: dict[tuple[str, str], bytes] = {}
+        self._contents: dict[tuple[str, str], set[bytes]] = {}
+        """What each item was, by its session and position."""
 
     def look(self, step: SessionStep, replay: SessionReplay) -> None:
         record = step.record
@@ -259,11 +282,14 @@ class SessionsLoseNothing(OfSessions):
             session = repr(name_of(name))
             if len(replay.of_sessions.get((name, generation, position), ())) > 1:
                 self.broken(f"{position} of {session} stands in two places", record)
+            if after is not None:
+                self._contents.setdefault((session, position.text), set()).add(after.content)
             if before is None and after is not None:
                 self._came[after.content] += 1
-                self._contents[session, position.text] = after.content
                 if self._wanted.get(after.content) != (session, position.rank):
                     self.broken(f"{position} came into {session}, and nobody put it there at this level", record)
+            elif before is not None and after is None and is_edit(record):
+                self.tally["cancelled"] += 1
             elif before is not None and after is None:
                 self.tally["left"] += 1
                 self._acked[session, position.text, tokens.get(name, b"")] += 1
@@ -279,7 +305,7 @@ class SessionsLoseNothing(OfSessions):
             if times > 1 or self._acked[used] != times:
                 self.broken(f"{times} callers were told that their ack worked, of {used[:2]}: {self._acked[used]}")
         for by, (session, position, _, content) in self._leases:
-            if self._contents.get((session, position)) != bytes.fromhex(content):
+            if bytes.fromhex(content) not in self._contents.get((session, position), ()):
                 self.broken(f"{by} got {position} of {session} with another value")
         if isinstance(replay, SessionReplay):
             for (name, _, position), places in replay.of_sessions.items():

@@ -13,6 +13,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Sessions
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.sessions._gate import GateRecord, pack_gate_record
+from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.lowlevel import Notes, pack, with_notes
 from tests.chaos.gatepromises import PACKED
 from tests.chaos.history import OK, History, read_histories, value_of
 from tests.chaos.kinds import GATES, QUANTUM, Kind, gates_of, log_of, queue_of
@@ -55,6 +57,13 @@ class Worker:
             following = self.sessions.ack_and_next(self.db, lease)
         self.history.end(number, OK, told_of(following))
         return following
+
+    def edit(self, lease: Any, verb: str) -> None:
+        terms: dict[str, dict[str, Any]] = {"update": {"headers": {"n": 1}}, "reschedule": {"delay": 0}}
+        number = self.history.begin("session edit", {})
+        with calling(f"session edit#{number}"):
+            getattr(self.sessions, verb)(self.db, lease.session, lease.position, **terms.get(verb, {}))
+        self.history.end(number, OK, {})
 
     def do(self, items: int) -> None:
         """Work through as many items, turn by turn."""
@@ -115,6 +124,31 @@ def test_a_pointer_that_is_gone_too_early_breaks_i6(db: Any, space: Subspace, tm
     tr.clear_range(layout.begin, layout.end)
     tr.commit().wait()
     assert "has items and no pointer" in str(broken(db, space, tmp_path)["I6"])
+
+
+@pytest.mark.parametrize("verb", ["cancel", "update", "reschedule"])
+def test_an_edit_of_the_item_in_progress_breaks_nothing(db: Any, space: Subspace, tmp_path: Path, verb: str) -> None:
+    worker = Worker(db, space, tmp_path, "ann")
+    for _ in range(3):
+        worker.enqueue("a")
+    lease = worker.lease()
+    worker.edit(lease, verb)
+    worker.do(2 if verb == "cancel" else 3)
+    assert broken(db, space, tmp_path) == {}
+
+
+def test_an_edit_that_leaves_the_item_in_progress_breaks_i6(db: Any, space: Subspace, tmp_path: Path) -> None:
+    worker = Worker(db, space, tmp_path, "ann")
+    worker.enqueue("a")
+    lease = worker.lease()
+    layout = worker.sessions.line.session(pack_name("a")).layout
+    key = layout.available.key(pack(lease.position))
+    with calling("session edit#1"):
+        tr = worker.db.create_transaction()
+        tr.set(key, with_notes(bytes(tr[key]), Notes(error="It was updated.")))
+        tr.commit().wait()
+    worker.next(lease)
+    assert "was edited, and is still in progress" in str(broken(db, space, tmp_path)["I6"])
 
 
 def gates(session: str) -> list[Gate]:

@@ -140,7 +140,7 @@ MUTANTS = (
     Mutant(
         "a consumer does not store the results of the items before",
         WORKING,
-        (("        results = dict(zip(places, behind.results, strict=True))\n", "        results = {}\n"),),
+        (("        results = {pack(one.position): one.result for one in done}\n", "        results = {}\n"),),
     ),
     Mutant(
         "an item is given to two slots",
