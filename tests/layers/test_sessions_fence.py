@@ -10,17 +10,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions._lease import Begun, Done
+from fdbqueue.layers.sessions._records import new_pointer, pointer_of, stored_pointer
 from fdbqueue.layers.sessions._turns import NOTHING, Settled
-from fdbqueue.lowlevel import KeyValue, pack, run
+from fdbqueue.lowlevel import KeyValue, pack, parse, run
 from tests.helpers.clock import Clock
 from tests.helpers.results import outcome_of
 from tests.helpers.sessions import assert_sound
@@ -384,6 +387,32 @@ def test_an_item_in_one_of_several_slots_is_refused_alone(db: Any, space: Subspa
     assert sessions.state(db, "ann") is None
     assert (report.lost, report.acked) == (1, 4 if how in ("cancel", "reschedule") else 5)
     assert_sound(sessions, db)
+
+
+# --- stored bytes
+
+
+class OlderPointer(msgspec.Struct, array_like=True):
+    """A pointer, as versions of the library read it that know no acked item."""
+
+    format: int
+    name: bytes
+    generation: int = 0
+    used: int = 0
+    current: bytes = b""
+    since_us: int = 0
+    slot: bytes = b""
+    edits: int = 0
+
+
+def test_an_older_version_reads_a_pointer_that_names_an_acked_item() -> None:
+    pointer = replace(new_pointer(b"ann", 2), used=3, current=b"current", edits=4)
+    plain, acked = stored_pointer(pointer), stored_pointer(replace(pointer, acked=b"acked"))
+    read = [msgspec.msgpack.decode(parse(stored).payload, type=OlderPointer) for stored in (plain, acked)]
+    assert read[0] == read[1] == OlderPointer(1, b"ann", 2, 3, b"current", 0, b"", 4)
+    assert pointer_of(acked) == replace(pointer, acked=b"acked")
+    waiting = msgspec.msgpack.decode(parse(stored_pointer(new_pointer(b"ann", 0))).payload)
+    assert len(waiting) == 6, "a pointer that waits in the line has the first format"
 
 
 # --- operators and a consumer at work at the same time
