@@ -152,6 +152,7 @@ class Consumer(Named, Generic[V]):
         Raises:
             FDBError: the database failed. Leased items were given back if that was still possible.
             FormatError, CodecError: the first item can't be read; it stays in its place.
+            QueueRenamed, SubscriptionError: the queue was renamed, or another consumer has it exclusively.
             RuntimeError: this consumer is running already, or the call would block a running event loop.
 
         *Conflicts:* like `Leases.lease`, `Leases.ack` and `Leases.extend`. *Cost:* one transaction to lease, one to ack

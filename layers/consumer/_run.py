@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import LeaseLost
-from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
+from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
 from ..leases._backoff import exponential
@@ -53,6 +53,9 @@ class Run(Keeping):
         else:
             self._leases = source.sparing(self._relies_on)
             self._lease_many = self._staged(terms.consumer).lease_many.aio
+        own_permit = None if self._subscription is None else self._subscription.permit(db)
+        self._permit = own_permit or permit_of(db, self._leases.layout, self._leases.now_us)
+        """Whether handlers may begin: the queue may be paused, renamed, or another consumer's alone."""
         self._pace = Pace(terms.concurrency, terms.capacity, adapts=terms.adapts)
         self._ready: deque[Hold] = deque()
         """Leases whose handlers have not begun."""
@@ -104,9 +107,10 @@ class Run(Keeping):
         if self._subscription is not None and self._subscription.ownership:
             threads.append(Background("renew", self._renew, self._subscription.ownership / 3))
         leasing = spawn(self._lease_while_there_is_room())
+        watching = spawn(self._give_back_what_may_not_begin())
         workers = [spawn(self._work()) for _ in range(terms.concurrency)]
         # The leasing task ends when a drain is done. If any other task ends, it has failed.
-        everything = [leasing, *workers, *(thread.ended for thread in threads)]
+        everything = [leasing, watching, *workers, *(thread.ended for thread in threads)]
         await self._wait([*everything, self._stopping])
         self._report.stopped = self._stopping.done()
         if any(task.cancelled() for task in everything) and self._cancellation is None:
@@ -117,7 +121,7 @@ class Run(Keeping):
         await self._wait([leasing], terms.grace)
         await self._give_back(self._taken_from_ready())
         await self._wait([_all(workers)], deadline - self.loop.time())
-        await self._cancel([leasing, *workers])
+        await self._cancel([leasing, watching, *workers])
         self._acking.close()
         await self._wait([self._acking.ended], GIVE_BACK_SECONDS, patient=True)
         if self._threads is not None:
@@ -214,6 +218,17 @@ class Run(Keeping):
             surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
             await self._return(surplus[::-1])
 
+    async def _may_begin(self) -> bool:
+        """Return whether a handler may begin now. No item was read for it if a second has not passed."""
+        return self._permit.is_good() or await run_async(self._permit.ask())
+
+    async def _give_back_what_may_not_begin(self) -> None:
+        """Look once a second, while items wait for a worker."""
+        while not self._stopping.done():
+            await asyncio.wait([self._stopping], timeout=LOOK_SECONDS)
+            if self._ready and not await self._may_begin():
+                await self._return(self._taken_from_ready())
+
     def _hold(self, lease: Lease) -> Hold:
         return Hold(lease)
 
@@ -308,6 +323,9 @@ class Run(Keeping):
         if hold.lease.group != "" and await run_async(is_out(self._db, self._leases, hold.lease)):
             # The next lease removes it.
             await self._settle(hold, self._verbs.snooze.aio(self._db, hold.lease, delay=0.0), "returned")
+            return
+        if not await self._may_begin():
+            await self._return([hold, *self._taken_from_ready()])
             return
         hold.begun = True
         returned, result = await self._attempt(hold, hold.lease)
@@ -432,22 +450,31 @@ class Run(Keeping):
     async def _give_back(self, holds: list[Hold]) -> None:
         """Give back the leases that are still held. Try again if the event loop, at its end, cancels all tasks."""
         while True:
-            returning = self.loop.create_task(self._return([hold for hold in holds if hold in self._held]))
+            left = [hold for hold in holds if hold in self._held]
+            returning = self.loop.create_task(self._return(left, ends=True))
             await self._wait([returning], patient=True)
             if not returning.cancelled():
                 return
 
-    async def _return(self, holds: list[Hold]) -> None:
+    async def _return(self, holds: list[Hold], *, ends: bool = False) -> None:
+        """Give leases back, uncounted, to their places.
+
+        Args:
+            ends: whether the run ends. Then it waits for a limited time, and the run's end raises its errors. Before, a
+                lease that was not given back would be held for ever: the error ends the run.
+        """
         snooze = self._leases.snooze_many.steps
         for start in range(0, len(holds), BATCH_ITEMS):
             batch = holds[start : start + BATCH_ITEMS]
             try:
-                async with asyncio.timeout(GIVE_BACK_SECONDS):
+                async with asyncio.timeout(GIVE_BACK_SECONDS if ends else None):
                     lost = await run_async(all_not_lost(self._db, self._leases, snooze, batch, delay=0.0))
             except TimeoutError:  # the database would not answer for the other batches either
                 self._not_returned.append(FDBError(TRANSACTION_TIMED_OUT))
                 return
             except FDBError as error:  # these leases will expire
+                if not ends:
+                    raise
                 self._not_returned.append(error)
                 continue
             self._report.returned += len(batch) - len(lost)

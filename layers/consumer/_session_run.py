@@ -12,7 +12,17 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Unchanged, encode_result, pack, run, run_async
+from fdbqueue.lowlevel import (
+    LOOK_SECONDS,
+    UNCHANGED,
+    Database,
+    KeyValue,
+    Unchanged,
+    encode_result,
+    pack,
+    run,
+    run_async,
+)
 
 from ..common._handlers import ACKED, Handler
 from ..leases._done import Done as ItemDone
@@ -57,6 +67,10 @@ class TurnHold(Hold):
     """Whether another session waited when these were read ahead."""
     looked: float = -math.inf
     """When these were read ahead, by `time.monotonic`."""
+    seen: float = -math.inf
+    """When a read of the session's record began that found it running, by `time.monotonic`."""
+    stops: bool = False
+    """Whether an ack found the session paused or blocked."""
     over: bool = False
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -146,6 +160,10 @@ class SessionRun(Run):
                 # The next lease of this session removes the item.
                 self._leave(hold, "place")
                 return None
+            if not await self._may_go_on(hold):
+                self._report.returned += 1
+                self._leave(hold, "place")
+                return None
             hold.current = pack(lease.position)
             hold.ends_at, hold.settling = math.inf, False
             returned, result = await self._attempt(hold, lease)
@@ -214,9 +232,24 @@ class SessionRun(Run):
                 self._leave(hold, "place")
                 return None
 
+    async def _may_go_on(self, hold: TurnHold) -> bool:
+        """Return whether the session's next item may begin. An ack, or a look, has told so within the last second."""
+        old = time.monotonic() - LOOK_SECONDS
+        if not hold.stops and hold.seen <= old:
+            if hold.seen == -math.inf:  # the first item: its lease has read the record
+                age = self._leases.clock() - (hold.lease.expires_at - self._terms.duration)
+                hold.seen = min(hold.leased_at, time.monotonic() - age)
+            if hold.seen <= old:
+                found = await self._look(hold, list(hold.done), 1)
+                hold.stops = found is not None and found.leaves  # the ack of a lost lease finds that out itself
+        return not hold.stops and await self._may_begin()
+
     async def _look(self, hold: TurnHold, done: list[Done], limit: int) -> Ahead | None:
+        began = time.monotonic()
         look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit)
-        return await run_async(self._sessions.queue.read(self._db, look))
+        found = await run_async(self._sessions.queue.read(self._db, look))
+        hold.seen = began
+        return found
 
     async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
         """Return whether the turn can go on with the items that were read ahead, at the end of a quantum."""
@@ -236,7 +269,7 @@ class SessionRun(Run):
         """
         state = result.value if isinstance(result, NewState) else UNCHANGED
         done, duration = self._done_of(result), self._terms.duration
-        hold.over, hold.settling = True, True
+        hold.over, hold.settling, began = True, True, time.monotonic()
         following = None
         try:
             following = await self._sessions.ack_and_next.aio(
@@ -249,7 +282,7 @@ class SessionRun(Run):
             self._report.acked += 1
             raise
         self._report.acked += 1
-        hold.over = following is None
+        hold.over, hold.seen = following is None, began
         return following
 
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
@@ -302,17 +335,20 @@ class SessionRun(Run):
                     leaving = hold.leaving  # read before `done`: nothing is done after it is set
                     holds[hold] = Settlement(hold.lease, hold.to_ack(), hold.current, leaving)
                     items += len(holds[hold].done) + 1
-            settlements = list(holds.values())
+            settlements, began = list(holds.values()), time.monotonic()
             settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.live and settlement.done:
                     hold.last_acked = settlement.done[-1]
-            self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled)
+            self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled, began)
 
-    def _settled(self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled]) -> None:
+    def _settled(
+        self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled], began: float
+    ) -> None:
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if hold.over:
                 continue
+            hold.stops, hold.seen = hold.stops or outcome.leaves, max(hold.seen, began)
             hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
             if outcome.live and settlement.done:
                 self._report.acked += hold.note_acked(settlement.done[-1])

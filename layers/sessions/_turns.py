@@ -18,7 +18,7 @@ from ._lease import Behind, SessionLease
 from ._line import Line, Where
 from ._records import Held
 from ._slots import is_out
-from ._turn import read_turn
+from ._turn import Turn, read_turn
 from ._working import Working, remove, rows_at
 
 
@@ -57,7 +57,7 @@ class Ahead:
     others: bool
     """Whether another session is ready, or a delayed item of this one."""
     leaves: bool
-    """Whether the session was paused or blocked."""
+    """Whether the session was paused or blocked, or a limit that was lowered stops it."""
     edits: int
     """How many calls had changed waiting items by their positions."""
 
@@ -84,6 +84,8 @@ class Settled:
     """Whether a more urgent item waits than the one in progress."""
     edits: int = 0
     """How many calls have changed waiting items by their positions."""
+    leaves: bool = False
+    """Whether the session was paused or blocked."""
 
 
 class Turns(Generic[V]):
@@ -135,7 +137,10 @@ class Turns(Generic[V]):
             if turn.record.limit or (yield from is_out(tr, session, row, now_us)):
                 over = at
                 break
-        leaves = turn.record.paused or bool(turn.record.blocked)
+        leaves = _is_stopped(turn)
+        if turn.pointer.slot and not leaves:
+            leaves = turn.record.slots > turn.record.limit
+            leaves = leaves or (yield from self._line.slots.gates.is_over(tr, turn.record.gates))
         wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
         others_wait = wait or head.is_due(now_us)
         return Ahead(left[:over], bytes(state) if state.present() else None, others_wait, leaves, turn.pointer.edits)
@@ -201,4 +206,9 @@ class Turns(Generic[V]):
             self._line.note(tr, turn, replace(turn.pointer, current=one.current, used=used))
         current = session.layout.available.key(one.current)
         urgent = bool(one.current and left.rows and left.rows[0].key < current)
-        return Settled(live=True, urgent=urgent, edits=turn.pointer.edits)
+        return Settled(live=True, urgent=urgent, edits=turn.pointer.edits, leaves=_is_stopped(turn))
+
+
+def _is_stopped(turn: Turn) -> bool:
+    """Return whether a turn must end after the item in progress."""
+    return turn.record.paused or bool(turn.record.blocked)

@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     is_database,
     is_marked,
+    keep_out,
     notes_of,
     pack,
     register,
@@ -135,10 +136,13 @@ class Working(Generic[V]):
         """Read the item in progress, and the state, of a session that this process has leased."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
         key = session.layout.available.key(held.pointer.current)
-        stated = tr.snapshot.get(session.state_key)
+        stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
         found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
         state = yield stated
-        return Held(held.pointer, found[0] if found else None, bytes(state) if state.present() else None)
+        record = record_of((yield recorded))
+        # The session may have been paused after another process granted this lease.
+        row = found[0] if found and record is not None and not record.paused and not record.blocked else None
+        return Held(held.pointer, row, bytes(state) if state.present() else None)
 
     def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
         """Lease the first ready session in the caller's transaction."""
@@ -338,6 +342,7 @@ class Working(Generic[V]):
     ) -> Steps[Lease[Held] | None]:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
+        stopped = yield from keep_out(tr, self._line.layout, self._line.leases.now_us)
         turn, head = yield from self._done(tr, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
@@ -347,7 +352,8 @@ class Working(Generic[V]):
             over = yield from self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = self._line.moves(tr)
-        if row is None or over or turn.record.paused or (yield from is_out(tr, turn.session, row, now_us)):
+        stopped = stopped or turn.record.paused or bool(turn.record.blocked)
+        if row is None or over or stopped or (yield from is_out(tr, turn.session, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()

@@ -14,12 +14,15 @@ from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
     Named,
+    Permit,
     Steps,
     Transaction,
     V,
+    attempts,
     check_limit,
     is_database,
     is_paused,
+    refuse_renamed,
     verb,
 )
 
@@ -262,6 +265,24 @@ class Subscription(Named, Generic[V]):
 
         yield from self.leases.queue.read(tr, body)
 
+    def permit(self, db: Database) -> Permit:
+        """Return the permit to begin items of this subscription; for layers.
+
+        Its `ask` raises as `lease` does. Items may not begin while the queue is paused or the subscription suspended.
+        """
+
+        def look(tr: Transaction) -> Steps[bool]:
+            stopped = tr.snapshot.get(self._layout.paused_key)
+            registration = self._registration((yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))))
+            self._check_owned(registration)
+            paused = yield stopped
+            if paused.present():
+                refuse_renamed(bytes(paused))
+                self._layout.unpaused_until = 0.0  # so that a lease reads it, too
+            return not paused.present() and not registration.suspended
+
+        return Permit(lambda: attempts(db, look))
+
     @verb
     def close(self, tr: Transaction | Database) -> Steps[None]:
         """Give up an exclusive subscription: it stays registered, and any process may own it next.
@@ -333,6 +354,15 @@ class Subscription(Named, Generic[V]):
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
+        self._check_owned(registration)
+        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
+            return registration
+        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
+        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
+        return owned
+
+    def _check_owned(self, registration: Registration) -> None:
+        """Refuse a browser, and an exclusive subscription of another process."""
         if registration.browser:
             raise SubscriptionError(
                 f"{self.name!r} of {self._layout.describe()} is a browser, which takes nothing. Subscribe under another"
@@ -343,11 +373,6 @@ class Subscription(Named, Generic[V]):
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
                 " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
             )
-        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
-            return registration
-        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
-        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
-        return owned
 
     def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
         def body(tr: Transaction) -> Steps[None]:
