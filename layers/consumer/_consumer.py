@@ -164,10 +164,11 @@ class Consumer(Named, Generic[V]):
     def drain(self, db: Database) -> Steps[ConsumerReport]:
         """Handle items until none is available, otherwise like `run`.
 
-        Delayed items stay, and so do items that another consumer holds: those of a process that was killed come back
-        when its leases end. A failed item is tried again in the same call only if it becomes available meanwhile.
-        Without `max_attempts` it waits at least a second, also if the back-off is shorter: the call ends although the
-        handler always fails. If a signal or `stop` ended the call, the report has `stopped`.
+        Before it ends, it reads once more that none is available, when no cancelled call of this process has items any
+        more. Delayed items stay, and so do those of a paused queue, and items that another consumer holds: those of a
+        process that was killed come back when its leases end. A failed item is tried again in the same call only if it
+        becomes available meanwhile. Without `max_attempts` it waits at least a second, also if the back-off is shorter:
+        the call ends although the handler always fails. If a signal or `stop` ended the call, the report has `stopped`.
 
         Args:
             db: a database.

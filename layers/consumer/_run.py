@@ -15,6 +15,7 @@ from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
+from ..common._waiting import FINISH_SECONDS, unfinished
 from ..leases._backoff import exponential
 from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
@@ -33,6 +34,9 @@ loop."""
 GIVE_BACK_SECONDS = 5.0
 """How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""
 
+AGAIN_SECONDS = 0.01
+"""How long a drain waits before it looks again for items that its last call did not take."""
+
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
 
@@ -45,6 +49,8 @@ class Run(Keeping):
         super().__init__(db, terms, report)
         self.loop = asyncio.get_running_loop()
         self._subscription: Subscription | None = None
+        self._queue: StagedQueue | None = None
+        """Where it takes leases from, unless that is a subscription."""
         self._lease_many: Callable[..., Any]
         if isinstance(source, Subscription):
             self._subscription = own = copy(source)
@@ -52,7 +58,8 @@ class Run(Keeping):
             self._lease_many = partial(own.lease_many.aio, consumer=terms.consumer)
         else:
             self._leases = source.sparing(self._relies_on)
-            self._lease_many = self._staged(terms.consumer).lease_many.aio
+            self._queue = self._staged(terms.consumer)
+            self._lease_many = self._queue.lease_many.aio
         own_permit = None if self._subscription is None else self._subscription.permit(db)
         self._permit = own_permit or permit_of(db, self._leases.layout, self._leases.now_us)
         """Whether handlers may begin: the queue may be paused, renamed, or another consumer's alone."""
@@ -194,12 +201,29 @@ class Run(Keeping):
             await self._give_back_if_stuck()
             self._wake_one()
             if not taken and terms.until_empty:
-                if held_nothing:
+                if held_nothing and await self._is_done():
                     return
                 # An item that was held during this call may be available again, now or later.
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
+
+    async def _is_done(self) -> bool:
+        """Return whether a drain is done, after a call that took nothing while nothing was held.
+
+        An earlier call of this process that was cancelled may still put items back. And the call itself must not be
+        the only one that says so: it may have left the head to a process in front of it.
+        """
+        if left := unfinished():
+            for thread in left:
+                await asyncio.to_thread(thread.join, FINISH_SECONDS)
+            return False
+        if self._queue is None or not await run_async(self._queue.has_items(self._db)):
+            return True
+        if not await self._may_begin():
+            return True  # the queue is paused
+        await asyncio.sleep(AGAIN_SECONDS)
+        return False
 
     async def _wait_for_room(self) -> None:
         """Wait until something changes. Give back items that were leased ahead for quick handlers that have become
@@ -249,6 +273,8 @@ class Run(Keeping):
             # A cancelled wait takes nothing.
             leasing.cancel()
             await asyncio.wait([leasing])
+        if leasing.cancelled() and not self._stopping.done():
+            raise asyncio.CancelledError  # and items may be left
         return [] if leasing.cancelled() else leasing.result()
 
     async def _work(self) -> None:
@@ -395,7 +421,7 @@ class Run(Keeping):
             return DEFAULT_BACKOFF(attempt)
         if self._terms.until_empty and retry.max_attempts is None:
             # A drain would not end if such an item came back at once each time.
-            return max(DEFAULT_BACKOFF(attempt), retry.backoff(attempt))
+            return max(DEFAULT_BACKOFF(attempt), retry.delay_us(attempt) / 1e6)
         return None
 
     async def _is_ending(self) -> bool:

@@ -476,6 +476,18 @@ MUTANTS = (
         tests=("tests/layers/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",),
     ),
     Mutant(
+        "a drain does not wait for items that a cancelled call puts back",
+        "layers/consumer/_run.py",
+        (("        if left := unfinished():\n", "        if left := unfinished()[:0]:\n"),),
+        tests=("tests/layers/test_consumer_drain.py::test_a_drain_waits_for_items_that_a_cancelled_call_puts_back",),
+    ),
+    Mutant(
+        "a drain believes the one call that took nothing",
+        "layers/consumer/_run.py",
+        (("if held_nothing and await self._is_done():", "if held_nothing:"),),
+        tests=("tests/layers/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
+    ),
+    Mutant(
         "a permit is good for a second from after its read",
         "fdbqueue/exclusive.py",
         (
