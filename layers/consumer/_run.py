@@ -414,15 +414,16 @@ class Run(Keeping):
         nack = self._verbs.nack.aio(self._db, lease, delay=self._delay(lease.attempt), error=reason)
         self._report.dead += await self._settle(hold, nack, "failed") is Disposition.dead
 
-    def _delay(self, attempt: int) -> float | None:
-        """Return how long a failed item waits; None: as its leases' policy says."""
+    def _delay(self, attempt: int) -> float:
+        """Return how long a failed item waits."""
         retry = self._retry
         if retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
+        seconds = retry.delay_us_in_any_case(attempt) / 1e6
         if self._terms.until_empty and retry.max_attempts is None:
             # A drain would not end if such an item came back at once each time.
-            return max(DEFAULT_BACKOFF(attempt), retry.delay_us(attempt) / 1e6)
-        return None
+            return max(DEFAULT_BACKOFF(attempt), seconds)
+        return seconds
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""

@@ -149,7 +149,12 @@ class SessionRun(Run):
     async def _next(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:
         """Work through the session's turn from this item on, as long as items were read ahead. Return the item after
         them; None if the turn is over."""
-        quota = self._turns.quota(lease)
+        try:
+            quota = self._turns.quota(lease)
+        except ValueError as error:  # the function `weights` failed: for this session, and for no other
+            _log.exception("The session %r of %r is blocked.", lease.session, self._name)
+            await run_async(self._turns.block(self._db, hold.lease, str(error)))
+            return None
         used = hold.lease.value.pointer.used
         ahead: deque[KeyValue] = deque()
         state = self._turns.encoded(NewState(lease.state))
@@ -161,8 +166,9 @@ class SessionRun(Run):
                 self._leave(hold, "place")
                 return None
             if not await self._may_go_on(hold):
-                self._report.returned += 1
-                self._leave(hold, "place")
+                if not hold.over:
+                    self._report.returned += 1
+                    self._leave(hold, "place")
                 return None
             hold.current = pack(lease.position)
             hold.ends_at, hold.settling = math.inf, False
@@ -227,7 +233,7 @@ class SessionRun(Run):
             stored = row.value
             try:
                 lease = await run_async(self._turns.item(self._db, hold.lease, row, state, hold.before))
-            except (FormatError, CodecError):
+            except (FormatError, CodecError, CheckFailed):
                 # The next lease of this session begins with the item, and blocks the session.
                 self._leave(hold, "place")
                 return None
@@ -241,7 +247,11 @@ class SessionRun(Run):
                 hold.seen = min(hold.leased_at, time.monotonic() - age)
             if hold.seen <= old:
                 found = await self._look(hold, list(hold.done), 1)
-                hold.stops = found is not None and found.leaves  # the ack of a lost lease finds that out itself
+                if found is None:
+                    hold.over = True
+                    self._lost(hold)
+                    return False
+                hold.stops = found.leaves
         return not hold.stops and await self._may_begin()
 
     async def _look(self, hold: TurnHold, done: list[Done], limit: int) -> Ahead | None:
@@ -281,6 +291,9 @@ class SessionRun(Run):
         except (CodecError, FormatError, CheckFailed):  # of the next item; this one is acked
             self._report.acked += 1
             raise
+        except ValueError as error:  # of the function `weights`; nothing was written
+            await self._fail(hold, lease, error)
+            return None
         self._report.acked += 1
         hold.over, hold.seen = following is None, began
         return following

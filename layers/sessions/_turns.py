@@ -109,8 +109,16 @@ class Turns(Generic[V]):
         return (yield from self._working.opened(db, pointer))
 
     def quota(self, lease: SessionLease[V]) -> int:
-        """Return how many items the session's turn has."""
+        """Return how many items the session's turn has.
+
+        Raises:
+            ValueError: the function `weights` raised, or returned no weight.
+        """
         return self._line.quota(lease.session)
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a leased session, of whose turn no item has begun."""
+        yield from self._working.block(db, pointer, reason)
 
     def key(self, pointer: Lease[Held], done: Done) -> bytes:
         """Return the key of an item that is done."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, ChecksBypassed, CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
+    CODEC_ERRORS,
     Database,
     Layout,
     Notes,
@@ -38,6 +39,7 @@ from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._timers import FIRE_LIMIT
 from ..leases._times import seconds_or_none
+from ..leases._transitions import ERROR_BYTES, cut
 from ._lease import Behind, SessionHandle, SessionLease, SessionRef
 from ._line import Line
 from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
@@ -88,7 +90,9 @@ class Working(Generic[V]):
                 return (yield from self.open(tr, pointer, held))
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError, CheckFailed) as error:
-            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=str(error)))
+            yield from self._queue.transact(
+                tr, partial(self._part, pointer=pointer, blocked=cut(str(error), ERROR_BYTES))
+            )
             raise
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
@@ -157,6 +161,11 @@ class Working(Generic[V]):
                 if lease is not None:
                     return lease
         return None
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a session, and end its lease. Its items stay where they are."""
+        body = partial(self._part, pointer=pointer, blocked=cut(reason, ERROR_BYTES) or "It can't be worked on.")
+        yield from self._queue.transact(db, body)
 
     def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
         """End the lease of a session whose first item is missing or unreadable."""
@@ -447,8 +456,18 @@ class Working(Generic[V]):
         return encoded
 
     def decoded_state(self, stored: bytes | None) -> Any:
-        """Decode a stored state; None if there is none."""
-        return None if stored is None else self._states.codec.decode(stored)
+        """Decode a stored state; None if there is none.
+
+        Raises:
+            CodecError: it does not decode.
+        """
+        try:
+            return None if stored is None else self._states.codec.decode(stored)
+        except CODEC_ERRORS as error:
+            raise CodecError(
+                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.codec.name!r}:"
+                f" {str(error).rstrip('.')}. Give Sessions the state_codec that wrote it."
+            ) from error
 
     def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
         """Write an encoded state."""
