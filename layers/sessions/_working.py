@@ -350,8 +350,9 @@ class Working(Generic[V]):
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: Done, duration_us: int
     ) -> Steps[Lease[Held] | None]:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
-        stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
-        stopped = yield from keep_out(tr, self._line.layout, self._line.leases.now_us)
+        session = self.session_of(ref)
+        stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
+        stopped = yield from keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
         turn, head = yield from self._done(tr, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1

@@ -16,7 +16,7 @@ from fdbqueue.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, Subscriptions
 from fdbqueue.layers.consumer._terms import ConsumerReport
 from fdbqueue.layers.sessions._records import Held
-from fdbqueue.lowlevel import Layout, Permit, Steps, run
+from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
 from fdbqueue.pausing import write_pause
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
@@ -161,7 +161,7 @@ def test_a_pause_of_another_process_ends_the_turn_after_a_second(
 
     following = sessions.ack_and_next(db, lease)
     assert following is not None, "this process has looked within the last second"
-    sessions.line.layout.open_until -= 60
+    sessions.line.shards.at(pack(lease.turn)).open_until -= 60
 
     assert sessions.ack_and_next(db, following) is None
     assert sessions.lease(db) is None

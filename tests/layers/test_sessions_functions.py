@@ -20,7 +20,11 @@ THREE = ("ann:1", "ann:2", "bad:1", "bad:2", "cy:1", "cy:2")
 def drained(sessions: Any, db: Any, **terms: Any) -> list[str]:
     """Let a consumer do all that it can. Return what it did, sorted."""
     did: list[str] = []
-    report = Consumer(sessions, lambda lease: did.append(f"{lease.session}:{lease.value}"), **terms).drain(db)
+
+    def handle(lease: Any) -> None:
+        did.append(f"{lease.session}:{lease.value}")
+
+    report = Consumer(sessions, handle, **terms).drain(db)
     assert report.acked == len(did)
     return sorted(did)
 
