@@ -220,7 +220,7 @@ class Run(Keeping):
             return False
         if self._queue is None or not await run_async(self._queue.has_items(self._db)):
             return True
-        if not await self._may_begin():
+        if not await self.may_begin():
             return True  # the queue is paused
         await asyncio.sleep(AGAIN_SECONDS)
         return False
@@ -242,7 +242,7 @@ class Run(Keeping):
             surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
             await self._return(surplus[::-1])
 
-    async def _may_begin(self) -> bool:
+    async def may_begin(self) -> bool:
         """Return whether a handler may begin now. No item was read for it if a second has not passed."""
         return self._permit.is_good() or await run_async(self._permit.ask())
 
@@ -250,7 +250,7 @@ class Run(Keeping):
         """Look once a second, while items wait for a worker."""
         while not self._stopping.done():
             await asyncio.wait([self._stopping], timeout=LOOK_SECONDS)
-            if self._ready and not await self._may_begin():
+            if self._ready and not await self.may_begin():
                 await self._return(self._taken_from_ready())
 
     def _hold(self, lease: Lease) -> Hold:
@@ -350,7 +350,7 @@ class Run(Keeping):
             # The next lease removes it.
             await self._settle(hold, self._verbs.snooze.aio(self._db, hold.lease, delay=0.0), "returned")
             return
-        if not await self._may_begin():
+        if not await self.may_begin():
             await self._return([hold, *self._taken_from_ready()])
             return
         hold.begun = True

@@ -252,7 +252,7 @@ class SessionRun(Run):
                     self._lost(hold)
                     return False
                 hold.stops = found.leaves
-        return not hold.stops and await self._may_begin()
+        return not hold.stops and await self.may_begin()
 
     async def _look(self, hold: TurnHold, done: list[Done], limit: int) -> Ahead | None:
         began = time.monotonic()

@@ -457,7 +457,7 @@ MUTANTS = (
         "layers/consumer/_run.py",
         (
             (
-                "        if not await self._may_begin():\n            await self._return([hold",
+                "        if not await self.may_begin():\n            await self._return([hold",
                 "        if False:\n            await self._return([hold",
             ),
         ),

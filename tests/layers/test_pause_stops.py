@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, QueueRenamed, SubscriptionError
+from fdbqueue import BulkInterrupted, Queue, QueueRenamed, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, Subscriptions
@@ -431,6 +431,18 @@ def test_a_rename_by_another_process_ends_a_consumer(db: Any, space: Subspace, m
         Consumer(Leases(old), handler, concurrency=1, prefetch=20).run(db)
 
     assert handler.begun == ["0", "1", "2"]
+
+
+def test_a_quota_that_another_process_sets_stops_a_bulk_load(db: Any, queue: Queue) -> None:
+    def values() -> Any:
+        for number in range(20_000):
+            if number == 2_000:
+                Queue(queue.layout.space).set_quota(db, 10)
+            yield "x" * 1_000
+
+    with pytest.raises(BulkInterrupted):
+        queue.enqueue_many(db, values())
+    assert queue.stats(db).available <= 6_000, "those of transactions that were open, too"
 
 
 def test_a_cancelled_group_stops_the_items_that_were_leased_ahead(db: Any, queue: Queue) -> None:
