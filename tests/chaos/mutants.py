@@ -488,6 +488,14 @@ MUTANTS = (
         tests=("tests/layers/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
     ),
     Mutant(
+        "an enqueue gives its item to a consumer that waits at a paused queue",
+        "layers/subscriptions/_immediate_delivery.py",
+        (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),
+        tests=(
+            "tests/layers/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
+        ),
+    ),
+    Mutant(
         "a permit is good for a second from after its read",
         "fdbqueue/exclusive.py",
         (

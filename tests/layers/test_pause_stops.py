@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
 from fdbqueue.pausing import write_pause
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
+from tests.helpers.subscribing import stand_in_line
 
 MANY = 40
 
@@ -431,6 +432,26 @@ def test_a_rename_by_another_process_ends_a_consumer(db: Any, space: Subspace, m
         Consumer(Leases(old), handler, concurrency=1, prefetch=20).run(db)
 
     assert handler.begun == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("exclusive", [False, True], ids=["one of many", "the only one"])
+def test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue(
+    db: Any, queue: Queue, exclusive: bool
+) -> None:
+    subscriptions = Subscriptions(Leases(queue))
+    subscription = subscriptions.subscribe(db, "all", exclusive=exclusive)
+    assert subscription.lease(db) is None
+    pause_elsewhere(db, queue)
+    # It has not noticed the pause yet, and waits.
+    stand_in_line(subscriptions, db, b"waiter", "all")
+    queue.layout.unpaused_until = 0.0
+
+    assert subscriptions.enqueue(db, "a", immediate=True) is None
+    delivery = subscriptions.enqueue(db, "b")
+
+    assert delivery is not None
+    assert delivery.subscription is None
+    assert subscriptions.leases.stats(db).leased == 0
 
 
 def test_a_quota_that_another_process_sets_stops_a_bulk_load(db: Any, queue: Queue) -> None:
