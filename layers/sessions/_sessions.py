@@ -414,7 +414,8 @@ class Sessions(Named, Operators[V]):
         Raises:
             LeaseLost, CodecError, ItemTooLarge, ValueError: as `ack`.
 
-        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up.
+        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up; once a second, three
+        reads in parallel about a pause.
         """
         encoded = self._working.encoded_state(state)
         duration_us = positive(duration, "duration")
