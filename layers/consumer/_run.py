@@ -21,7 +21,7 @@ from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
-from ..subscriptions._subscription import Subscription
+from ..subscriptions._subscription import Subscription, subscription_permit
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping
@@ -60,7 +60,7 @@ class Run(Keeping):
             self._leases = source.sparing(self._relies_on)
             self._queue = self._staged(terms.consumer)
             self._lease_many = self._queue.lease_many.aio
-        own_permit = None if self._subscription is None else self._subscription.permit(db)
+        own_permit = None if self._subscription is None else subscription_permit(db, self._subscription)
         self._permit = own_permit or permit_of(db, self._leases.layout, self._leases.now_us)
         """Whether handlers may begin: the queue may be paused, renamed, or another consumer's alone."""
         self._pace = Pace(terms.concurrency, terms.capacity, adapts=terms.adapts)
@@ -218,7 +218,10 @@ class Run(Keeping):
             for thread in left:
                 await asyncio.to_thread(thread.join, FINISH_SECONDS)
             return False
-        if self._queue is None or not await run_async(self._queue.has_items(self._db)):
+        if self._queue is None:
+            return True
+        delivery = type(self._queue).delivery(self._queue.leases)
+        if not await run_async(self._leases.queue.read(self._db, delivery.has_items)):
             return True
         if not await self.may_begin():
             return True  # the queue is paused

@@ -223,11 +223,6 @@ class StagedQueue(Named, ByPosition[V]):
             return replace(report, problems=(*report.problems, str(error)))
         return report
 
-    def has_items(self, db: Database) -> Steps[bool]:
-        """Return whether an item is available, by a read of its own; for layers."""
-        delivery = type(self).delivery(self.leases)
-        return (yield from self.queue.read(db, delivery.has_items))
-
     def contention_stats(self) -> ContentionStats:
         """Return counts of what the calls of this object met at the head so far, for measurements."""
         return self._state().contention_stats

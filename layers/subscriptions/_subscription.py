@@ -265,24 +265,6 @@ class Subscription(Named, Generic[V]):
 
         yield from self.leases.queue.read(tr, body)
 
-    def permit(self, db: Database) -> Permit:
-        """Return the permit to begin items of this subscription; for layers.
-
-        Its `ask` raises as `lease` does. Items may not begin while the queue is paused or the subscription suspended.
-        """
-
-        def look(tr: Transaction) -> Steps[bool]:
-            stopped = tr.snapshot.get(self._layout.paused_key)
-            registration = self._registration((yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))))
-            self._check_owned(registration)
-            paused = yield stopped
-            if paused.present():
-                refuse_renamed(bytes(paused))
-                self._layout.unpaused_until = 0.0  # so that a lease reads it, too
-            return not paused.present() and not registration.suspended
-
-        return Permit(lambda: attempts(db, look))
-
     @verb
     def close(self, tr: Transaction | Database) -> Steps[None]:
         """Give up an exclusive subscription: it stays registered, and any process may own it next.
@@ -390,3 +372,25 @@ class Subscription(Named, Generic[V]):
 
     def _unsubscribed(self) -> SubscriptionError:
         return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+
+
+def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit:
+    """Return the permit to begin items of a subscription.
+
+    Its `ask` raises as `Subscription.lease` does. Items may not begin while the queue is paused or the subscription is
+    suspended.
+    """
+    layout = subscription._layout
+
+    def look(tr: Transaction) -> Steps[bool]:
+        stopped = tr.snapshot.get(layout.paused_key)
+        stored = yield tr.snapshot.get(layout.subscriptions.pack((subscription.name,)))
+        registration = subscription._registration(stored)
+        subscription._check_owned(registration)
+        paused = yield stopped
+        if paused.present():
+            refuse_renamed(bytes(paused))
+            layout.unpaused_until = 0.0  # so that a lease reads it, too
+        return not paused.present() and not registration.suspended
+
+    return Permit(lambda: attempts(db, look))
