@@ -50,8 +50,11 @@ class Administered(ByPosition[V]):
     def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> Steps[None]:
         """Pause the queue: calls that take items find none, and those that wait go on waiting, until `resume`.
 
-        Producers go on. Leased items can be acked, extended and given back, and timers fire. Sessions pause, too. A
-        process that took items within the last second may take some for a second more.
+        Producers go on. Leased items can be acked, extended and given back, and timers fire. Sessions pause, too.
+
+        Within a second after the pause is committed, no process begins another item. Turns of sessions end. Consumers
+        end the items in progress, and give back, uncounted and to their places, those that they leased ahead. A
+        transaction of another process that takes items and is open at that moment may still commit.
 
         Args:
             tr: a transaction, or a database.

@@ -7,10 +7,13 @@ A read in each of them would cost nearly a fifth of their time. So a process che
 and again once it has made a subscription exclusive itself. A refusal always follows from a read. Another process may
 therefore take items for up to a second more. Each item still goes to one consumer: the takers conflict. The same look
 reads whether the queue is paused (`pausing.py`), and whether it is registered with another codec (`catalogue.py`).
+
+A process also holds items that it has leased, or read ahead, and not begun. Its loops ask a `Permit` before each one.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +31,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.renamed import refuse_renamed
 
 LOOK_SECONDS = 1.0
-"""How long a process relies on having found no exclusive subscription."""
+"""How long a process relies on having found no exclusive subscription, and no pause."""
 
 
 class _Owned(msgspec.Struct):
@@ -70,11 +73,11 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     """
     if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
         return False
-    changes = Changes.count
+    changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)
     owned, paused = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
     if not owned and not paused:
-        layout.open_until, layout.open_at = time.monotonic() + LOOK_SECONDS, changes
+        layout.open_until, layout.open_at = until, changes
     return paused
 
 
@@ -88,14 +91,58 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
     """
     if layout.unpaused_until > time.monotonic() and layout.unpaused_at == Changes.count:
         return False
-    changes = Changes.count
+    changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     stopped = yield tr.snapshot.get(layout.paused_key)
     paused: bool = stopped.present()
     if paused:
         refuse_renamed(bytes(stopped))
     else:
-        layout.unpaused_until, layout.unpaused_at = time.monotonic() + LOOK_SECONDS, changes
+        layout.unpaused_until, layout.unpaused_at = until, changes
     return paused
+
+
+class Permit:
+    """Says whether a process may begin the items that it holds. Its loops ask before each item.
+
+    No item begins later than `LOOK_SECONDS` after a pause was committed, or one read, if that takes longer. An answer
+    is good for so long from before its read. A pause by this process outdates it at once. No answer comes from the look
+    of another call, which may have read in an older transaction.
+
+    Args:
+        look: returns whether items may begin, by a read in a new transaction. It may raise, as `keep_out` does.
+    """
+
+    def __init__(self, look: Callable[[], Steps[bool]]) -> None:
+        self._look = look
+        self._until = -math.inf
+        self._at = 0
+
+    def is_good(self) -> bool:
+        """Return whether a recent look allowed items to begin. It reads nothing."""
+        return self._until > time.monotonic() and self._at == Changes.count
+
+    def ask(self) -> Steps[bool]:
+        """Return whether items may begin now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one transaction a second; one a call while they may not.
+        """
+        if self.is_good():
+            return True
+        changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
+        allowed = yield from self._look()
+        if allowed:
+            self._until, self._at = until, changes
+        return allowed
+
+
+def permit_of(db: Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Permit:
+    """Return the permit to begin items of a queue. It raises what `keep_out` raises."""
+
+    def look() -> Steps[bool]:
+        layout.open_until = 0.0  # so that it reads, and so that other calls rely on the same look
+        return not (yield from keep_out(db, layout, now_us))
+
+    return Permit(look)
 
 
 def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[tuple[bool, bool]]:

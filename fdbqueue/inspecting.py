@@ -24,6 +24,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import Envelope, Notes, notes_of, parse
 from fdbqueue.layout import Layout, Place, pack
+from fdbqueue.pausing import Pause, read_pause
 from fdbqueue.position import Position
 from fdbqueue.quotas import Quota, quota_of
 from fdbqueue.reprs import Shown, Table, bar, brief, sparkline, utc
@@ -143,6 +144,8 @@ class Inspection:
     """How many items or bytes it may have; None: it has no quota."""
     sessions: SessionsPage | None = None
     """Its sessions; None if it never had any. The other figures are those of its plain items."""
+    paused: Pause | None = None
+    """Who paused it, when and why; None: it is not paused."""
 
     @property
     def age_counts(self) -> dict[str, int]:
@@ -177,13 +180,19 @@ class Inspection:
             yield from self.sessions.tables()
 
     def __repr__(self) -> str:
-        return "\n\n".join([self.title, *self.charts(), *(one.text() for one in self.tables())])
+        head = [self.title, self.told_paused] if self.paused else [self.title]
+        return "\n\n".join([*head, *self.charts(), *(one.text() for one in self.tables())])
 
     @property
     def title(self) -> str:
         """The queue, and the time of the read, in one line."""
         order = "" if self.order is None or "order=" in self.queue else f", order {self.order!r}"
         return f"{self.queue}{order} at {utc(self.at)} UTC"
+
+    @property
+    def told_paused(self) -> str:
+        """The pause, in one line; "" if there is none."""
+        return "" if self.paused is None else f"paused {self.paused.text}"
 
     def charts(self) -> Iterator[str]:
         """Yield the charts, drawn with text."""
@@ -277,6 +286,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     span = layout.requests.range()
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
     sessions = started(read_sessions_page(tr, layout))
+    pausing = started(read_pause(view, layout))
 
     stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
     head, tail = (yield from first), (yield from last)
@@ -304,6 +314,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         history=(Look(now, stats),),
         quota=quota_of(marks.get(layout.type_key, b"")),
         sessions=(yield from sessions),
+        paused=(yield from pausing),
     )
 
 

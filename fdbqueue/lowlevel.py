@@ -49,7 +49,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.engine.turns import has_turns, shares_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
-from fdbqueue.exclusive import is_paused, keep_out, made_exclusive
+from fdbqueue.exclusive import LOOK_SECONDS, Permit, is_paused, keep_out, made_exclusive, permit_of
 from fdbqueue.groups import (
     GroupRecord,
     begin_sweep,
@@ -152,6 +152,7 @@ __all__ = [
     "IN_QUEUE",
     "LEASE",
     "LONGEST_SECONDS",
+    "LOOK_SECONDS",
     "MAX_RANK",
     "MAX_RESULT_BYTES",
     "NOT_COMMITTED",
@@ -195,6 +196,7 @@ __all__ = [
     "Notes",
     "Pace",
     "Pages",
+    "Permit",
     "Place",
     "Plan",
     "ReadTransaction",
@@ -280,6 +282,7 @@ __all__ = [
     "pages",
     "parse",
     "pause",
+    "permit_of",
     "positive",
     "predicates",
     "pull",

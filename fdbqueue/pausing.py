@@ -17,6 +17,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
 from fdbqueue.renamed import mark_of
+from fdbqueue.reprs import utc
 from fdbqueue.stats import count
 
 
@@ -30,6 +31,13 @@ class Pause:
     """Why; "" if none was given."""
     since: float
     """When, in seconds by the clock of that process."""
+
+    @property
+    def text(self) -> str:
+        """The pause in one line."""
+        told = f"by {self.by} since {utc(self.since)} UTC" if self.by else f"since {utc(self.since)} UTC"
+        reason = " ".join(self.reason.split())
+        return f"{told}: {reason}" if reason else told
 
 
 class _Stored(msgspec.Struct, frozen=True):

@@ -237,6 +237,9 @@ class AgentWatchdog:
         if self._failures and await self._consumer.rests(self._backoff(self._failures)):
             self._tell("returned", lease, "The watchdog stopped.")
             raise Snooze(0.0)
+        if self._failures and not await self._consumer.may_begin():
+            self._tell("returned", lease, "The queue is paused, or another consumer's now.")
+            raise Snooze(0.0)
         try:
             with tempfile.TemporaryFile() as data:
                 size = await self._copy(lease, data)
@@ -365,6 +368,14 @@ class _StoppingConsumer(Consumer):
         for loop, event in list(self._rests):
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(event.set)
+
+    async def may_begin(self) -> bool:
+        """Return whether a handler that has rested may begin its work."""
+        run = self._run
+        try:
+            return run is not None and await run.may_begin()
+        except FdbQueueError:
+            return False  # the run meets the same error, and ends with it
 
     async def rests(self, seconds: float) -> bool:
         """Wait so many seconds, or until this consumer is stopped. Return whether it is stopped."""

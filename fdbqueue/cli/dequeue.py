@@ -12,7 +12,7 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
-from fdbqueue.cli.known import tell_if_unknown
+from fdbqueue.cli.known import tell_if_paused, tell_if_unknown
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import CUT_OFF, Output, items_table, line, lines_of, rendered, wants_table
@@ -42,7 +42,7 @@ def dequeue(
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the first items and take them out. Exits with 1 if there was none.
+    """Print the first items and take them out. Exits with 1 if there was none; if the queue is paused, it says so.
 
     First it fires due timers: items whose delay or lease has ended become available, and expired items are removed.
 
@@ -66,6 +66,8 @@ def dequeue(
             drain.run(None if everything else limit)
         if not drain.out:
             tell_if_unknown(db, leases.queue)
+        if everything or drain.out < limit:
+            tell_if_paused(db, leases.queue)
     if drain.lost:
         raise typer.Exit(errors.LOST)
     if not drain.out:

@@ -11,7 +11,7 @@ from rich.text import Text
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
-from fdbqueue.cli.queues import quota_shown
+from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.inspecting import Inspection, SeenItem
@@ -25,7 +25,7 @@ def inspect(
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
-    """Print a page about a queue: its states, the ages of items, who has leases, why items died.
+    """Print a page about a queue: whether it is paused, its states, the ages of items, who has leases, why items died.
 
     It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
     there has no age. Of sessions it prints the totals, who works on what, and the largest of those that it
@@ -47,6 +47,7 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
         "order": page.order,
         "states": asdict(page.stats),
         **quota_shown(page.quota),
+        **pause_shown(page.paused),
         "overdue": page.overdue,
         "next_due_at": page.next_due_at,
         "requests": page.waiting,

@@ -77,6 +77,14 @@ def tell_if_unknown(db: Any, queue: Queue) -> None:
         typer.echo(told, err=True)
 
 
+def tell_if_paused(db: Any, queue: Queue) -> None:
+    """Say on standard error that a queue is paused, where a command found no more items to take."""
+    if (pause := queue.paused(db)) is not None:
+        typer.echo(
+            f"The queue {queue.layout.describe()} is paused {pause.text}. `fdbqueue resume` ends that.", err=True
+        )
+
+
 def _is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
     registered = tr.snapshot.get(layout.catalogue_key)
     begin, end = layout.whole_range()

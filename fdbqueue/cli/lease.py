@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
-from fdbqueue.cli.known import tell_if_unknown
+from fdbqueue.cli.known import tell_if_paused, tell_if_unknown
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import (
@@ -38,7 +38,7 @@ from fdbqueue.engine.api import Database
 from fdbqueue.errors import CodecError, FdbQueueError
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.sessions import SessionLease
-from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 
 
 def lease(
@@ -58,6 +58,8 @@ def lease(
     as_json: AsJson = False,
 ) -> None:
     """Lease the first items and print them with their handles. Exits with 1 if there was none.
+
+    If there are fewer than asked for because the queue is paused, it says so.
 
     Each line has the handle of a lease as "lease". Pipe the lines of finished items into `fdbqueue ack`. The others
     become available again when the duration is over. If the command is interrupted, or its output can't be written,
@@ -99,6 +101,10 @@ def lease(
             printed += len(batch)
         if not printed:
             tell_if_unknown(db, leases.queue)
+        if printed < limit:
+            tell_if_paused(db, leases.queue)
+            if isinstance(source, Subscription) and source.stats(db).suspended:
+                typer.echo(f"The subscription {source.name!r} is suspended: Subscription.resume ends that.", err=True)
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
@@ -129,6 +135,8 @@ def lease_sessions(
                 typer.echo(f"{printed:,} leases were printed, 1 more item went back.", err=True)
                 raise
             printed += 1
+        if printed < limit:
+            tell_if_paused(db, source.queue)
     return printed
 
 

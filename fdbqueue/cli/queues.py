@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -197,10 +196,7 @@ def pause_shown(pause: Pause | None) -> dict[str, Any]:
 
 def pause_told(pause: Pause | None) -> str:
     """Return a pause for a cell of a table."""
-    if pause is None:
-        return ""
-    since = datetime.fromtimestamp(pause.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"by {pause.by} since {since}" + (f": {pause.reason}" if pause.reason else "")
+    return "" if pause is None else pause.text
 
 
 def _record(info: QueueInfo) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from fdbqueue.lowlevel import (
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+_AT_WORK: set[threading.Thread] = set()
+"""The threads that finish work of this process for callers that have gone."""
 FINISH_SECONDS = 5.0
 """How long a process that ends waits for work that others depend on: the longest time of a transaction."""
 UNWATCHED_SECONDS = 1.0
@@ -290,6 +292,11 @@ def in_thread(steps: Steps[Any]) -> None:
     _start(run, steps)
 
 
+def unfinished() -> list[threading.Thread]:
+    """Return the threads that finish calls of this process that were cancelled: they may put items back."""
+    return [thread for thread in _AT_WORK.copy() if thread.is_alive()]  # none is in a forked child
+
+
 def _start(target: Callable[..., object], *args: Any) -> None:
     """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
 
@@ -298,8 +305,11 @@ def _start(target: Callable[..., object], *args: Any) -> None:
             target(*args)
         except Exception:  # noqa: BLE001 - no caller is left to get it
             _log.info("Work for a call that was cancelled has failed.", exc_info=True)
+        finally:
+            _AT_WORK.discard(thread)
 
     thread = threading.Thread(target=work, name="fdbqueue-finish", daemon=True)
+    _AT_WORK.add(thread)
     thread.start()
     # At its end, a process waits for threads that are not daemons, before the cluster's client is stopped.
     threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()

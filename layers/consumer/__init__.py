@@ -23,6 +23,9 @@ Guarantees
     places at once, and running handlers get some seconds to end. A second signal or cancellation ends the run at once,
     and leaves no task behind. An exclusive subscription stays the consumer's own while it runs.
 
+    From a second after a pause of the queue no handler begins. Items that were not begun go back to their places, and
+    the consumer waits for `resume`.
+
     A handler sees the context variables of the task that started the consumer. One call of the handler does not see the
     variables that another call sets.
 

@@ -152,6 +152,7 @@ class Consumer(Named, Generic[V]):
         Raises:
             FDBError: the database failed. Leased items were given back if that was still possible.
             FormatError, CodecError: the first item can't be read; it stays in its place.
+            QueueRenamed, SubscriptionError: the queue was renamed, or another consumer has it exclusively.
             RuntimeError: this consumer is running already, or the call would block a running event loop.
 
         *Conflicts:* like `Leases.lease`, `Leases.ack` and `Leases.extend`. *Cost:* one transaction to lease, one to ack
@@ -163,10 +164,11 @@ class Consumer(Named, Generic[V]):
     def drain(self, db: Database) -> Steps[ConsumerReport]:
         """Handle items until none is available, otherwise like `run`.
 
-        Delayed items stay, and so do items that another consumer holds: those of a process that was killed come back
-        when its leases end. A failed item is tried again in the same call only if it becomes available meanwhile.
-        Without `max_attempts` it waits at least a second, also if the back-off is shorter: the call ends although the
-        handler always fails. If a signal or `stop` ended the call, the report has `stopped`.
+        Before it ends, it reads once more that none is available, when no cancelled call of this process has items any
+        more. Delayed items stay, and so do those of a paused queue, and items that another consumer holds: those of a
+        process that was killed come back when its leases end. A failed item is tried again in the same call only if it
+        becomes available meanwhile. Without `max_attempts` it waits at least a second, also if the back-off is shorter:
+        the call ends although the handler always fails. If a signal or `stop` ended the call, the report has `stopped`.
 
         Args:
             db: a database.

@@ -12,15 +12,16 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import LeaseLost
-from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Database, FDBError, run, run_async
+from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
 from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
+from ..common._waiting import FINISH_SECONDS, unfinished
 from ..leases._backoff import exponential
 from ..leases._done import Done
 from ..leases._lease import Disposition, Lease
 from ..leases._leases import Leases
 from ..staged._staged import StagedQueue
-from ..subscriptions._subscription import Subscription
+from ..subscriptions._subscription import Subscription, subscription_permit
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping
@@ -32,6 +33,9 @@ DEFAULT_BACKOFF = exponential(jitter=0.1)
 loop."""
 GIVE_BACK_SECONDS = 5.0
 """How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""
+
+AGAIN_SECONDS = 0.01
+"""How long a drain waits before it looks again for items that its last call did not take."""
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
@@ -45,6 +49,8 @@ class Run(Keeping):
         super().__init__(db, terms, report)
         self.loop = asyncio.get_running_loop()
         self._subscription: Subscription | None = None
+        self._queue: StagedQueue | None = None
+        """Where it takes leases from, unless that is a subscription."""
         self._lease_many: Callable[..., Any]
         if isinstance(source, Subscription):
             self._subscription = own = copy(source)
@@ -52,7 +58,11 @@ class Run(Keeping):
             self._lease_many = partial(own.lease_many.aio, consumer=terms.consumer)
         else:
             self._leases = source.sparing(self._relies_on)
-            self._lease_many = self._staged(terms.consumer).lease_many.aio
+            self._queue = self._staged(terms.consumer)
+            self._lease_many = self._queue.lease_many.aio
+        own_permit = None if self._subscription is None else subscription_permit(db, self._subscription)
+        self._permit = own_permit or permit_of(db, self._leases.layout, self._leases.now_us)
+        """Whether handlers may begin: the queue may be paused, renamed, or another consumer's alone."""
         self._pace = Pace(terms.concurrency, terms.capacity, adapts=terms.adapts)
         self._ready: deque[Hold] = deque()
         """Leases whose handlers have not begun."""
@@ -104,9 +114,10 @@ class Run(Keeping):
         if self._subscription is not None and self._subscription.ownership:
             threads.append(Background("renew", self._renew, self._subscription.ownership / 3))
         leasing = spawn(self._lease_while_there_is_room())
+        watching = spawn(self._give_back_what_may_not_begin())
         workers = [spawn(self._work()) for _ in range(terms.concurrency)]
         # The leasing task ends when a drain is done. If any other task ends, it has failed.
-        everything = [leasing, *workers, *(thread.ended for thread in threads)]
+        everything = [leasing, watching, *workers, *(thread.ended for thread in threads)]
         await self._wait([*everything, self._stopping])
         self._report.stopped = self._stopping.done()
         if any(task.cancelled() for task in everything) and self._cancellation is None:
@@ -117,7 +128,7 @@ class Run(Keeping):
         await self._wait([leasing], terms.grace)
         await self._give_back(self._taken_from_ready())
         await self._wait([_all(workers)], deadline - self.loop.time())
-        await self._cancel([leasing, *workers])
+        await self._cancel([leasing, watching, *workers])
         self._acking.close()
         await self._wait([self._acking.ended], GIVE_BACK_SECONDS, patient=True)
         if self._threads is not None:
@@ -190,12 +201,32 @@ class Run(Keeping):
             await self._give_back_if_stuck()
             self._wake_one()
             if not taken and terms.until_empty:
-                if held_nothing:
+                if held_nothing and await self._is_done():
                     return
                 # An item that was held during this call may be available again, now or later.
                 self._changed.clear()
                 if self._held and not self._stopping.done():
                     await self._changed.wait()
+
+    async def _is_done(self) -> bool:
+        """Return whether a drain is done, after a call that took nothing while nothing was held.
+
+        An earlier call of this process that was cancelled may still put items back. And the call itself must not be
+        the only one that says so: it may have left the head to a process in front of it.
+        """
+        if left := unfinished():
+            for thread in left:
+                await asyncio.to_thread(thread.join, FINISH_SECONDS)
+            return False
+        if self._queue is None:
+            return True
+        delivery = type(self._queue).delivery(self._queue.leases)
+        if not await run_async(self._leases.queue.read(self._db, delivery.has_items)):
+            return True
+        if not await self.may_begin():
+            return True  # the queue is paused
+        await asyncio.sleep(AGAIN_SECONDS)
+        return False
 
     async def _wait_for_room(self) -> None:
         """Wait until something changes. Give back items that were leased ahead for quick handlers that have become
@@ -213,6 +244,17 @@ class Run(Keeping):
         if len(self._ready) > many and self._ready[-1].leased_at <= old:
             surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
             await self._return(surplus[::-1])
+
+    async def may_begin(self) -> bool:
+        """Return whether a handler may begin now. No item was read for it if a second has not passed."""
+        return self._permit.is_good() or await run_async(self._permit.ask())
+
+    async def _give_back_what_may_not_begin(self) -> None:
+        """Look once a second, while items wait for a worker."""
+        while not self._stopping.done():
+            await asyncio.wait([self._stopping], timeout=LOOK_SECONDS)
+            if self._ready and not await self.may_begin():
+                await self._return(self._taken_from_ready())
 
     def _hold(self, lease: Lease) -> Hold:
         return Hold(lease)
@@ -234,6 +276,8 @@ class Run(Keeping):
             # A cancelled wait takes nothing.
             leasing.cancel()
             await asyncio.wait([leasing])
+        if leasing.cancelled() and not self._stopping.done():
+            raise asyncio.CancelledError  # and items may be left
         return [] if leasing.cancelled() else leasing.result()
 
     async def _work(self) -> None:
@@ -309,6 +353,9 @@ class Run(Keeping):
             # The next lease removes it.
             await self._settle(hold, self._verbs.snooze.aio(self._db, hold.lease, delay=0.0), "returned")
             return
+        if not await self.may_begin():
+            await self._return([hold, *self._taken_from_ready()])
+            return
         hold.begun = True
         returned, result = await self._attempt(hold, hold.lease)
         if not returned:
@@ -370,15 +417,16 @@ class Run(Keeping):
         nack = self._verbs.nack.aio(self._db, lease, delay=self._delay(lease.attempt), error=reason)
         self._report.dead += await self._settle(hold, nack, "failed") is Disposition.dead
 
-    def _delay(self, attempt: int) -> float | None:
-        """Return how long a failed item waits; None: as its leases' policy says."""
+    def _delay(self, attempt: int) -> float:
+        """Return how long a failed item waits."""
         retry = self._retry
         if retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
+        seconds = retry.delay_us_in_any_case(attempt) / 1e6
         if self._terms.until_empty and retry.max_attempts is None:
             # A drain would not end if such an item came back at once each time.
-            return max(DEFAULT_BACKOFF(attempt), retry.backoff(attempt))
-        return None
+            return max(DEFAULT_BACKOFF(attempt), seconds)
+        return seconds
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""
@@ -432,22 +480,31 @@ class Run(Keeping):
     async def _give_back(self, holds: list[Hold]) -> None:
         """Give back the leases that are still held. Try again if the event loop, at its end, cancels all tasks."""
         while True:
-            returning = self.loop.create_task(self._return([hold for hold in holds if hold in self._held]))
+            left = [hold for hold in holds if hold in self._held]
+            returning = self.loop.create_task(self._return(left, ends=True))
             await self._wait([returning], patient=True)
             if not returning.cancelled():
                 return
 
-    async def _return(self, holds: list[Hold]) -> None:
+    async def _return(self, holds: list[Hold], *, ends: bool = False) -> None:
+        """Give leases back, uncounted, to their places.
+
+        Args:
+            ends: whether the run ends. Then it waits for a limited time, and the run's end raises its errors. Before, a
+                lease that was not given back would be held for ever: the error ends the run.
+        """
         snooze = self._leases.snooze_many.steps
         for start in range(0, len(holds), BATCH_ITEMS):
             batch = holds[start : start + BATCH_ITEMS]
             try:
-                async with asyncio.timeout(GIVE_BACK_SECONDS):
+                async with asyncio.timeout(GIVE_BACK_SECONDS if ends else None):
                     lost = await run_async(all_not_lost(self._db, self._leases, snooze, batch, delay=0.0))
             except TimeoutError:  # the database would not answer for the other batches either
                 self._not_returned.append(FDBError(TRANSACTION_TIMED_OUT))
                 return
             except FDBError as error:  # these leases will expire
+                if not ends:
+                    raise
                 self._not_returned.append(error)
                 continue
             self._report.returned += len(batch) - len(lost)

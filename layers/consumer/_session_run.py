@@ -13,7 +13,17 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Unchanged, encode_result, pack, run, run_async
+from fdbqueue.lowlevel import (
+    LOOK_SECONDS,
+    UNCHANGED,
+    Database,
+    KeyValue,
+    Unchanged,
+    encode_result,
+    pack,
+    run,
+    run_async,
+)
 
 from ..common._handlers import ACKED, Handler
 from ..leases._done import Done as ItemDone
@@ -59,6 +69,10 @@ class TurnHold(Hold):
     fenced: bool = False
     """Whether a call by position has changed or removed an item that was begun. The turn is over with the item in
     progress."""
+    seen: float = -math.inf
+    """When a read of the session's record began that found it running, by `time.monotonic`."""
+    stops: bool = False
+    """Whether an ack found the session paused or blocked."""
     over: bool = False
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
@@ -140,7 +154,12 @@ class SessionRun(Run):
     async def _next(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:
         """Work through the session's turn from this item on, as long as items were read ahead. Return the item after
         them; None if the turn is over."""
-        quota = self._turns.quota(lease)
+        try:
+            quota = self._turns.quota(lease)
+        except ValueError as error:  # the function `weights` failed: for this session, and for no other
+            _log.exception("The session %r of %r is blocked.", lease.session, self._name)
+            await run_async(self._turns.block(self._db, hold.lease, str(error)))
+            return None
         used = hold.lease.value.pointer.used
         ahead: deque[KeyValue] = deque()
         state = self._turns.encoded(NewState(lease.state))
@@ -150,6 +169,11 @@ class SessionRun(Run):
             if lease.group != "" and await run_async(is_out(self._db, self._leases, lease)):
                 # The next lease of this session removes the item.
                 self._leave(hold, "place")
+                return None
+            if not await self._may_go_on(hold):
+                if not hold.over:
+                    self._report.returned += 1
+                    self._leave(hold, "place")
                 return None
             hold.current = Begun(pack(lease.position), stored)
             hold.ends_at, hold.settling = math.inf, False
@@ -216,14 +240,33 @@ class SessionRun(Run):
             stored = row.value
             try:
                 lease = await run_async(self._turns.item(self._db, hold.lease, row, state, hold.before))
-            except (FormatError, CodecError):
+            except (FormatError, CodecError, CheckFailed):
                 # The next lease of this session begins with the item, and blocks the session.
                 self._leave(hold, "place")
                 return None
 
+    async def _may_go_on(self, hold: TurnHold) -> bool:
+        """Return whether the session's next item may begin. An ack, or a look, has told so within the last second."""
+        old = time.monotonic() - LOOK_SECONDS
+        if not hold.stops and hold.seen <= old:
+            if hold.seen == -math.inf:  # the first item: its lease has read the record
+                age = self._leases.clock() - (hold.lease.expires_at - self._terms.duration)
+                hold.seen = min(hold.leased_at, time.monotonic() - age)
+            if hold.seen <= old:
+                found = await self._look(hold, list(hold.done), 1)
+                if found is None:
+                    hold.over = True
+                    self._lost(hold)
+                    return False
+                hold.stops = found.leaves
+        return not hold.stops and await self.may_begin()
+
     async def _look(self, hold: TurnHold, done: Sequence[Done], limit: int) -> Ahead | None:
+        began = time.monotonic()
         look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit, acked=hold.before.acked)
-        return await run_async(self._sessions.queue.read(self._db, look))
+        found = await run_async(self._sessions.queue.read(self._db, look))
+        hold.seen = began
+        return found
 
     async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
         """Return whether the turn can go on with the items that were read ahead, at the end of a quantum."""
@@ -243,7 +286,7 @@ class SessionRun(Run):
         """
         state = result.value if isinstance(result, NewState) else UNCHANGED
         done, duration = self._done_of(result), self._terms.duration
-        hold.over, hold.settling = True, True
+        hold.over, hold.settling, began = True, True, time.monotonic()
         following = None
         try:
             following = await self._sessions.ack_and_next.aio(
@@ -255,8 +298,11 @@ class SessionRun(Run):
         except (CodecError, FormatError, CheckFailed):  # of the next item; this one is acked
             self._report.acked += 1
             raise
+        except ValueError as error:  # of the function `weights`; nothing was written
+            await self._fail(hold, lease, error)
+            return None
         self._report.acked += 1
-        hold.over = following is None
+        hold.over, hold.seen = following is None, began
         return following
 
     async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
@@ -325,17 +371,20 @@ class SessionRun(Run):
                 if isinstance(hold, TurnHold) and hold not in holds and not hold.over:
                     holds[hold] = hold.to_settle()
                     items += len(holds[hold].done) + 1
-            settlements = list(holds.values())
+            settlements, began = list(holds.values()), time.monotonic()
             settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.acked:
                     hold.last_acked = settlement.done[outcome.acked - 1]
-            self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled)
+            self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled, began)
 
-    def _settled(self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled]) -> None:
+    def _settled(
+        self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled], began: float
+    ) -> None:
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if hold.over:
                 continue
+            hold.stops, hold.seen = hold.stops or outcome.leaves, max(hold.seen, began)
             hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
             hold.fenced = hold.fenced or outcome.fenced
             if outcome.acked:

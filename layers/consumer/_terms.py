@@ -38,7 +38,7 @@ class ConsumerReport(Shown):
     snoozed: int = 0
     """Items that a handler put off."""
     returned: int = 0
-    """Items that were given back, not begun or not finished: at the end, or since their group was cancelled."""
+    """Items given back, not begun or not finished: at the end, at a pause, or since their group was cancelled."""
     lost: int = 0
     """Leases that were lost while the consumer relied on them; each is logged as a warning."""
     extended: int = 0

@@ -5,6 +5,7 @@ The moves themselves are in `fdbqueue/moves.py`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -24,9 +25,14 @@ from fdbqueue.lowlevel import (
     size_beside,
 )
 
-from ._backoff import Backoff
+from ._backoff import Backoff, exponential
 from ._lease import Disposition
 from ._times import LONGEST_SECONDS
+
+UNKNOWN_BACKOFF = exponential()
+"""The wait of a failed item whose policy fails, too."""
+
+_log = logging.getLogger("fdbqueue.layers.leases")
 
 __all__ = ["ERROR_BYTES", "Custody", "Retry", "Transitions", "at_rest", "check_error", "cut", "is_over", "size_beside"]
 
@@ -79,10 +85,25 @@ class Retry:
         return self.max_attempts is not None and attempt >= self.max_attempts
 
     def delay_us(self, attempt: int) -> int:
-        """Return how long an item waits after the failure of this attempt; 0 if it was the last one."""
+        """Return how long an item waits after the failure of this attempt; 0 if it was the last one.
+
+        It raises what the policy raises.
+        """
         if self.backoff is None or self.is_last(attempt):
             return 0
         return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
+
+    def delay_us_in_any_case(self, attempt: int) -> int:
+        """Return how long an item waits, as by default if the policy raises or returns no number.
+
+        For failures that no caller reports: the error would fail a transaction that is about other items, too.
+        """
+        try:
+            return max(0, self.delay_us(attempt))
+        except Exception:  # noqa: BLE001 - the policy is code that is not ours
+            seconds = UNKNOWN_BACKOFF(attempt)
+            _log.exception("backoff=%r failed for attempt %d: the item waits %g s.", self.backoff, attempt, seconds)
+            return int(seconds * 1e6)
 
 
 class Transitions(Moves):
@@ -112,8 +133,7 @@ class Transitions(Moves):
         """
         error = cut_error(error, notes)
         if delay_us is None:
-            # Before the first write: if a policy raises, the item must keep its place.
-            delay_us = retry.delay_us(notes.attempt)
+            delay_us = retry.delay_us_in_any_case(notes.attempt)
         self.leave_leased(packed, notes)
         if retry.is_last(notes.attempt) and not is_over(notes, now_us):
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))

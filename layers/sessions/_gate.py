@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,6 +12,8 @@ from fdbqueue import FormatError
 from fdbqueue.lowlevel import UNREADABLE
 
 from ._records import SessionName, pack_tuple
+
+T = TypeVar("T")
 
 MAX_GATES = 8
 """The most gates of one session."""
@@ -112,6 +116,20 @@ def check_gate_limit(limit: object) -> None:
         raise TypeError(f"The limit of a gate is how many items run at once, a whole number, not {limit!r}.")
     if not 0 <= limit <= MAX_LIMIT:
         raise ValueError(f"The limit of a gate is how many items run at once, 0 to {MAX_LIMIT:,}, not {limit}.")
+
+
+def called(told: str, function: Callable[[Any], T], session: SessionName) -> T:
+    """Call a function of the user for a session.
+
+    Raises:
+        ValueError: it raised.
+    """
+    try:
+        return function(session)
+    except Exception as error:
+        raise ValueError(
+            f"The function {told!r} raised {type(error).__name__} for the session {session!r}: {error}"
+        ) from error
 
 
 def check_gates(session: SessionName, given: object) -> list[Gate]:

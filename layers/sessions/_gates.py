@@ -13,6 +13,7 @@ lowered the limit. It mostly does not exist. All that keeps a slot reads it with
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -20,13 +21,15 @@ from msgspec.structs import replace
 from fdbqueue import Position
 from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, new_random, pack, rows, started
 
-from ..leases._transitions import Transitions
-from ._gate import GateRecord, check_gates, pack_gate, pack_gate_record, unpack_gate_record
+from ..leases._transitions import ERROR_BYTES, Transitions, cut
+from ._gate import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
 from ._records import Pointer, Record, name_of, pointer_of, record_of, stored_pointer
 from ._session import Session
 
 if TYPE_CHECKING:
     from ._line import Line
+
+_log = logging.getLogger("fdbqueue.layers.sessions")
 
 IN_LINE, RESTING = -1, -2
 """A slot's stage: it has a slot of every gate; or, while its item waits for the next attempt, of none. From 0 on: it
@@ -62,20 +65,28 @@ class Gates:
         """Return the gates of a session, by its packed name.
 
         Raises:
-            TypeError, ValueError: what the function `gates` returned is no list of gates.
+            TypeError, ValueError: the function `gates` raised, or did not return a list of gates.
         """
         function = self._line.rules.gates
         if function is None:
             return ()
         session = name_of(name)
-        given = check_gates(session, function(session))
+        given = check_gates(session, called("gates", function, session))
         return tuple((pack_gate(gate.name), gate.limit) for gate in reversed(given))
 
     def adopted(self, session: Session, record: Record) -> Record:
-        """Return the record of a session that begins to work, with its gates. They stay until it has no pointer."""
+        """Return the record of a session that begins to work, with its gates. They stay until it has no pointer.
+
+        If the function `gates` fails, the session is blocked, and no other is: this may be the transaction of another
+        session's item. An enqueue calls the function before, and is refused.
+        """
         if record.pointer or record.slots or (self._line.rules.gates is None and not record.gates):
             return record
-        return replace(record, gates=self.chain(session.name))
+        try:
+            return replace(record, gates=self.chain(session.name))
+        except (TypeError, ValueError) as error:
+            _log.exception("The session %r is blocked.", name_of(session.name))
+            return replace(record, gates=(), blocked=cut(str(error), ERROR_BYTES))
 
     # --- the slots of one pointer
 

@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
 from ..leases._lease import Disposition
 from ..leases._timers import due_timers
 from ..leases._transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
-from ._gate import Gate
+from ._gate import Gate, called
 from ._line_queue import LineLeases
 from ._records import (
     OPEN,
@@ -162,7 +162,10 @@ class Line:
         if value is None or not value.present():
             return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
-        return (yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=None, error=error))
+        delay_us = self.rules.retry.delay_us_in_any_case(notes_of(bytes(value)).attempt + 1)
+        return (
+            yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error)
+        )
 
     def about(self, stored: bytes) -> tuple[Any, Position | None]:
         """Return a session's name and its item in progress, from its leased pointer."""
@@ -341,11 +344,11 @@ class Line:
         """Return how many items of a session are done in one turn while others wait.
 
         Raises:
-            ValueError: its weight is not a whole number from 1 on.
+            ValueError: the function `weights` raised, or did not return a whole number from 1 on.
         """
         if self.rules.weight is None:
             return self.rules.quantum
-        weight = self.rules.weight(name)
+        weight = called("weights", self.rules.weight, name)
         if type(weight) is not int or weight < 1:
             raise ValueError(f"The weight of a session is a whole number, at least 1, and that of {name!r} {weight!r}.")
         return weight * self.rules.quantum
@@ -364,6 +367,9 @@ class Line:
         if record is not None and (record.paused or record.blocked or record.generation != session.generation):
             return
         record = self._limited(session, record or Record(generation=session.generation))
+        if record.blocked:
+            self.write(tr, session, record)
+            return
         if record.limit and not visible_at_us:
             room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
             if room > 0:
@@ -400,6 +406,9 @@ class Line:
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
         record = self._limited(session, record)
+        if record.blocked:
+            self.write(tr, session, record)
+            return
         if record.limit:
             yield from self.slots.balance(tr, moves, session, record)
             return
@@ -416,7 +425,7 @@ class Line:
     def _limited(self, session: Session, record: Record) -> Record:
         """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
 
-        A session with gates has slots, also if it runs one item at a time.
+        A session with gates has slots, also if it runs one item at a time. It is blocked if its gates are not known.
         """
         if record.pointer or record.slots:
             return record
@@ -485,6 +494,9 @@ class Line:
             head = yield from following.look(tr, limit=1)
             if head.rows or head.wake_at_us is not None:
                 renewed = self._limited(following, Record(generation=following.generation))
+                if renewed.blocked:
+                    self.write(tr, following, renewed)
+                    return
                 if renewed.limit:
                     yield from self.slots.balance(tr, moves, following, renewed)
                     return

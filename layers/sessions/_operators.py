@@ -46,6 +46,8 @@ class Operators(Items[V]):
     def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
         """Do no more items of a session, until `resume`. The item in progress ends as usual.
 
+        A consumer that has read items ahead begins none of them later than a second after this is committed.
+
         *Conflicts:* with enqueues into this session, and with a transaction that leases, acks or gives it back. *Cost:*
         a few reads and writes.
         """

@@ -404,7 +404,8 @@ class Sessions(Named, Operators[V]):
         """Remove the item as `ack`, and lease the session's next one; None if the session's turn is over.
 
         A turn is over when the session has no item, or when its quantum is used up and another session is ready. The
-        session then goes to the end of the line. If no other is ready, the worker goes on with this one.
+        session then goes to the end of the line. If no other is ready, the worker goes on with this one. A pause of the
+        session, or of the queue, ends the turn, too; the session then keeps its place.
 
         Args:
             tr, lease, state, result, then: as for `ack`.
@@ -413,7 +414,8 @@ class Sessions(Named, Operators[V]):
         Raises:
             LeaseLost, CodecError, ItemTooLarge, ValueError: as `ack`.
 
-        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up.
+        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up; once a second, three
+        reads in parallel about a pause.
         """
         encoded = self._working.encoded_state(state)
         duration_us = positive(duration, "duration")

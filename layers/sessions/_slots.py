@@ -215,11 +215,13 @@ class Slots:
     ) -> Steps[Disposition]:
         """End the waker, or the last turn of a session that was strictly serial."""
         record = replace(turn.record, pointer=b"", asleep_until_us=0)
-        if delay_us and turn.pointer.current:
+        waits = bool(delay_us and turn.pointer.current)
+        if waits:
+            record = self.gates.adopted(turn.session, record)
+        if waits and not record.blocked:
             slot = new_random()
             waiting = replace(turn.pointer, slot=slot, since_us=0, edits=0, acked=b"")
             moves.enter_delayed(turn.packed, stored_pointer(waiting), _until(now_us + delay_us))
-            record = self.gates.adopted(turn.session, record)
             resting = RESTING if record.gates else IN_LINE
             self.note(tr, turn.session, slot, turn.packed, turn.pointer.current, resting)
             record = replace(record, slots=record.slots + 1)
@@ -249,13 +251,17 @@ class Slots:
         if record.paused or record.blocked or (record.pointer and not record.asleep_until_us):
             self._line.write(tr, session, record)  # in the last case a strictly serial turn ends first
             return
-        record = self.gates.adopted(session, record)
         entries = yield from self.entries(tr.snapshot, session)
         idle = _idle(entries)
         # Due timers make more items free.
         first = yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
         room = max(0, record.limit - record.slots)
         head = yield from self._free(tr, session, entries, limit=room + idle + 1)
+        if head.rows or first.wake_at_us is not None:
+            record = self.gates.adopted(session, record)
+            if record.blocked:
+                self._line.write(tr, session, record)
+                return
         record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
         if record.slots < record.limit:
             session.add_conflicts_with_arrivals(tr)

@@ -17,7 +17,7 @@ from ._lease import Begun, Behind, Done, SessionLease
 from ._line import Line, Where
 from ._records import Held
 from ._slots import is_out
-from ._turn import look_at_begun, read_turn
+from ._turn import Turn, look_at_begun, read_turn
 from ._working import Working
 
 NOTHING = Begun(b"", b"")
@@ -46,7 +46,8 @@ class Ahead:
     others: bool
     """Whether another session is ready, or a delayed item of this one."""
     leaves: bool
-    """Whether the session was paused or blocked, or an item was changed that the consumer has done."""
+    """Whether the session was paused or blocked, a limit that was lowered stops it, or an item was changed that the
+    consumer has done."""
     edits: int
     """How many calls had changed waiting items by their positions."""
     acked: bytes
@@ -82,6 +83,8 @@ class Settled:
     """Whether a more urgent item waits than the one in progress."""
     edits: int = 0
     """How many calls have changed waiting items by their positions."""
+    leaves: bool = False
+    """Whether the session was paused or blocked."""
 
 
 class Turns(Generic[V]):
@@ -105,8 +108,16 @@ class Turns(Generic[V]):
         return (yield from self._working.opened(db, pointer))
 
     def quota(self, lease: SessionLease[V]) -> int:
-        """Return how many items the session's turn has."""
+        """Return how many items the session's turn has.
+
+        Raises:
+            ValueError: the function `weights` raised, or returned no weight.
+        """
         return self._line.quota(lease.session)
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a leased session, of whose turn no item has begun."""
+        yield from self._working.block(db, pointer, reason)
 
     def key(self, pointer: Lease[Held], done: Done) -> bytes:
         """Return the key of an item that is done."""
@@ -141,10 +152,13 @@ class Turns(Generic[V]):
             if turn.record.limit or (yield from is_out(tr, session, row, now_us)):
                 over = at
                 break
-        leaves = turn.record.paused or bool(turn.record.blocked)
+        leaves = _is_stopped(turn)
         if turn.pointer.edits and done:  # the ack of these would be refused, and all that is done behind them
             compared = yield from look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
             leaves = leaves or compared.changed is not None
+        if turn.pointer.slot and not leaves:
+            leaves = turn.record.slots > turn.record.limit
+            leaves = leaves or (yield from self._line.slots.gates.is_over(tr, turn.record.gates))
         wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
         others_wait = wait or head.is_due(now_us)
         stored = bytes(state) if state.present() else None
@@ -210,4 +224,11 @@ class Turns(Generic[V]):
             self._line.note(tr, turn, replace(pointer, current=current, acked=begun[acked - 1].packed))
         key = session.layout.available.key(one.current.packed)
         urgent = bool(one.current.packed and left.rows and left.rows[0].key < key)
-        return Settled(live=True, acked=acked, fenced=fenced, urgent=urgent, edits=turn.pointer.edits)
+        return Settled(
+            live=True, acked=acked, fenced=fenced, urgent=urgent, edits=turn.pointer.edits, leaves=_is_stopped(turn)
+        )
+
+
+def _is_stopped(turn: Turn) -> bool:
+    """Return whether a turn must end after the item in progress."""
+    return turn.record.paused or bool(turn.record.blocked)

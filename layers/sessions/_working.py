@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, ChecksBypassed, CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
 from fdbqueue.lowlevel import (
+    CODEC_ERRORS,
     Database,
     Layout,
     Notes,
@@ -22,6 +23,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     is_database,
     is_marked,
+    keep_out,
     notes_of,
     pack,
     register,
@@ -37,6 +39,7 @@ from ..leases._lease import Disposition, Lease
 from ..leases._leases import this_consumer
 from ..leases._timers import FIRE_LIMIT
 from ..leases._times import seconds_or_none
+from ..leases._transitions import ERROR_BYTES, cut
 from ._lease import Begun, Behind, Done, SessionHandle, SessionLease, SessionRef
 from ._line import Line
 from ._records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
@@ -87,7 +90,9 @@ class Working(Generic[V]):
                 return (yield from self.open(tr, pointer, held))
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError, CheckFailed) as error:
-            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=str(error)))
+            yield from self._queue.transact(
+                tr, partial(self._part, pointer=pointer, blocked=cut(str(error), ERROR_BYTES))
+            )
             raise
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
@@ -135,10 +140,13 @@ class Working(Generic[V]):
         """Read the item in progress, and the state, of a session that this process has leased."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
         key = session.layout.available.key(held.pointer.current)
-        stated = tr.snapshot.get(session.state_key)
+        stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
         found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
         state = yield stated
-        return Held(held.pointer, found[0] if found else None, bytes(state) if state.present() else None)
+        record = record_of((yield recorded))
+        # The session may have been paused after another process granted this lease.
+        row = found[0] if found and record is not None and not record.paused and not record.blocked else None
+        return Held(held.pointer, row, bytes(state) if state.present() else None)
 
     def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
         """Lease the first ready session in the caller's transaction."""
@@ -153,6 +161,11 @@ class Working(Generic[V]):
                 if lease is not None:
                     return lease
         return None
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a session, and end its lease. Its items stay where they are."""
+        body = partial(self._part, pointer=pointer, blocked=cut(reason, ERROR_BYTES) or "It can't be worked on.")
+        yield from self._queue.transact(db, body)
 
     def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
         """End the lease of a session whose first item is missing or unreadable."""
@@ -345,7 +358,9 @@ class Working(Generic[V]):
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int
     ) -> Steps[Lease[Held] | None]:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
-        stating = tr.snapshot.get(self.session_of(ref).state_key) if isinstance(state, Unchanged) else None
+        session = self.session_of(ref)
+        stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
+        stopped = yield from keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
         turn, head = yield from self._done(tr, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
@@ -355,7 +370,8 @@ class Working(Generic[V]):
             over = yield from self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = self._line.moves(tr)
-        if row is None or over or turn.record.paused or (yield from is_out(tr, turn.session, row, now_us)):
+        stopped = stopped or turn.record.paused or bool(turn.record.blocked)
+        if row is None or over or stopped or (yield from is_out(tr, turn.session, row, now_us)):
             to: Literal["place", "tail"] = "tail" if over else "place"
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()
@@ -450,8 +466,18 @@ class Working(Generic[V]):
         return encoded
 
     def decoded_state(self, stored: bytes | None) -> Any:
-        """Decode a stored state; None if there is none."""
-        return None if stored is None else self._states.codec.decode(stored)
+        """Decode a stored state; None if there is none.
+
+        Raises:
+            CodecError: it does not decode.
+        """
+        try:
+            return None if stored is None else self._states.codec.decode(stored)
+        except CODEC_ERRORS as error:
+            raise CodecError(
+                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.codec.name!r}:"
+                f" {str(error).rstrip('.')}. Give Sessions the state_codec that wrote it."
+            ) from error
 
     def remove_done(
         self, tr: Transaction, session: Session, done: Sequence[Done], rows: list[tuple[bytes, bytes]]

@@ -15,6 +15,7 @@ from fdbqueue.lowlevel import (
     Transaction,
     chunks_of,
     envelope,
+    is_paused,
     kept_size_of,
     new_random,
     pack,
@@ -181,8 +182,8 @@ class ImmediateDelivery:
     ) -> Steps[bool]:
         """Give an item to a waiter if its subscription may have it, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
-        if registration.suspended:
-            return False
+        if registration.suspended or (yield from is_paused(tr, layout)):
+            return False  # a waiter may have registered within a second after the pause
         left = yield from credit_left(tr, layout, name, registration)
         if left.items == 0 or (left.size_bytes is not None and left.size_bytes < kept_size_of(new.stored)):
             return False

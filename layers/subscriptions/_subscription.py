@@ -14,12 +14,15 @@ from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
     Named,
+    Permit,
     Steps,
     Transaction,
     V,
+    attempts,
     check_limit,
     is_database,
     is_paused,
+    refuse_renamed,
     verb,
 )
 
@@ -333,6 +336,15 @@ class Subscription(Named, Generic[V]):
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
+        self._check_owned(registration)
+        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
+            return registration
+        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
+        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
+        return owned
+
+    def _check_owned(self, registration: Registration) -> None:
+        """Refuse a browser, and an exclusive subscription of another process."""
         if registration.browser:
             raise SubscriptionError(
                 f"{self.name!r} of {self._layout.describe()} is a browser, which takes nothing. Subscribe under another"
@@ -343,11 +355,6 @@ class Subscription(Named, Generic[V]):
                 f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
                 " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
             )
-        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
-            return registration
-        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
-        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
-        return owned
 
     def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
         def body(tr: Transaction) -> Steps[None]:
@@ -365,3 +372,25 @@ class Subscription(Named, Generic[V]):
 
     def _unsubscribed(self) -> SubscriptionError:
         return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+
+
+def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit:
+    """Return the permit to begin items of a subscription.
+
+    Its `ask` raises as `Subscription.lease` does. Items may not begin while the queue is paused or the subscription is
+    suspended.
+    """
+    layout = subscription._layout
+
+    def look(tr: Transaction) -> Steps[bool]:
+        stopped = tr.snapshot.get(layout.paused_key)
+        stored = yield tr.snapshot.get(layout.subscriptions.pack((subscription.name,)))
+        registration = subscription._registration(stored)
+        subscription._check_owned(registration)
+        paused = yield stopped
+        if paused.present():
+            refuse_renamed(bytes(paused))
+            layout.unpaused_until = 0.0  # so that a lease reads it, too
+        return not paused.present() and not registration.suspended
+
+    return Permit(lambda: attempts(db, look))

@@ -473,3 +473,22 @@ def test_a_transaction_is_refused(db: Any, leases: Leases) -> None:
     for call in (dog.run, dog.drain):
         with pytest.raises(TypeError, match=r"it takes a database, not a transaction\. In a transaction use"):
             call(db.create_transaction())
+
+
+def test_no_command_starts_after_a_rest_if_the_queue_was_paused_meanwhile(
+    db: Any, leases: Leases, events: list[AgentEvent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.exclusive.LOOK_SECONDS", 0.0)
+    leases.enqueue_many(db, [b"bad", b"good"])
+
+    def pause(failures: int) -> float:
+        leases.queue.pause(db)
+        return 0.0
+
+    report = watchdog(leases, events, "grep -q good", backoff=pause).drain(db)
+
+    assert (report.started, report.failed, report.confirmed) == (1, 1, 0)
+    assert events[-1].what == "returned"
+    assert "paused" in events[-1].why
+    leases.queue.resume(db)
+    assert [(lease.value, lease.attempt) for lease in leases.lease_many(db)] == [(b"bad", 2), (b"good", 1)]

@@ -486,6 +486,60 @@ MUTANTS = (
         Kind.streams,
     ),
     Mutant(
+        "a consumer begins items that it leased ahead of a pause",
+        "layers/consumer/_run.py",
+        (
+            (
+                "        if not await self.may_begin():\n            await self._return([hold",
+                "        if False:\n            await self._return([hold",
+            ),
+        ),
+        tests=("tests/layers/test_pause_stops.py::test_items_that_were_leased_ahead_go_back_at_a_pause",),
+    ),
+    Mutant(
+        "a consumer goes on with a session's turn after a pause",
+        "layers/consumer/_session_run.py",
+        (("            if not await self._may_go_on(hold):\n", "            if False:\n"),),
+        tests=("tests/layers/test_pause_stops.py::test_a_consumer_of_a_lone_session_stops_at_a_pause",),
+    ),
+    Mutant(
+        "ack_and_next goes on with a session's turn after a pause",
+        "layers/sessions/_working.py",
+        (("        stopped = stopped or turn.record.paused", "        stopped = turn.record.paused"),),
+        tests=("tests/layers/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",),
+    ),
+    Mutant(
+        "a drain does not wait for items that a cancelled call puts back",
+        "layers/consumer/_run.py",
+        (("        if left := unfinished():\n", "        if left := unfinished()[:0]:\n"),),
+        tests=("tests/layers/test_consumer_drain.py::test_a_drain_waits_for_items_that_a_cancelled_call_puts_back",),
+    ),
+    Mutant(
+        "a drain believes the one call that took nothing",
+        "layers/consumer/_run.py",
+        (("if held_nothing and await self._is_done():", "if held_nothing:"),),
+        tests=("tests/layers/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
+    ),
+    Mutant(
+        "an enqueue gives its item to a consumer that waits at a paused queue",
+        "layers/subscriptions/_immediate_delivery.py",
+        (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),
+        tests=(
+            "tests/layers/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
+        ),
+    ),
+    Mutant(
+        "a permit is good for a second from after its read",
+        "fdbqueue/exclusive.py",
+        (
+            (
+                "            self._until, self._at = until, changes\n",
+                "            self._until, self._at = time.monotonic() + LOOK_SECONDS, changes\n",
+            ),
+        ),
+        tests=("tests/layers/test_pause_stops.py::test_a_permit_is_good_for_a_second_from_before_its_read",),
+    ),
+    Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",
         "fdbqueue/agents/connection.py",
         (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),

@@ -33,6 +33,17 @@ def test_inspect_prints_a_page_of_a_queue(run: Run, db: Any, space: Subspace, na
     assert sum(page["ages"].values()) == page["ages_sampled"] == 18
 
 
+def test_inspect_says_that_a_queue_is_paused(run: Run, db: Any, space: Subspace, name: str) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, 1)
+    assert "paused" not in json.loads(run("inspect", name).stdout)
+
+    queue.pause(db, by="Ann", reason="stocktaking")
+
+    shown = json.loads(run("inspect", name).stdout)["paused"]
+    assert (shown["by"], shown["reason"]) == ("Ann", "stocktaking")
+
+
 def test_inspect_shows_items_of_another_codec_as_unreadable(run: Run, db: Any, space: Subspace, name: str) -> None:
     Queue(space, codec="str").enqueue(db, "no json")
     page = json.loads(run("inspect", name, "--codec", "json").stdout)

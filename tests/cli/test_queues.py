@@ -12,9 +12,10 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue, renaming
 from fdbqueue.cli.known import complete_queue
+from fdbqueue.cli.output import Output
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layers import Leases
+from fdbqueue.layers import Leases, Sessions, Subscriptions
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -58,6 +59,71 @@ def test_a_pause_shows_who_and_why(db: Any, space: Subspace, run: Run, name: str
     assert run("resume", name).exit_code == 0
     assert run("resume", name).exit_code == 1
     assert run("dequeue", name).stdout == "1\n"
+
+
+TAKING = {
+    "dequeue": ("dequeue",),
+    "dequeue --all": ("dequeue", "--all"),
+    "lease": ("lease",),
+    "lease --sessions": ("lease", "--sessions"),
+    "lease --subscription": ("lease", "--subscription", "all"),
+}
+
+
+@pytest.mark.parametrize("command", TAKING)
+def test_a_command_that_takes_items_of_a_paused_queue_says_so(
+    db: Any, space: Subspace, run: Run, name: str, command: str
+) -> None:
+    queue = Queue(space, codec="json")
+    if "subscription" in command:
+        Subscriptions(queue).subscribe(db, "all")
+    if "sessions" in command:
+        Sessions(queue).enqueue(db, 1, session="Ann")
+    else:
+        queue.enqueue(db, 1)
+    verb, *options = TAKING[command]
+    queue.pause(db, by="Ann", reason="stock-\ntaking")
+
+    paused = run(verb, name, *options)
+
+    assert (paused.exit_code, paused.stdout) == (1, "")
+    [told] = paused.stderr.splitlines()
+    assert "is paused by Ann since" in told
+    assert "stock- taking. `fdbqueue resume` ends that." in told
+    queue.resume(db)
+    taken = run(verb, name, *options)
+    assert (taken.exit_code, taken.stderr) == (0, "")
+
+
+def test_a_command_that_is_stopped_by_a_pause_says_so_behind_what_it_took(
+    db: Any, space: Subspace, run: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue_many(db, [1, 2, 3])
+    write = Output.write
+
+    def pause_and_write(self: Output, lines: Any) -> None:
+        queue.pause(db, by="Ann")
+        write(self, lines)
+
+    monkeypatch.setattr(Output, "write", pause_and_write)
+    monkeypatch.setattr("fdbqueue.cli.dequeue.BATCH_ITEMS", 2)
+
+    taken = run("dequeue", name, "--all")
+
+    assert (taken.exit_code, taken.stdout) == (0, "1\n2\n")
+    assert "is paused by Ann" in taken.stderr
+    assert queue.stats(db).available == 1
+
+
+def test_a_lease_of_a_suspended_subscription_says_so(db: Any, space: Subspace, run: Run, name: str) -> None:
+    subscription = Subscriptions(Queue(space, codec="json")).subscribe(db, "all")
+    subscription.suspend(db)
+
+    empty = run("lease", name, "--subscription", "all")
+
+    assert empty.exit_code == 1
+    assert "The subscription 'all' is suspended" in empty.stderr
 
 
 def test_a_mistyped_name_is_an_error_that_proposes_the_nearest(db: Any, space: Subspace, run: Run, name: str) -> None:

@@ -118,7 +118,7 @@ def test_a_back_off_policy_that_raises_leaves_the_lease_as_it_was(
     clock.now += 11
     give_back = partial(leases.nack, lease=given_back)
     give_both_back = partial(leases.nack_many, leases=[given_back, expired])
-    for fails in (give_back, give_both_back, leases.lease, leases.reclaim):
+    for fails in (give_back, give_both_back):
         tr = db.create_transaction()
         with pytest.raises((LookupError, ValueError)):
             fails(tr)
@@ -126,6 +126,22 @@ def test_a_back_off_policy_that_raises_leaves_the_lease_as_it_was(
     assert leases.stats(db).leased == 2
     assert leases.check(db).problems == ()
     leases.ack_many(db, [given_back, expired])
+
+
+@pytest.mark.parametrize("policy", [refuse, lambda attempt: float("nan")])
+def test_an_expired_item_waits_as_by_default_if_its_back_off_policy_raises(
+    db: Any, space: Subspace, clock: Clock, policy: Any
+) -> None:
+    leases = Leases(Queue(space), backoff=policy, clock=clock)
+    fill(leases, db, 2)
+    leases.lease_many(db, duration=10)
+    clock.now += 11
+
+    assert len(leases.reclaim(db).reclaimed) == 2
+    assert leases.lease(db) is None, "another consumer's call gets no error of this policy"
+    clock.now += 1
+    assert len(leases.lease_many(db)) == 2
+    assert leases.check(db).problems == ()
 
 
 def test_a_back_off_policy_that_raises_for_one_of_many_leaves_all_with_their_holder(

@@ -129,7 +129,7 @@ def test_a_page_reads_as_much_of_a_large_queue_as_of_a_small_one(db: Any, space:
     queue.enqueue_many(db, (b"x" for _ in range(20_000)))
     reads, rows = reads_of(db, queue)
 
-    assert reads == small_reads <= 45
+    assert reads == small_reads <= 46
     assert rows < 200
 
 
@@ -141,7 +141,7 @@ def test_the_reads_of_a_page_do_not_grow_from_a_thousand_items_to_a_hundred_thou
     queue.enqueue_many(db, (b"x" for _ in range(99_000)))
     large = reads_of(db, queue)
     queue.clear(db)
-    assert large[0] == small[0] <= 45
+    assert large[0] == small[0] <= 46
     assert large[1] <= small[1] + 1
 
 
@@ -153,7 +153,7 @@ def test_a_queue_of_a_million_items_is_inspected_by_a_few_reads(db: Any, space: 
     reads, rows = reads_of(db, queue)
     queue.clear(db)
 
-    assert reads <= 45
+    assert reads <= 46
     assert rows < 200
 
 
@@ -320,3 +320,25 @@ def test_a_page_leaves_out_sessions_that_it_cannot_read(db: Any, space: Subspace
     assert found is not None
     assert [one.session for one in found.largest] == ["bob"]
     sessions.clear(db)
+
+
+@pytest.mark.parametrize("draws", [True, False], ids=["a picture", "text"])
+def test_a_page_says_who_paused_the_queue_and_why(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, draws: bool
+) -> None:
+    if not draws:
+        monkeypatch.setattr("fdbqueue.figures.find_spec", lambda name: None)
+    queue = Queue(space, codec="str")
+    queue.enqueue(db, "a")
+    assert "paused" not in repr(queue.inspect(db)) + queue.inspect(db)._repr_html_()
+
+    queue.pause(db, by="Ann <ann@shop>", reason="stock\ntaking")
+
+    page = queue.inspect(db)
+    assert page.paused == queue.paused(db)
+    second = repr(page).split("\n\n")[1]
+    assert second.startswith("paused by Ann <ann@shop> since ")
+    assert second.endswith(" UTC: stock taking")
+    assert "<b>paused by Ann &lt;ann@shop&gt; since " in page._repr_html_()
+    queue.resume(db)
+    assert queue.inspect(db).paused is None

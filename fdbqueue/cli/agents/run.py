@@ -9,6 +9,7 @@ import typer
 from fdbqueue.agents.watchdog import AgentEvent, AgentWatchdog
 from fdbqueue.agents.words import MAX_TYPE
 from fdbqueue.cli.errors import OutputFailed
+from fdbqueue.cli.known import tell_if_paused
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
@@ -58,6 +59,8 @@ def run(
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)
         report = dog.drain(db) if once else dog.run(db)
+        if once:
+            tell_if_paused(db, leases.queue)
     _write({"what": "ended", **{name: getattr(report, name) for name in report.__slots__}})
 
 

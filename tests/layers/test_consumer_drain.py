@@ -1,0 +1,204 @@
+"""A drain ends when it is certain that no item is left for it: no sooner, and not never."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import FDBError
+from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
+from fdbqueue.layers.common._waiting import unfinished
+from fdbqueue.layers.consumer._keeping import Keeping
+from fdbqueue.layers.consumer._run import Run
+from fdbqueue.layers.consumer._session_run import SessionRun
+from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Steps
+from tests.helpers.consuming import until
+from tests.helpers.held import HeldDatabase
+
+MANY = 301
+
+
+def names(number: int) -> list[str]:
+    return [str(n) for n in range(number)]
+
+
+def test_a_drain_waits_for_items_that_a_cancelled_call_puts_back(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many(db, names(60))
+    held, asked, handled = HeldDatabase(db), threading.Event(), []
+
+    def told() -> list[threading.Thread]:
+        asked.set()
+        return unfinished()
+
+    monkeypatch.setattr("fdbqueue.layers.consumer._run.unfinished", told)
+
+    async def handle(lease: Any) -> None:
+        handled.append(lease.value)
+
+    async def main() -> int:
+        held.hold()
+        call = asyncio.create_task(StagedQueue(Leases(queue)).lease_many.aio(held, limit=40))
+        await until(held.committing.is_set)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        first = held._gate
+        held.hold()
+        first.keep()  # the call's own commit takes effect, and that of the thread that puts the items back waits
+        await until(held.committing.is_set)
+        drain = asyncio.create_task(Consumer(Leases(queue), handle).drain.aio(db))
+        await until(lambda: asked.is_set() or drain.done())
+        assert len(handled) == 20
+        held.release()
+        return (await drain).acked
+
+    assert asyncio.run(main()) == 60
+    assert sorted(handled) == sorted(names(60))
+
+
+def test_a_drain_whose_lease_call_is_cancelled_from_outside_does_not_end_as_if_it_were_done(
+    db: Any, queue: Queue
+) -> None:
+    queue.enqueue_many(db, names(40))
+
+    async def cancelled(*args: Any, **terms: Any) -> list[Any]:
+        raise asyncio.CancelledError
+
+    async def handle(lease: Any) -> None:
+        consumer._run._lease_many = cancelled  # type: ignore[union-attr]
+
+    consumer = Consumer(Leases(queue), handle, concurrency=1, prefetch=0)
+
+    with pytest.raises(asyncio.CancelledError, match="cancelled from outside"):
+        consumer.drain(db)
+
+    assert queue.stats(db).available == 39
+
+
+def test_leases_that_cannot_be_given_back_end_a_run_and_are_not_held_for_ever(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many(db, names(40))
+
+    def fails(*args: Any, **terms: Any) -> Steps[Any]:
+        yield from ()
+        raise FDBError(TRANSACTION_TIMED_OUT)
+
+    monkeypatch.setattr("fdbqueue.layers.consumer._run.all_not_lost", fails)
+
+    async def handle(lease: Any) -> None:
+        queue.pause(db)
+
+    with pytest.raises(FDBError) as failed:
+        Consumer(Leases(queue), handle, concurrency=1, prefetch=20).drain(db)
+    assert failed.value.code == TRANSACTION_TIMED_OUT
+
+
+def test_a_drain_looks_again_if_its_last_call_left_items(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue_many(db, names(40))
+    consumer = Consumer(Leases(queue), lambda lease: None, concurrency=1, prefetch=0)
+    misses = iter([True, False, True, True, *[False] * 100])
+    take = StagedQueue._take
+
+    def now_and_then(self: StagedQueue, *args: Any) -> Steps[list[Any]]:
+        if next(misses):
+            yield from ()
+            return []
+        return (yield from take(self, *args))
+
+    monkeypatch.setattr(StagedQueue, "_take", now_and_then)
+
+    assert consumer.drain(db).acked == 40
+
+
+def test_a_drain_of_a_queue_that_is_paused_meanwhile_ends_and_leaves_the_rest(db: Any, queue: Queue) -> None:
+    queue.enqueue_many(db, names(40))
+    consumer = Consumer(Leases(queue), lambda lease: queue.pause(db), concurrency=1)
+
+    assert consumer.drain(db).acked == 1
+    assert queue.stats(db).available == 39
+
+
+Source = Callable[[Queue, Any], Any]
+
+
+def of_leases(queue: Queue, clock: Any) -> Leases:
+    return Leases(queue, clock=clock)
+
+
+def of_sessions(queue: Queue, clock: Any) -> Sessions:
+    return Sessions(queue, clock=clock)
+
+
+def of_a_subscription(queue: Queue, clock: Any) -> Subscriptions:
+    return Subscriptions(Leases(queue, clock=clock))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [(of_leases, 0), (of_sessions, 1), (of_sessions, 7), (of_a_subscription, 0)],
+    ids=["leases", "one session", "seven sessions", "subscription"],
+)
+def test_two_drains_leave_nothing_when_threads_starve_and_leases_run_out(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, source: Source, number: int, seed: int
+) -> None:
+    """As on a busy machine: leases end while they are held, threads are late, items are given back all the time."""
+    choice = random.Random(seed)
+    starved = ((Keeping, "_extend_in_time"), (Run, "_ack_what_is_done"), (SessionRun, "_ack_what_is_done"))
+    for kind, name in starved:
+        work = getattr(kind, name)
+
+        def late(self: Any, work: Callable[[Any], None] = work) -> None:
+            time.sleep(choice.random() * 0.05)
+            work(self)
+
+        monkeypatch.setattr(kind, name, late)
+    monkeypatch.setattr("fdbqueue.layers.consumer._run.WAIT_SECONDS", 0.0)
+    began = time.time()
+
+    def clock() -> float:
+        return began + 100 * (time.time() - began)  # as if everything took 100 times as long
+
+    given = [source(Queue(queue.layout.space, codec="str"), clock) for _ in range(2)]
+    if number:
+        given[0].enqueue_many(db, names(MANY), session=lambda value: f"s{int(value) % number}")
+    else:
+        queue.enqueue_many(db, names(MANY))
+    handled: list[str] = []
+
+    def handle(lease: Any) -> None:
+        handled.append(lease.value)
+        if choice.random() < 0.02:
+            time.sleep(0.02)
+
+    reports: list[Any] = []
+
+    def drain(own: Any) -> None:
+        own = own.subscribe(db, "all") if isinstance(own, Subscriptions) else own
+        reports.append(Consumer(own, handle, concurrency=3, duration=30, signals=False).drain(db))
+
+    threads = [threading.Thread(target=drain, args=(own,)) for own in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(reports) == 2
+    assert set(handled) == set(names(MANY))
+    assert sum(report.acked for report in reports) + sum(report.lost for report in reports) >= MANY
+    left = given[0].leases if isinstance(given[0], Subscriptions) else given[0]
+    stats = left.stats(db)
+    assert [getattr(stats, state, 0) for state in ("available", "leased", "delayed", "items", "ready")] == [0] * 5
+    assert left.check(db).problems == ()
