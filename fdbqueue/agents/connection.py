@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.agents import dialog as said
-from fdbqueue.agents.access import EVERYTHING, Rights
+from fdbqueue.agents.access import EVERYTHING, Rights, names_of
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.queues import AgentQueue, Locked, Upload
+from fdbqueue.agents.tls import peer_of
 from fdbqueue.agents.wire import PIECE_BYTES, Wire
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
@@ -188,7 +189,16 @@ class Connection:
             await self._wire.write(output, self._limits.data_seconds)
 
     def _name(self, type: int, *, sends: bool) -> None:
-        queue = self._shared.queue_of(type) if self._rights.allow(type, sends=sends) else None
+        allowed = self._rights.allow(type, sends=sends)
+        if not allowed:
+            log.warning(
+                "%s was refused: %s may not %s agent type %d.",
+                peer_of(self._wire.transport),
+                " ".join(map(repr, names_of(self._wire.extra("ssl_object")))),
+                "send to" if sends else "receive as",
+                type,
+            )
+        queue = self._shared.queue_of(type) if allowed else None
         if queue is None:
             self._dialog.refuse()
         else:
