@@ -68,6 +68,7 @@ def test_a_shell_sends_receives_and_confirms(tmp_path: Path) -> None:
             again = run("confirm", "5", id, *at)
             assert again.returncode == 5
             assert b"at the step 'confirm' the server said 'Bye.'" in again.stderr
+            assert f"agents of type 5, nothing is locked under the ID {id}. Its lock is over" in again.stderr.decode()
     with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
         assert Leases(queue_of_type(5)).stats(db).dequeued == 2
 
