@@ -200,7 +200,8 @@ def pause_told(pause: Pause | None) -> str:
     if pause is None:
         return ""
     since = datetime.fromtimestamp(pause.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"by {pause.by} since {since}" + (f": {pause.reason}" if pause.reason else "")
+    reason = " ".join(pause.reason.split())  # one line, whatever was given
+    return f"by {' '.join(pause.by.split())} since {since}" + (f": {reason}" if reason else "")
 
 
 def _record(info: QueueInfo) -> dict[str, Any]:
