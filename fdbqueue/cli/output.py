@@ -223,15 +223,16 @@ def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
     """Return items as a table."""
     table = Table(header_style="bold")
     table.add_column("item", no_wrap=True)  # a column to copy from
+    table.add_column("rank", justify="right")
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:
         with writing(item.position):
             value = Text(encode_json(to_json(item.value, codec)))
             headers = headers_text(item.headers)
-        table.add_row(item.position.text, value, headers)
-    if not any(str(cell) for cell in table.columns[-1].cells):
-        del table.columns[-1]
+        rank = "" if item.position.rank is None else str(item.position.rank)
+        table.add_row(item.position.text, rank, value, headers)
+    table.columns = [one for one in table.columns if one.header not in ("rank", "headers") or any(map(str, one.cells))]
     return table
 
 
