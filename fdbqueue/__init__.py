@@ -20,7 +20,8 @@ Nothing here imports them.
 
 from fdbqueue.check import CheckReport
 from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
-from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, open, transactional
+from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, transactional
+from fdbqueue.engine import open as open  # not in __all__: a star import must not hide Python's own
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
@@ -106,7 +107,6 @@ __all__ = [
     "__version__",
     "aio",
     "find_queues",
-    "open",
     "queues",
     "rename",
     "transactional",

@@ -35,13 +35,13 @@ from fdbqueue.items import (
 from fdbqueue.layout import Layout, pack
 from fdbqueue.moves import Moves, as_new, at_rest, cut_error, is_over
 from fdbqueue.order import PRIORITY
-from fdbqueue.outcomes import CANCELLED, HELD_US, read_record
+from fdbqueue.outcomes import CANCELLED, read_record
 from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_blob
 from fdbqueue.places import Standing, locate
 from fdbqueue.position import Position
 from fdbqueue.stored import STATES, StoredItem, stored_item
-from fdbqueue.times import not_negative
+from fdbqueue.times import HELD_US, not_negative
 
 if TYPE_CHECKING:
     from fdbqueue.queue import Queue

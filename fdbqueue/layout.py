@@ -44,7 +44,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
 | ``("recipients",)`` | names and numbers of the recipients | `layers/smart` |
 | ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/smart` |
-| ``("unsent", number, index, random)`` | empty; an item that the recipient has still to fetch | `layers/smart` |
+| ``("unsent", number, index, random)`` | an item that the recipient has still to fetch; "again" after a reset | same |
 | ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
 | ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
 | ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |

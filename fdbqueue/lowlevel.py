@@ -119,7 +119,7 @@ from fdbqueue.lossless import refuse_if_changed
 from fdbqueue.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
 from fdbqueue.order import MAX_RANK, PRIORITY
 from fdbqueue.ordercheck import NoOrderCheck
-from fdbqueue.outcomes import HELD_US, MAX_RESULT_BYTES, encode_result, pull, read_record
+from fdbqueue.outcomes import MAX_RESULT_BYTES, encode_result, pull, read_record
 from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import remove as remove_outcome
@@ -131,7 +131,7 @@ from fdbqueue.renamed import refuse_renamed, renamed
 from fdbqueue.reprs import Named, Shown
 from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
 from fdbqueue.stored import STATES, State, stored_item
-from fdbqueue.times import LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
+from fdbqueue.times import HELD_US, LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
 from fdbqueue.verbs import BoundVerb, verb
 
 __all__ = [

@@ -29,8 +29,6 @@ from fdbqueue.stats import count
 
 MAX_RESULT_BYTES = 90_000
 """The largest encoded result. It is stored in one value."""
-HELD_US = 2_000_000_000_000_000_000
-"""A held follow-up is delayed until this time. What its own time is later than this is its delay after its release."""
 PENDING = "pending"
 DONE, DEAD, EXPIRED, DELETED, CANCELLED = "done", "dead", "expired", "deleted", "cancelled"
 

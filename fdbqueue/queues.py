@@ -19,6 +19,7 @@ from fdbqueue.layout import CATALOGUE, Layout, Name
 from fdbqueue.pausing import Pause, read_pause
 from fdbqueue.quotas import Quota, read_quota
 from fdbqueue.renamed import renamed
+from fdbqueue.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.sessionpage import SessionTotals, read_session_totals
 from fdbqueue.stats import Stats, read_stats
 from fdbqueue.verbs import verb
@@ -40,8 +41,8 @@ _COUNTED: tuple[bytes, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
+@dataclass(frozen=True, slots=True, repr=False)
+class QueueInfo(Shown):
     """A queue, as it was when it was listed."""
 
     name: tuple[Any, ...] | bytes
@@ -73,6 +74,22 @@ class QueueInfo:
         return name_text(self.name)
 
 
+class _Listed(list[QueueInfo]):
+    """Queues, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = ("queue", "codec", "order", "available", "leased", "delayed", "dead", "paused")
+        rows = tuple(
+            (
+                *(info.text, info.codec or "not registered", info.order),
+                *(info.stats.available, info.stats.leased, info.stats.delayed, info.stats.dead),
+                None if info.paused is None else f"by {info.paused.by}: {info.paused.reason}",
+            )
+            for info in self[:MOST_ROWS]
+        )
+        return Table("", columns, rows, more=len(self) > MOST_ROWS)._repr_html_()
+
+
 class _Catalogue:
     """Holds the verbs about all queues of a database."""
 
@@ -101,7 +118,7 @@ class _Catalogue:
         """
         prefix = b"" if within is None else _space_of(within).key()
         begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
-        found: list[QueueInfo] = []
+        found = _Listed()
         while begin < end:
             body = partial(_page, begin=begin, end=end)
             page: list[QueueInfo]

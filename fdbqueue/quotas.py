@@ -144,7 +144,8 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
         more = "another" if wanted == 1 else f"{wanted:,} more"
         raise QueueFull(
             f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
-            " Nothing was written. Come again when consumers have taken some, or raise it: Queue.set_quota.",
+            f" Nothing was written. {_what_fits(quota.items, there, wanted)} Raise the quota by Queue.set_quota, or by"
+            " `fdbqueue quota` in a shell.",
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,
@@ -152,11 +153,22 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     if quota.size_bytes is not None and (size := (yield from _size(tr, layout))) >= quota.size_bytes:
         raise QueueFull(
             f"The queue {layout.describe()} has about {size:,} bytes, and its quota is {quota.size_bytes:,} bytes."
-            " Nothing was written. Come again when consumers have taken some items, or raise it: Queue.set_quota.",
+            " Nothing was written. Come again when consumers have taken some items, or raise the quota by"
+            " Queue.set_quota, or by `fdbqueue quota` in a shell.",
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,
         )
+
+
+def _what_fits(most: int, there: int, wanted: int) -> str:
+    """Return a sentence that says what can succeed."""
+    room = max(0, most - there)
+    if wanted > most:
+        return f"A transaction that enqueues {wanted:,} never fits: enqueue {most:,} at a time at most, now {room:,}."
+    if room:
+        return f"There is room for {room:,} now, and for more when consumers have taken some."
+    return "Come again when consumers have taken some."
 
 
 def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:

@@ -49,9 +49,13 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
     return at_us if at_us > now_us else 0
 
 
+HELD_US = 2_000_000_000_000_000_000
+"""A held follow-up is delayed until this time. What its own time is later than this is its delay after its release."""
+
+
 def seconds_or_none(at_us: int) -> float | None:
-    """Return a stored time in seconds; None if it was never set."""
-    return at_us / 1e6 if at_us else None
+    """Return a stored time in seconds; None if it was never set, or if it is that of a held item."""
+    return at_us / 1e6 if 0 < at_us < HELD_US else None
 
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:

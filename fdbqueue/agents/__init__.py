@@ -7,8 +7,8 @@ General layout
 --------------
 `words.py` has the lines of the protocol. `dialog.py` is the server's side of a connection, without input and output.
 `connection.py` reads and writes for it; `queues.py` and `locks.py` do what the dialog asks for. `server.py` and
-`listening.py` accept connections, and `access.py` has the rights of certificates. `client.py` is the client's side, and
-`link.py` its connection.
+`listening.py` accept connections, `tls.py` encrypts them, and `access.py` has the rights of certificates. `client.py`
+is the client's side, and `link.py` its connection.
 
 Source: SCS Agent Queue, "Queue Protocol version 0.01" (2007).
 """

@@ -116,7 +116,7 @@ class AgentClient:
             yield from talk.say(words.HI, words.VERSION, agent, words.RECEIVE)
             yield from talk.expect_greeting()
             yield from talk.expect(words.OK, "type")
-            if not (yield from talk.expect_or_bye(words.OK)):
+            if not (yield from talk.expect_or_bye(words.OK, "receive")):
                 return None
             line = yield from talk.line("offer")
             offer = words.numbers(line, words.OFFER, MAX_SIZE, MAX_ID)
@@ -159,7 +159,14 @@ class AgentClient:
             yield from talk.say(words.HI, words.VERSION, agent, confirm)
             yield from talk.expect_greeting()
             yield from talk.expect(words.OK, "type")
-            yield from talk.expect(words.OK, "confirm")
+            if not (yield from talk.expect_or_bye(words.OK, "confirm")):
+                raise AgentError(
+                    f"{self._address}: at the step 'confirm' the server said {words.BYE.decode()!r}: for agents of type"
+                    f" {type}, nothing is locked under the ID {id}. Its lock is over and another agent may have the"
+                    " data, or the ID was confirmed before.",
+                    step="confirm",
+                    received=words.BYE.decode(),
+                )
             yield from talk.take_leave()
 
     def _talk(self) -> _Talk:
@@ -246,14 +253,14 @@ class _Talk:
             yield from self._answer(line)
             raise self.failed(step, line)
 
-    def expect_or_bye(self, wanted: bytes) -> Steps[bool]:
-        """Read the answer to the wish to receive. Return False if it is Bye."""
-        line = yield from self.line("receive")
+    def expect_or_bye(self, wanted: bytes, step: str) -> Steps[bool]:
+        """Read a line. Return False if it is Bye, and answer it."""
+        line = yield from self.line(step)
         if same(line, words.BYE):
             yield from self._answer(line)
             return False
         if not same(line, wanted):
-            raise self.failed("receive", line)
+            raise self.failed(step, line)
         return True
 
     def data(self, size: int, into: BinaryIO | None) -> Steps[bytes]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.agents import dialog as said
-from fdbqueue.agents.access import EVERYTHING, Rights
+from fdbqueue.agents.access import EVERYTHING, Rights, names_of
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.queues import AgentQueue, Locked, Upload
+from fdbqueue.agents.tls import peer_of
 from fdbqueue.agents.wire import PIECE_BYTES, Wire
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
@@ -46,7 +47,6 @@ class _Work:
     queue: AgentQueue | None = None
     upload: Upload | None = None
     locked: Locked | None = None
-    reserved: int = 0
     moved: int = 0
     """Bytes of the client's data that came since the last 64 KiB."""
 
@@ -188,7 +188,16 @@ class Connection:
             await self._wire.write(output, self._limits.data_seconds)
 
     def _name(self, type: int, *, sends: bool) -> None:
-        queue = self._shared.queue_of(type) if self._rights.allow(type, sends=sends) else None
+        allowed = self._rights.allow(type, sends=sends)
+        if not allowed:
+            log.warning(
+                "%s was refused: %s may not %s agent type %d.",
+                peer_of(self._wire.transport),
+                " ".join(map(repr, names_of(self._wire.extra("ssl_object")))),
+                "send to" if sends else "receive as",
+                type,
+            )
+        queue = self._shared.queue_of(type) if allowed else None
         if queue is None:
             self._dialog.refuse()
         else:
@@ -196,7 +205,7 @@ class Connection:
             self._dialog.accept()
 
     def _size(self, size: int) -> None:
-        if size > self._limits.max_size or not self._reserve(min(size, UPLOAD_BYTES)):
+        if size > self._limits.max_size or not self._shared.in_flight.has_room(min(size, UPLOAD_BYTES)):
             self._dialog.refuse()
         else:
             self._work.upload = self._queue.upload(size)
@@ -206,6 +215,10 @@ class Connection:
         work = self._work
         if not work.moved:
             self._seconds_left = self._limits.data_seconds
+        in_flight = self._shared.in_flight
+        more = min(len(data), UPLOAD_BYTES - in_flight.held(self))
+        if more and not in_flight.take(self, more):
+            await self._wait_for_memory(more)
         if work.upload is not None:
             await work.upload.write(data)
         work.moved += len(data)
@@ -236,11 +249,13 @@ class Connection:
             self._taking = False
         if self._work.locked is None:
             await self._wait_while_it_stays()
-        locked = self._work.locked
-        if locked is None or not self._reserve(min(locked.size, DOWNLOAD_BYTES)):
+        locked, in_flight = self._work.locked, self._shared.in_flight
+        if locked is None or not in_flight.has_room(min(locked.size, DOWNLOAD_BYTES)):
             self._dialog.refuse()
-        else:
-            self._dialog.offer(locked.size, locked.id)
+            return
+        if locked.in_memory:
+            in_flight.take(self, locked.size)
+        self._dialog.offer(locked.size, locked.id)
 
     async def _wait_while_it_stays(self) -> None:
         """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
@@ -268,6 +283,9 @@ class Connection:
                 self._work.locked = task.result()
 
     async def _send_data(self) -> None:
+        need = min(self._locked.size, DOWNLOAD_BYTES)
+        if not self._locked.in_memory and not self._shared.in_flight.take(self, need):
+            await self._wait_for_memory(need)
         async for data in self._queue.data(self._locked):
             self._dialog.send_data(data)
             if self._dialog.unsent >= PIECE_BYTES:  # small data goes with the lines around it
@@ -299,15 +317,21 @@ class Connection:
             raise RuntimeError("no lock")
         return self._work.locked
 
-    def _reserve(self, size: int) -> bool:
-        if not self._shared.in_flight.take(size):
-            return False
-        self._work.reserved += size
-        return True
+    async def _wait_for_memory(self, size: int) -> None:
+        """Wait until other connections have returned memory. A lock is extended meanwhile.
+
+        Raises:
+            TimeoutError: they have not in the time in which data must move. LeaseLost: the lease is over.
+        """
+        in_flight = self._shared.in_flight
+        async with asyncio.timeout(self._limits.data_seconds):
+            while not in_flight.take(self, size):
+                await asyncio.wait({in_flight.freed()}, timeout=self._queue.seconds / 4)
+                if self._work.locked is not None:
+                    self._work.locked = await self._queue.extended(self._locked, least=0.5)
 
     def _release(self) -> None:
-        self._shared.in_flight.give(self._work.reserved)
-        self._work.reserved = 0
+        self._shared.in_flight.give(self)
 
     async def _put_in_order(self) -> None:
         """Give back a lease whose data did not arrive, and remove data that did not become an item."""

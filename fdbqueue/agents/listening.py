@@ -12,12 +12,15 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
+
+from fdbqueue.agents.tls import TlsLayer
+from fdbqueue.agents.wire import Wire
 
 DEFAULT = "127.0.0.1:4711"
 UNIX = "unix:"
 BACKLOG = 1_000
-NewWire: TypeAlias = Callable[[], asyncio.Protocol]
+NewWire: TypeAlias = Callable[[], Wire]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,9 @@ async def start_listening(
     everybody: bool,
     reuse_port: bool,
     handshake_seconds: float,
+    handshakes: set[TlsLayer],
 ) -> asyncio.Server:
-    """Listen at an address. Each client that connects gets a new wire.
+    """Listen at an address. Each client that connects gets a new wire. `handshakes` has those that are under way.
 
     Raises:
         ValueError: the address is no address, or one that anybody may reach, without TLS or `everybody`.
@@ -102,11 +106,15 @@ async def start_listening(
             " at unix:PATH, or use TLS with certificates of clients (cert, key and client_ca). To do without, say"
             " so: --let-everybody-in, or everybody=True."
         )
-    kwargs: dict[str, Any] = {}
+    new_protocol: Callable[[], asyncio.Protocol] = new_wire
     if tls is not None:
-        kwargs = {"ssl": tls.context(), "ssl_handshake_timeout": handshake_seconds}
+        context = tls.context()
+
+        def new_protocol() -> asyncio.Protocol:
+            return TlsLayer(context, new_wire(), handshake_seconds, handshakes)
+
     loop = asyncio.get_running_loop()
-    return await loop.create_server(new_wire, hosts, port, reuse_port=reuse_port or None, backlog=BACKLOG, **kwargs)
+    return await loop.create_server(new_protocol, hosts, port, reuse_port=reuse_port or None, backlog=BACKLOG)
 
 
 async def _listen_at_path(new_wire: NewWire, path: str, *, everybody: bool) -> asyncio.Server:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import signal
 import subprocess
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 STDERR_BYTES = 1_000
@@ -15,7 +18,8 @@ READS = 64
 """The most pieces of standard error that are read after the command's end; together more than a pipe holds."""
 GUARD_SECONDS = 2.0
 """How long the guard may take to end."""
-_START = 'data=$1; shift; read -r go && exec "$@" <"/dev/fd/$data"'
+_DATA = 3
+_START = f'read -r go && exec "$@" <&{_DATA} {_DATA}<&-'
 _GUARD = (
     'trap "" HUP INT TERM; live=" "; while read -r what pid; do case $what in'
     ' add) live="$live$pid ";; *) live="${live%% $pid *} ${live#* $pid }";; esac; done;'
@@ -23,24 +27,74 @@ _GUARD = (
 )
 
 
-async def start(
-    command: Sequence[str], data: IO[bytes], gate: Pipe, errors: Pipe, environment: dict[str, str]
-) -> asyncio.subprocess.Process:
+def start(command: Sequence[str], data: IO[bytes], gate: Pipe, errors: Pipe, environment: dict[str, str]) -> Process:
     """Start a shell that waits for a line from the gate, and then becomes the command.
 
     The command reads `data`, which is a whole file. If it read from a pipe, it would take the watchdog's death for the
     end of its data. Its output goes to the standard error of this process.
+
+    `subprocess` would give the shell the file under this process's number for it. A POSIX shell can only close numbers
+    of one digit, so the command would inherit it.
     """
-    fd = data.fileno()
-    return await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _START, "sh", str(fd), *command),
-        stdin=gate.read_end,
-        stdout=2,
-        stderr=errors.write_end,
-        pass_fds=(fd,),
-        start_new_session=True,
-        env=environment,
-    )
+    with _copies(errors.write_end, gate.read_end, data.fileno()) as (error, go, file):
+        given = ((2, 1), (error, 2), (go, 0), (file, _DATA))
+        pid = os.posix_spawn(
+            "/bin/sh",
+            ["/bin/sh", "-c", _START, "sh", *command],
+            environment,
+            file_actions=[
+                *((os.POSIX_SPAWN_DUP2, source, target) for source, target in given),
+                *((os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable()),
+            ],
+            setsid=True,
+            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores these, and a command inherits that
+        )
+    return Process(pid)
+
+
+@contextlib.contextmanager
+def _copies(*fds: int) -> Iterator[tuple[int, ...]]:
+    """Yield copies whose numbers are none that a command has, and close them."""
+    with contextlib.ExitStack() as stack:
+        copies = []
+        for fd in fds:
+            copies.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _DATA + 1))
+            stack.callback(os.close, copies[-1])
+        yield tuple(copies)
+
+
+def _inheritable() -> Iterator[int]:
+    """Yield the other descriptors that a command would inherit. Python opens none, but a C library or a shell may."""
+    for name in os.listdir("/dev/fd"):
+        fd = int(name)
+        with contextlib.suppress(OSError):  # that of this listing is closed
+            if fd > _DATA and os.get_inheritable(fd):
+                yield fd
+
+
+class Process:
+    """A process that was started. A thread waits for its end."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        """Its exit code, or the negative number of the signal that ended it."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        threading.Thread(target=self._wait, args=(loop,), name=f"wait for {pid}", daemon=True).start()
+
+    async def wait(self) -> None:
+        """Wait for its end."""
+        await asyncio.shield(self._ended)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._end, code)
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        self._ended.set_result(None)
 
 
 class Pipe:
@@ -133,7 +187,7 @@ class Guard:
             os.write(self._process.stdin.fileno(), "".join(f"add {pid}\n" for pid in self._live).encode())
 
 
-async def ends_within(process: asyncio.subprocess.Process, seconds: float) -> bool:
+async def ends_within(process: Process, seconds: float) -> bool:
     """Wait for a process, at most so many seconds. Return whether it has ended."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), seconds)

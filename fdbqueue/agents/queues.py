@@ -52,6 +52,12 @@ class Locked(NamedTuple):
         value: bytes | Blob = self.lease.value
         return value.size_bytes if isinstance(value, Blob) else len(value)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the data is here already. A blob is read when it is sent."""
+        value: bytes | Blob = self.lease.value
+        return not isinstance(value, Blob)
+
 
 class AgentQueue:
     """The queue of one agent type.
@@ -76,7 +82,8 @@ class AgentQueue:
             )
         self._blobs: Blobs[bytes] = Blobs(target)
         self._locks = Locks(self._leases)
-        self._seconds = lock
+        self.seconds = lock
+        """For how many seconds received data is locked."""
         self._waiting = 0
         self._is_plain = isinstance(target, Queue | Leases) and self._leases.queue.order is None
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
@@ -104,7 +111,7 @@ class AgentQueue:
         """Wait for an item, and lease it as `take` does. If this is cancelled, no item is taken."""
         self._waiting += 1
         try:
-            lease = yield from self._staged.lease.steps(self._db, duration=self._seconds, timeout=seconds)
+            lease = yield from self._staged.lease.steps(self._db, duration=self.seconds, timeout=seconds)
         finally:
             self._waiting -= 1
         if lease is None:
@@ -139,9 +146,9 @@ class AgentQueue:
         Raises:
             LeaseLost: the lease is over.
         """
-        if locked.lease.expires_at - self._leases.clock() >= least * self._seconds:
+        if locked.lease.expires_at - self._leases.clock() >= least * self.seconds:
             return locked
-        lease = await self._leases.extend.aio(self._db, locked.lease, duration=self._seconds)
+        lease = await self._leases.extend.aio(self._db, locked.lease, duration=self.seconds)
         return locked._replace(lease=lease)
 
     async def give_back(self, locked: Locked) -> None:
@@ -161,7 +168,7 @@ class AgentQueue:
         """Lease an item for each call, in one transaction."""
 
         def body(tr: Transaction) -> Steps[tuple[list[Locked], bool]]:
-            leases = yield from self._leases.lease_many.steps(tr, limit=len(wanted), duration=self._seconds)
+            leases = yield from self._leases.lease_many.steps(tr, limit=len(wanted), duration=self.seconds)
             ids = yield from self._locks.lock(tr, leases)
             return [Locked(id, lease) for id, lease in zip(ids, leases, strict=True)], bool(ids)
 

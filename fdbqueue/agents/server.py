@@ -17,6 +17,7 @@ from fdbqueue.agents.connection import Connection, ServerState
 from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.listening import DEFAULT, UNIX, Tls, parse, start_listening
 from fdbqueue.agents.queues import AgentQueue, Target
+from fdbqueue.agents.tls import TlsLayer
 from fdbqueue.agents.wire import Wire
 from fdbqueue.lowlevel import Database, only_database
 from fdbqueue.queue import Queue
@@ -105,6 +106,7 @@ class AgentServer:
         self._shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
         self._connections: set[Connection] = set()
+        self._handshakes: set[TlsLayer] = set()
         self._emptied: asyncio.Future[None] | None = None
         self._server: asyncio.Server | None = None
 
@@ -150,6 +152,7 @@ class AgentServer:
             everybody=self._everybody,
             reuse_port=self._reuse_port,
             handshake_seconds=self._shared.limits.line_seconds,
+            handshakes=self._handshakes,
         )
 
     async def stop(self, *, grace: float = 10.0) -> None:
@@ -167,6 +170,8 @@ class AgentServer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(str(parse(self._listen)))
         server.close()
+        for handshake in list(self._handshakes):
+            handshake.abort()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
         while self._connections:

@@ -41,7 +41,7 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from fdbqueue.agents.processes import Guard, Pipe, StandardError, ends_within, signal_group, start
+from fdbqueue.agents.processes import Guard, Pipe, Process, StandardError, ends_within, signal_group, start
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.blobs import Blobs
@@ -265,18 +265,17 @@ class AgentWatchdog:
         else:
             async for piece in self._blobs.read(self._db, lease):
                 data.write(piece)
-        data.flush()
-        return data.tell()
+        size = data.tell()
+        data.seek(0)
+        return size
 
     async def _command(self, lease: Lease, data: IO[bytes], size: int) -> _Outcome:
         """Run the command to its end, at most for its lock. No process of its group is left when this returns."""
         with Pipe() as gate, Pipe() as errors:
-            process = await start(self.command, data, gate, errors, _environment(lease, size))
+            process = start(self.command, data, gate, errors, _environment(lease, size))
             return await self._to_its_end(lease, process, gate, errors)
 
-    async def _to_its_end(
-        self, lease: Lease, process: asyncio.subprocess.Process, gate: Pipe, errors: Pipe
-    ) -> _Outcome:
+    async def _to_its_end(self, lease: Lease, process: Process, gate: Pipe, errors: Pipe) -> _Outcome:
         began = time.monotonic()
         end = StandardError(errors)
         try:

@@ -163,8 +163,7 @@ class Wire(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._input_ended = True
         self._wake()
-        # The server may still write; over TLS it can't.
-        return self._lingers is None and self.extra("sslcontext") is None
+        return self._lingers is None  # the server may still write
 
     def pause_writing(self) -> None:
         self._full = True

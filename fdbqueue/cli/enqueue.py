@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -69,7 +70,7 @@ def enqueue(
         bool, typer.Option("--json", help="With --wait: print how each item ended, as a JSON object.")
     ] = False,
 ) -> None:
-    """Append items: the given values, or one per line of standard input.
+    """Append items: the given values, or one per line of standard input. Prints the positions of given values.
 
     A value is JSON. As an argument to a queue of str or bytes, it is the text itself. A value that begins with a dash
     goes after `--`. Lines are enqueued in order, in batches, each batch exactly once. An incomplete batch is enqueued
@@ -122,8 +123,19 @@ def enqueue(
             if gate is None:
                 check_gates(db, sessions, name)
             more = {"session": name, "level": USUAL_LEVEL if level is None else level}
-        tracked = Tracked(db, leases, sessions, terms, more, group=group, wait=wait, as_json=as_json)
-        is_tracked = group is not None or wait is not None
+        tracked = Tracked(
+            db,
+            leases,
+            sessions,
+            terms,
+            more,
+            group=group,
+            wait=wait,
+            as_json=as_json,
+            tells=bool(values) and sys.stdout is not None,
+            is_plain=terms == Terms() and not records,
+        )
+        is_tracked = bool(values) or group is not None or wait is not None
         enqueue_all = tracked.enqueue if is_tracked else _way_in(db, leases, sessions, terms, more, records)
         try:
             for lines in given:

@@ -95,7 +95,8 @@ def writing(position: Position) -> Iterator[None]:
 def record(item: Shown, value: Any) -> dict[str, Any]:
     """Return an item as JSON can hold it: all that is known of it and that another queue may take."""
     rank = rank_of(item.position)
-    shown = {**rank, "index": item.position.index, "random": item.position.random.hex(), "value": value}
+    parts = {"index": item.position.index, "random": item.position.random.hex()}
+    shown = {"item": item.position.text, **rank, **parts, "value": value}
     return {**shown, **terms_shown(item)}
 
 
@@ -221,9 +222,8 @@ def rendered(shown: RenderableType) -> bytes:
 def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
     """Return items as a table."""
     table = Table(header_style="bold")
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("index", justify="right", no_wrap=True)
-    table.add_column("random", style="dim", no_wrap=True)  # a column to copy from
+    table.add_column("item", no_wrap=True)  # a column to copy from
+    table.add_column("rank", justify="right")
     table.add_column("value", overflow="fold")
     table.add_column("headers", overflow="fold")
     for item in items:
@@ -231,11 +231,8 @@ def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
             value = Text(encode_json(to_json(item.value, codec)))
             headers = headers_text(item.headers)
         rank = "" if item.position.rank is None else str(item.position.rank)
-        table.add_row(rank, str(item.position.index), item.position.random.hex(), value, headers)
-    optional = [column for column in table.columns if column.header in ("rank", "headers")]
-    for column in optional:
-        if not any(str(cell) for cell in column.cells):
-            table.columns.remove(column)
+        table.add_row(item.position.text, rank, value, headers)
+    table.columns = [one for one in table.columns if one.header not in ("rank", "headers") or any(map(str, one.cells))]
     return table
 
 

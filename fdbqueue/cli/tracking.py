@@ -1,4 +1,4 @@
-"""Enqueue items that belong to a group, or whose results the command waits for and prints."""
+"""Enqueue items whose positions or results the command prints, or that belong to a group."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.grouping import held_open
+from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.records import Record, Way, enqueue_records
 from fdbqueue.cli.terms import Terms
 from fdbqueue.cli.waiting import print_results
@@ -29,6 +30,8 @@ class Tracked:
         group: the name of their group; None: none.
         wait: how many seconds to wait for their ends; None: not at all.
         as_json: whether to print how each ended, in place of its result.
+        tells: whether to print the position of each item, if the command does not wait for its result.
+        is_plain: whether the items are values without terms. They are stored as by `Queue.enqueue`.
     """
 
     def __init__(
@@ -42,12 +45,15 @@ class Tracked:
         group: str | None,
         wait: float | None,
         as_json: bool,
+        tells: bool,
+        is_plain: bool,
     ) -> None:
         self._db = db
         self._leases = leases
         self._terms = terms
         self._wait = wait
         self._as_json = as_json
+        self._tells = tells
         source: Any = leases if sessions is None else sessions
         if wait is not None:
             source = Results(source)
@@ -57,6 +63,8 @@ class Tracked:
             begin = partial(held_open, source, group)
             more = {**more, "group": group}
         self._way = Way(partial(source.enqueue.steps, **more), begin)
+        if is_plain and source is leases:
+            self._way = Way(lambda tr, value, **_: leases.queue.enqueue.steps(tr, value))
         self.code = 0
         """The exit code of the first item that ended without a result."""
 
@@ -65,6 +73,8 @@ class Tracked:
         records = (item if isinstance(item, Record) else self._record(item) for item in items)
         for entered in enqueue_records(self._db, self._leases, records, self._terms, self._way):
             yield len(entered)
+            if self._wait is None and self._tells:
+                write_lines(b"%b\n" % one.text.encode() for one in entered)
             if self._wait is not None:
                 completions = [completion.at(self._db) for completion in entered]
                 code = print_results(completions, self._wait, as_json=self._as_json)

@@ -16,6 +16,7 @@ from fdbqueue.lowlevel import (
     Blob,
     Database,
     Layout,
+    Named,
     Steps,
     Transaction,
     join_chunks,
@@ -34,7 +35,7 @@ WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES
 """Bytes that one transaction reads."""
 
 
-class BlobReader(io.BufferedIOBase):
+class BlobReader(Named, io.BufferedIOBase):
     """Reads the data of one item, as a binary file that can seek; `Blobs.read` returns it.
 
     Every verb has an awaitable form, ``await data.read.aio(65536)``. ``async for piece in data`` gives the rest in

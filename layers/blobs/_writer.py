@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
     Blob,
     Database,
     Future,
+    Named,
     Steps,
     Transaction,
     attempts,
@@ -47,7 +48,7 @@ class _Sent:
         self.commit = commit
 
 
-class BlobWriter(io.BufferedIOBase):
+class BlobWriter(Named, io.BufferedIOBase):
     """Writes the data of one new item, as a binary file; `Blobs.write` returns it.
 
     At the end of a ``with`` or ``async with`` block it enqueues the item. If the block raises, it gives the upload up.

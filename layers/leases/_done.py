@@ -11,7 +11,7 @@ from typing import Any
 from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.lowlevel import HELD_US, Notes, Steps, Transaction, encode_result, only_transaction
 
-from ._enqueueing import enqueue_with_notes
+from ._enqueueing import PRIORITY, enqueue_with_notes
 from ._marking import entered_at, mark
 from ._times import not_negative
 
@@ -35,6 +35,7 @@ class FollowUp:
     Raises:
         TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
         CodecError: the codec of the target's queue does not take the value.
+        ValueError: the target has no such level or priority, or the delay is negative.
 
     >>> from fdbqueue import Queue
     >>> from fdbqueue.layers import FollowUp
@@ -53,6 +54,7 @@ class FollowUp:
             )
         inspect.signature(target.enqueue).bind(None, value, **terms)
         queue_of(target).encode(value)
+        _check_terms(target, value, terms)
         self.target = target
         self.value = value
         self._terms = terms
@@ -100,6 +102,21 @@ class FollowUp:
             size: int = sessions.address_bytes(self._terms.get("session"))
             return size + POSITION_BYTES
         return len(queue_of(self.target).layout.prefix) + POSITION_BYTES
+
+
+def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
+    """Refuse now what the target's enqueue would refuse later, when the item that it follows is done.
+
+    Raises:
+        ValueError: there is no such level or priority, or the delay is negative.
+    """
+    if terms.get("delay") is not None:
+        not_negative(terms["delay"], "delay")
+    sessions = getattr(target, "sessions", None)
+    if sessions is not None:
+        sessions.level_of(terms.get("level"))
+    elif terms.get("priority") is not None:
+        queue_of(target).rank(value, {**(terms.get("headers") or {}), PRIORITY: terms["priority"]})
 
 
 @dataclass(frozen=True, slots=True)

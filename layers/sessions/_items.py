@@ -168,6 +168,17 @@ class Items(Generic[V]):
         change = self._rescheduled(delay, at, level)
         return (yield from self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level))
 
+    def level_of(self, level: int | None) -> int:
+        """Return a level of these sessions; the last one for None.
+
+        Raises:
+            ValueError: there is no such level.
+        """
+        rank = self.levels - 1 if level is None else level
+        if type(rank) is not int or not 0 <= rank < self.levels:
+            raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
+        return rank
+
     def _at(self, session: SessionName, places: list[bytes], level: int | None = None) -> SessionEditing:
         editing = SessionEditing(self.line, pack_name(session), level=level)
         editing.check(places)
@@ -188,8 +199,7 @@ class Items(Generic[V]):
         return in_batches(self.queue, tr, places, partial(self._at(session, places, level).change, change=change))
 
     def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> Change:
-        if level is not None and (type(level) is not int or not 0 <= level < self.levels):
-            raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
+        self.level_of(level)
         if level is not None and delay is None and at is None:
             return self.editing().changed("rescheduled")
         return reschedule_of(self.editing(), delay, at, None)

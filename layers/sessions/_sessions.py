@@ -274,9 +274,7 @@ class Sessions(Named, Operators[V]):
 
         *Conflicts:* and *Cost:* as `enqueue`, of each session.
         """
-        rank = self.levels - 1 if level is None else level
-        if type(rank) is not int or not 0 <= rank < self.levels:
-            raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
+        rank = self.level_of(level)
         now_us = self.line.leases.now_us()
         notes = Notes(
             enqueued_at_us=now_us,

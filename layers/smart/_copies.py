@@ -14,6 +14,8 @@ from ._scanning import locate
 
 SEVERAL = b"several"
 """Stored in place of a packed position; no packed position begins with this byte."""
+SENT_BEFORE = b"again"
+"""The value of an unsent copy that a reset has made so. That of a copy that was never fetched is empty."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -72,16 +74,24 @@ class Copies:
         key: bytes = self._layout.fetched.pack((number,))
         return key
 
-    def state(self, tr: Transaction, number: int, packed: bytes) -> Steps[tuple[bytes | None, bool]]:
-        """Return a copy's version, and whether it is unsent. The version is None if no confirmation is needed."""
+    def state(self, tr: Transaction, number: int, packed: bytes) -> Steps[tuple[bytes | None, bytes | None]]:
+        """Return a copy's version, None if no confirmation is needed, and the value of its unsent key, or None."""
         reads = [tr.get(self.key(space, number, packed)) for space in (self._layout.copies, self._layout.unsent)]
         copy, unsent = (yield reads[0]), (yield reads[1])
-        return bytes(copy) if copy.present() else None, unsent.present()
+        return bytes(copy) if copy.present() else None, bytes(unsent) if unsent.present() else None
+
+    def current(self, tr: Transaction, number: int, packed: bytes) -> Steps[bytes | None]:
+        """Return the version of a copy that the recipient has fetched at least once and has still to confirm.
+
+        None if there is no such copy: it is confirmed, or was never fetched with these values.
+        """
+        version, unsent = yield from self.state(tr, number, packed)
+        return version if unsent in (None, SENT_BEFORE) else None
 
     def is_fetched(self, tr: Transaction, number: int, packed: bytes) -> Steps[bool]:
         """Return whether a copy is fetched and not confirmed."""
         version, unsent = yield from self.state(tr, number, packed)
-        return version is not None and not unsent
+        return version is not None and unsent is None
 
     def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes | None) -> Steps[None]:
         """Record the only copy that is fetched and not confirmed, or that there are several."""

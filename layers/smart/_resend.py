@@ -29,20 +29,23 @@ Guarantees
     dequeue) is gone for all recipients, and no cursor has to move. A recipient gets all items enqueued after its
     registration.
 
-    A confirmation names its copy (`Copy.name`). It confirms exactly this copy, in any order and any number of times.
+    A confirmation names its copy (`Copy.name`). It confirms exactly this copy, in any order and any number of times. A
+    copy that its recipient has never fetched is not confirmed, by whatever name.
+
     A bare confirmation names no copy. It is accepted only if its recipient has fetched a single copy that it has not
     confirmed. After several fetches, a bare confirmation may be a repetition, or mean a later copy; it is refused. From
-    then on the recipient must name its copies, until it is reset.
+    then on the recipient must name its copies, until it is reset, also when it has confirmed all but one.
 
 Limits
     At most 32 recipients. Leased or delayed items are not fetched until they are available. A redriven dead letter is
-    sent to all of its recipients again. An item that gets an incoming item's values is sent to all recipients
-    registered then, and the names of its former copies confirm nothing. A position names the copy that was fetched
-    last, with any values.
+    sent to all of its recipients again, and they can confirm it once they have fetched it again. An item that gets an
+    incoming item's values is sent to all recipients registered then, and the names of its former copies confirm
+    nothing. A position names the copy that was fetched last, with any values.
 
     A bare confirmation that comes again after the next fetch confirms the next copy. So name the copy if a
     message can arrive twice. Fetches by a process with an older version are not recorded: reset its recipient, or name
-    the copies. Items from a plain `Queue.enqueue` have no recipients.
+    the copies. After a reset by such a process, copies can be confirmed once they are fetched again. Items from a plain
+    `Queue.enqueue` have no recipients.
 
 Source
     Herzner & Thuswald, "Smart Queue": Resend Control and Fault Tolerance, with one such attribute per recipient.
@@ -74,7 +77,7 @@ from ..common._waiting import long_wait
 from ..leases._commit_if_written import commit_if_written
 from ..leases._leases import Leases
 from ..leases._times import check_timeout
-from ._copies import SEVERAL, Copies, Copy, Named, check_recipient, named_by
+from ._copies import SENT_BEFORE, SEVERAL, Copies, Copy, Named, check_recipient, named_by
 from ._fetching import Fetched, Fetching
 from ._messages import Messages
 from ._recipients import MOST_RECIPIENTS
@@ -243,15 +246,18 @@ class Resend:
             copy: the copy, or its name.
             position: in place of `copy`, the item whose last fetched copy to confirm.
 
-        Without `copy` and `position` it confirms the only copy that the recipient has fetched and not confirmed.
+        Without `copy` and `position` it confirms the only copy that the recipient has fetched and not confirmed. Once
+        the recipient had two such copies at a time, it must name its copies, until it is reset.
 
         Returns:
             the item that was confirmed, None if there was none, and whether that removed it. A copy that was
-            confirmed before, or whose item has got other values since, confirms nothing.
+            confirmed before, that this recipient has never fetched, or whose item has got other values since,
+            confirms nothing.
 
         Raises:
-            ValueError: the recipient is not registered; it has fetched several copies, and the call names none; or
-                `copy` is no name of a copy. TypeError: an argument is neither a copy nor a position.
+            ValueError: the recipient is not registered; the call names no copy, and the recipient had several
+                unconfirmed ones at a time since its registration or reset; or `copy` is no name of a copy. TypeError:
+                an argument is neither a copy nor a position.
 
         *Conflicts:* with a reset and with another confirmation by the same recipient; with another recipient's
         confirmation of the same item. Without a name, also with fetches of the same recipient. *Cost:* four reads, and
@@ -325,13 +331,11 @@ class Resend:
         return packed if (yield from self._copies.is_fetched(tr, number, packed)) else None
 
     def _if_current(self, tr: Transaction, number: int, named: Named) -> Steps[bytes | None]:
-        """Return the packed position of a named copy, if it is unconfirmed and its item has not changed since."""
+        """Return the packed position of a named copy, if it was fetched and its item has not changed since."""
         packed = pack(named.position)
-        version, unsent = yield from self._copies.state(tr, number, packed)
-        if named.version is None:
-            # A position can't distinguish the copies of an item before and after it got other values.
-            return packed if version is not None and not (version and unsent) else None
-        return packed if version == named.version else None
+        version = yield from self._copies.current(tr, number, packed)
+        # A position can't distinguish the copies of an item before and after it got other values.
+        return packed if version is not None and named.version in (None, version) else None
 
     def _register(self, tr: Transaction, recipient: str) -> Steps[None]:
         registry = yield from self._copies.recipients.read(tr)
@@ -380,7 +384,7 @@ class Resend:
         already = {row.key for row in (yield from rows(tr, unsent + ends[0], unsent + ends[-1] + b"\x00"))}
         again = [unsent + packed for packed in ends if unsent + packed not in already]
         for key in again:
-            tr.set(key, b"")
+            tr.set(key, SENT_BEFORE)
         if again:
             tr.add(self._layout.resent_key, _ONE)
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""

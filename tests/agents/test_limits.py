@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.agents import AgentServer, Limits
+from fdbqueue.agents import AgentClient, AgentServer, Limits
 from fdbqueue.engine import Subspace
+from fdbqueue.layers import Blobs
 from tests.helpers.agents import GREETING, receiving, sending
 from tests.helpers.agentservers import Agent, leases_of, left_alone, said_by, serving, until
+from tests.helpers.blobs import write
+from tests.helpers.clock import Clock
 
 pytestmark = pytest.mark.engines("memory")
 
@@ -57,7 +60,7 @@ def test_data_that_trickles_is_cut_off_and_leaves_nothing_behind(db: Any, space:
                     await asyncio.wait({heard}, timeout=0.02)
                 assert await heard == b"Bye.\n"
             await left_alone(server)
-            assert server._shared.in_flight.take(limits.in_flight)
+            assert server._shared.in_flight._used == 0
 
     asyncio.run(body())
     assert leases_of(space).stats(db).available == 0
@@ -115,11 +118,109 @@ def test_data_of_all_clients_together_has_a_limit(db: Any, space: Subspace) -> N
             assert (await said_by(server, sending(5, b"y" * 8))).count(b"OK.") == 4
             assert (await said_by(server, receiving(5))).count(b"OK.") == 3
             await leases_of(space).enqueue.aio(db, b"z" * 11)
-            assert (await said_by(server, receiving(5))).count(b"OK.") == 2
+            async with await Agent.at(server) as first:
+                await first.says(sending(5, b"x" * 8)[:-10])
+                await first.hears(b"Hi.", b"OK.", b"OK.", b"OK.")
+                await until(lambda: server._shared.in_flight._used)
+                assert (await said_by(server, receiving(5))).count(b"OK.") == 2
             await left_alone(server)
 
     asyncio.run(body())
     assert leases_of(space).stats(db).available == 1
+
+
+def test_data_larger_than_the_limit_of_all_is_admitted_alone(db: Any, space: Subspace) -> None:
+    async def body() -> None:
+        async with serving(db, space, limits=Limits(in_flight=10)) as server:
+            for size in (11, 100_000, 1_500_000):
+                assert (await said_by(server, sending(5, b"x" * size))).count(b"OK.") == 4
+                await left_alone(server)
+                received = await AgentClient(server.address).receive.aio(5)
+                assert received is not None
+                assert received.data == b"x" * size
+                await left_alone(server)
+
+    asyncio.run(body())
+    assert leases_of(space).stats(db).leased == 3
+
+
+def test_clients_that_announce_data_or_are_offered_some_and_stay_idle_use_no_memory(db: Any, space: Subspace) -> None:
+    leases = leases_of(space)
+    for _ in range(3):
+        write(Blobs(leases), db, b"x" * 2_000_000)
+
+    async def body() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            server = await stack.enter_async_context(serving(db, space, limits=Limits(in_flight=3_000_000)))
+            for _ in range(3):
+                idle = await stack.enter_async_context(await Agent.at(server))
+                await idle.greets()
+                await idle.says(b"I want to send to any agent of type number 6.\nData size is 3000000.\n")
+                await idle.hears(b"OK.", b"OK.")
+                await (await stack.enter_async_context(await Agent.at(server))).is_offered()
+            assert server._shared.in_flight._used == 0
+            assert (await said_by(server, sending(6, b"x" * 3_000_000))).count(b"OK.") == 4
+
+    asyncio.run(body())
+    assert leases.stats(db).available == 3
+    assert leases_of(space, 6).stats(db).available == 1
+
+
+def test_data_on_the_way_waits_for_memory_and_its_lock_is_extended(db: Any, space: Subspace) -> None:
+    clock = Clock()
+    write(Blobs(leases_of(space)), db, b"y" * 2_000_000)
+
+    async def body() -> None:
+        limits = Limits(in_flight=1_000_000)
+        async with (
+            serving(
+                db, space, queues=lambda type: leases_of(space, type, clock=clock), lock=0.4, limits=limits
+            ) as server,
+            await Agent.at(server) as waits,
+            await Agent.at(server) as holds,
+        ):
+            await waits.is_offered()
+            await holds.says(sending(6, b"x" * 900_000)[:-10])
+            await until(lambda: server._shared.in_flight._used >= 899_000)
+            await waits.says(b"OK.\n")
+            [connection] = [one for one in server._connections if one._work.locked is not None]
+            locked = connection._work.locked
+            clock.now += 0.3
+            await until(lambda: connection._work.locked is not locked)
+            await holds.says(b"x" * 3 + b".\nBye.\n")
+            await waits.hears(b"Data:")
+            assert await waits.reads(2_000_000) == b"y" * 2_000_000
+            await waits.says(b"OK.\nBye.\n")
+            await waits.hears(b".", b"Data is locked.")
+
+    asyncio.run(body())
+
+
+def test_data_of_clients_that_wait_for_each_others_memory_arrives(db: Any, space: Subspace) -> None:
+    async def body() -> None:
+        async with serving(db, space, limits=Limits(in_flight=1_500_000)) as server:
+            data = b"x" * 1_000_000
+            async with contextlib.AsyncExitStack() as stack:
+                agents = [await stack.enter_async_context(await Agent.at(server)) for _ in range(3)]
+                for agent in agents:
+                    await agent.greets()
+                    await agent.says(b"I want to send to any agent of type number 5.\nData size is 1000000.\n")
+                    await agent.hears(b"OK.", b"OK.")
+                for agent in agents:
+                    await agent.says(b"Data:\n" + data[:600_000])
+                for agent in reversed(agents):
+                    await agent.says(data[600_000:] + b".\n")
+                for agent in agents:
+                    await agent.hears(b"OK.")
+
+    asyncio.run(body())
+    assert leases_of(space).stats(db).available == 3
+
+
+def test_the_largest_data_is_one_that_the_protocol_has(db: Any) -> None:
+    assert Limits(max_size=2**31).max_size == 2**31
+    with pytest.raises(ValueError, match="max_size is at most 2,147,483,648 bytes"):
+        Limits(max_size=2**31 + 1)
 
 
 def test_one_connection_too_many_gets_bye_and_the_others_work_on(db: Any, space: Subspace) -> None:

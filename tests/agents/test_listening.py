@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import os
+import re
 import socket
 import ssl
 import stat
@@ -15,12 +17,12 @@ from typing import Any, cast
 import pytest
 import trustme
 
-from fdbqueue.agents import Access, AgentClient, AgentError, AgentServer, Tls
+from fdbqueue.agents import Access, AgentClient, AgentError, AgentServer, Limits, Tls, wire
 from fdbqueue.agents.access import names_of, types_in
 from fdbqueue.agents.listening import parse
 from fdbqueue.engine import Subspace
-from tests.helpers.agents import receiving, sending
-from tests.helpers.agentservers import Agent, leases_of, said_by, serving
+from tests.helpers.agents import GREETING, receiving, sending
+from tests.helpers.agentservers import PATIENCE_SECONDS, Agent, leases_of, said_by, serving, until
 
 pytestmark = pytest.mark.engines("memory")
 
@@ -165,10 +167,10 @@ def test_with_tls_only_clients_with_a_certificate_get_in(
     async def body() -> None:
         async with serving(db, space, tls=tls) as server:
             good, _ = certified("press")
-            await AgentClient(server.address, tls=good).send.aio(5, b"x" * 300_000)
+            await AgentClient(server.address, tls=good).send.aio(5, b"x" * 3_000_000)
             received = await AgentClient(server.address, tls=good).receive.aio(5)
             assert received is not None
-            assert received.data == b"x" * 300_000
+            assert received.data == b"x" * 3_000_000
             strange, _ = certified("press", trustme.CA())
             without = ssl.create_default_context(cafile=str(tls.client_ca))
             for context in (strange, without, None):
@@ -182,8 +184,102 @@ def test_with_tls_only_clients_with_a_certificate_get_in(
     assert (stats.enqueued, stats.leased) == (1, 0)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize(
+    ("kind", "logged", "alert"),
+    [
+        ("strange", "its certificate is not accepted: ", "unknown ca"),
+        ("expired", "its certificate is not accepted: certificate has expired", "certificate expired"),
+        ("none", "peer did not return a certificate", "(certificate required|handshake failure)"),
+    ],
+)
+def test_a_refused_client_hears_why_and_the_server_logs_it(
+    db: Any,
+    space: Subspace,
+    tls: Tls,
+    certified: Certified,
+    authority: trustme.CA,
+    caplog: pytest.LogCaptureFixture,
+    version: ssl.TLSVersion,
+    kind: str,
+    logged: str,
+    alert: str,
+) -> None:
+    context, _ = certified("press", trustme.CA() if kind == "strange" else authority)
+    if kind == "expired":
+        past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+        authority.issue_cert("client.example", not_after=past).configure_cert(context)
+    if kind == "none":
+        context = ssl.create_default_context(cafile=str(tls.client_ca))
+    context.maximum_version = version
+
+    async def body() -> None:
+        async with serving(db, space, tls=tls) as server:
+            client = AgentClient(server.address, tls=context, timeout=PATIENCE_SECONDS)
+            with pytest.raises(AgentError, match=alert):
+                await asyncio.to_thread(client.send, 5, b"x" * 1_000_000)
+            with pytest.raises(AgentError, match=alert):
+                await client.receive.aio(5)
+            await until(lambda: not server._handshakes)
+
+    asyncio.run(body())
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 2
+    for line in lines:
+        assert re.match(rf"The client at 127\.0\.0\.1:\d+ was refused: its TLS handshake failed: {logged}", line), line
+
+
+def test_a_handshake_that_does_not_go_on_is_ended_and_logged(
+    db: Any, space: Subspace, tls: Tls, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with serving(db, space, tls=tls, limits=Limits(line_seconds=0.1)) as server:
+            async with await Agent.at(server) as agent:
+                assert await agent.rest() == b""
+            async with await Agent.at(server):
+                await until(lambda: server._handshakes)
+                await server.stop()
+                await until(lambda: not server._handshakes)
+
+    asyncio.run(body())
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith("was refused: its TLS handshake took over 0.1 seconds.")
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+def test_over_tls_the_server_ends_its_side_after_its_bye(
+    db: Any, space: Subspace, tls: Tls, certified: Certified, monkeypatch: pytest.MonkeyPatch, half_closes: bool
+) -> None:
+    monkeypatch.setattr(wire, "LINGER_SECONDS", 10 * PATIENCE_SECONDS)
+    context, _ = certified("press")
+
+    async def body() -> None:
+        async with serving(db, space, tls=tls) as server:
+            for stream, end in (
+                (sending(5, b"data"), b"OK.\nBye.\n"),
+                (b"Hello.\n", b"Bye.\n"),
+                (GREETING + b"I want to send to any agent of type number 5.\nData size is 99999999.\n", b"Bye.\n"),
+            ):
+                await asyncio.to_thread(_until_the_end, server, context, stream, end)
+            await until(lambda: not server.connections)
+
+    def _until_the_end(server: AgentServer, context: ssl.SSLContext, stream: bytes, end: bytes) -> None:
+        host, _, port = server.address.rpartition(":")
+        plain = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+        with context.wrap_socket(plain, server_hostname=host) as secure:
+            secure.sendall(stream)
+            said = b""
+            while data := secure.recv(4_096):
+                said += data
+            assert said.endswith(end)
+            if half_closes:
+                secure.unwrap()
+
+    asyncio.run(body())
+
+
 def test_a_certificate_may_do_what_the_file_says(
-    db: Any, space: Subspace, tls: Tls, certified: Certified, tmp_path: Path
+    db: Any, space: Subspace, tls: Tls, certified: Certified, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     press, _ = certified("press")
     shop, fingerprint = certified("shop")
@@ -212,6 +308,11 @@ def test_a_certificate_may_do_what_the_file_says(
             await clients["shop"].confirm.aio(5, received.id)
 
     asyncio.run(body())
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 7
+    assert f"'shop' '{fingerprint}' may not send to agent type 5." in lines[0]
+    assert lines[0].startswith("The client at 127.0.0.1:")
+    assert "may not receive as agent type 5." in lines[-1]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -101,6 +102,21 @@ def test_a_command_that_keeps_failing_gives_a_dead_letter_with_the_end_of_its_st
     assert len(dead.error) > 1_000
     assert events[2].why == events[1].why, "the second start says why the first failed"
     assert leases.check(db).ok
+
+
+def test_a_command_inherits_its_standard_files_and_no_other(
+    db: Any, leases: Leases, events: list[AgentEvent], tmp_path: Path
+) -> None:
+    leases.enqueue(db, b"x")
+    with open(os.devnull) as inherited:
+        os.set_inheritable(inherited.fileno(), True)
+        program = "import os, sys; open(sys.argv[1], 'w').write(' '.join(sorted(os.listdir('/proc/self/fd'))))"
+        script = 'sed -n "s/^SigIgn:.*\\(.\\)...$/\\1/p" /proc/$$/status >"$1"; exec "$2" -c "$3" "$4"'
+        words = (tmp_path / "ignored", sys.executable, program, tmp_path / "files")
+        watchdog(leases, events, script, *words).drain(db)
+    assert (tmp_path / "files").read_text() == "0 1 2 3 4", "3 and 4 are the program's own"
+    assert int((tmp_path / "ignored").read_text(), 16) & 1 == 0, "SIGPIPE is not ignored"
+    assert told(events) == ["started", "confirmed"]
 
 
 def test_standard_error_that_is_no_text_is_kept_too(db: Any, leases: Leases, events: list[AgentEvent]) -> None:

@@ -6,8 +6,10 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +68,7 @@ def test_a_shell_sends_receives_and_confirms(tmp_path: Path) -> None:
             again = run("confirm", "5", id, *at)
             assert again.returncode == 5
             assert b"at the step 'confirm' the server said 'Bye.'" in again.stderr
+            assert f"agents of type 5, nothing is locked under the ID {id}. Its lock is over" in again.stderr.decode()
     with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
         assert Leases(queue_of_type(5)).stats(db).dequeued == 2
 
@@ -102,6 +105,59 @@ def test_a_lock_from_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None
         client.confirm(5, received.id)
     with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
         assert Leases(queue_of_type(5)).stats(db).leased == 0
+
+
+def test_a_file_stays_as_it_was_unless_data_was_received_and_locked(tmp_path: Path) -> None:
+    file = tmp_path / "order.txt"
+    file.write_bytes(b"the last order")
+    with serving(tmp_path / "db") as address:
+        assert run("receive", "5", str(file), "--at", address).returncode == 1
+        assert file.read_bytes() == b"the last order"
+    assert run("receive", "5", str(file), "--at", address).returncode == 3, "no server"
+    assert file.read_bytes() == b"the last order"
+    cut = subprocess.run(
+        [*COMMAND, "receive", "5", str(file), "--at", cut_off_at(tmp_path / "cut")], capture_output=True, timeout=60
+    )
+    assert cut.returncode == 3, cut.stderr
+    assert file.read_bytes() == b"the last order"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".part") == []
+
+
+def cut_off_at(path: Path) -> str:
+    """Return the address of a server that goes away in the middle of its data."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+
+    def serve() -> None:
+        with listening, listening.accept()[0] as client:
+            client.sendall(b"Hi.\nOK.\nOK.\nOK.\nData size is 1000. Data ID is 7.\nData:\nsome")
+            while b"receive.\nOK.\n" not in client.recv(4_096, socket.MSG_PEEK):
+                pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    return f"unix:{path}"
+
+
+def test_a_received_file_keeps_its_mode_and_a_link_its_target_and_a_pipe_is_written(tmp_path: Path) -> None:
+    target, link, new, pipe = (tmp_path / name for name in ("target", "link", "new", "pipe"))
+    target.write_bytes(b"before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    with serving(tmp_path / "db") as address:
+        for data in (b"linked", b"new", b"piped"):
+            AgentClient(address).send(5, data)
+        for file in (link, new):
+            assert run("receive", "5", str(file), "--at", address).returncode == 0
+        reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+        assert run("receive", "5", str(pipe), "--at", address).returncode == 0
+        assert reader.communicate(timeout=60)[0] == b"piped"
+    assert link.is_symlink()
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"linked", 0o640)
+    usual = tmp_path / "usual"
+    usual.touch()
+    assert (new.read_bytes(), new.stat().st_mode) == (b"new", usual.stat().st_mode)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_items_are_worked_on_and_everything_is_reported(tmp_path: Path) -> None:
         *("run", "--type", "5", "--processes", "2", "--max-attempts", "1", "--once", "--url"),
         *(f"file:{tmp_path / 'db'}", "--", "sh", "-c", script),
     )
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 1, ran.stderr
     *events, ended = lines(ran.stdout)
 
     assert sorted(event["what"] for event in events) == ["confirmed", "failed", "started", "started"]
@@ -45,6 +45,28 @@ def test_items_are_worked_on_and_everything_is_reported(tmp_path: Path) -> None:
     assert ended == {"what": "ended", **totals}
     assert b"output" in ran.stderr
     assert b"output" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "code"),
+    [
+        ("exit 3", (), 1),  # it waits for its next attempt
+        ("sleep 600", ("--lock", "0.1", "--max-attempts", "1"), 1),
+        ('test "$FDBQUEUE_ATTEMPT" = 2', ("--backoff", "0"), 0),
+        ("exit 0", (), 0),
+    ],
+)
+def test_once_tells_by_its_exit_code_whether_all_items_were_confirmed(
+    tmp_path: Path, script: str, options: tuple[str, ...], code: int
+) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        Queue("jobs").enqueue(db, b"x")
+    ran = run("run", "--url", url, "--queue", "jobs", "--once", *options, "--", "sh", "-c", script)
+
+    assert ran.returncode == code, ran.stderr
+    if code == 0:
+        assert run("run", "--url", url, "--queue", "jobs", "--once", "true").returncode == 0, "an empty queue"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

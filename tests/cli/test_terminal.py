@@ -56,7 +56,7 @@ def test_a_terminal_shows_tables(file_url: str) -> None:
     code, shown = on_terminal("browse", "orders", url=file_url)
 
     assert code == 0
-    assert "index" in shown
+    assert "item" in shown
     assert '{"sku":"teapot"}' in shown
     assert "headers" not in shown, "no item has any"
 

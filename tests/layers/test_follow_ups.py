@@ -17,6 +17,7 @@ from fdbqueue.layers import (
     Leases,
     PriorityQueue,
     Results,
+    Sessions,
     StagedQueue,
     Subscriptions,
 )
@@ -140,3 +141,25 @@ def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space:
     for thread in threads:
         thread.join(30)
     assert sorted(lease.value for lease in found) == ["parcel", "receipt"]
+
+
+def test_terms_that_the_target_would_refuse_are_refused_when_the_follow_up_is_made(space: Subspace) -> None:
+    sessions, jobs = Sessions(Queue(space[1], codec="str")), PriorityQueue(Queue(space[2], codec="str"), levels=3)
+    for target, terms, told in (
+        (sessions, {"session": "ann", "level": 9}, "A level of these sessions is an integer from 0 to 1, not 9"),
+        (Results(sessions), {"session": "ann", "level": -1}, "not -1"),
+        (jobs, {"priority": 9}, "9"),
+        (jobs, {"delay": -1}, "delay"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            FollowUp(target, "x", **terms)
+    FollowUp(sessions, "x", session="ann", level=0)
+    FollowUp(jobs, "x", priority=2, delay=1)
+
+
+def test_a_held_follow_up_has_no_time(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    Results(sessions).enqueue(db, "first", session="ann", then=FollowUp(sessions, "after", session="bob"))
+    info = sessions.info(db, "bob")
+    assert info is not None
+    assert (info.status, info.until) == ("waiting", None)

@@ -182,6 +182,55 @@ def test_a_confirmation_after_a_reset_is_taken_as_the_copy_has_arrived(db: Any, 
     assert smart.resend.fetch(db, "B") is None
 
 
+def test_a_copy_that_its_recipient_has_never_fetched_is_not_confirmed(db: Any, smart: SmartQueue) -> None:
+    registered(smart, db, "C")
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    [seen] = smart.resend.fetch_many(db, "C", limit=1)
+    [unseen] = smart.queue.browse(db, after=seen.position)
+    for recipient, position in (("B", seen.position), ("C", unseen.position)):
+        for by in ({"position": position}, {"copy": position.text}):
+            assert smart.resend.confirm(db, recipient, **cast(Any, by)) == (None, False)
+    assert smart.enqueue(db, Received(["B", seen.name])).decision is Decision.ignore
+    smart.resend.reset(db, "B")
+    assert smart.resend.confirm(db, "B", position=seen.position) == (None, False), "nothing to fetch again"
+    assert [copy.value["n"] for copy in smart.resend.fetch_many(db, "B")] == [1, 2]
+    assert smart.resend.confirm(db, "C", copy=seen) == (seen.position, False)
+    assert smart.resend.confirm(db, "B", copy=seen.name) == (seen.position, True), "the copies have one name"
+    assert numbers(smart, db) == [2]
+
+
+def test_a_confirmation_of_a_redriven_item_waits_for_its_fetch(db: Any, smart: SmartQueue) -> None:
+    mortal = SmartQueue(Leases(smart.queue, max_attempts=1, clock=smart.leases.clock))
+    mortal.enqueue(db, frame(1))
+    copy = fetch(mortal, db)
+    lease = mortal.leases.lease(db)
+    assert lease is not None
+    mortal.leases.nack(db, lease)
+    mortal.leases.dead.redrive(db)
+    assert mortal.resend.confirm(db, "B", copy=copy) == (None, False)
+    again = fetch(mortal, db)
+    assert mortal.resend.confirm(db, "B", copy=again)[1]
+
+
+def test_a_bare_confirmation_stays_refused_when_all_but_one_are_confirmed(db: Any, smart: SmartQueue) -> None:
+    smart.enqueue_many(db, [frame(1), frame(2)])
+    first, second = smart.resend.fetch_many(db, "B")
+    smart.resend.confirm(db, "B", copy=first)
+    with pytest.raises(ValueError, match="After a reset"):
+        smart.resend.confirm(db, "B")
+    smart.resend.reset(db, "B")
+    fetch(smart, db)
+    assert smart.resend.confirm(db, "B") == (second.position, True)
+
+
+def test_a_position_names_replaced_values_after_a_reset(db: Any, merging: SmartQueue) -> None:
+    merging.enqueue(db, frame(1))
+    merging.enqueue(db, frame(2))
+    copy = fetch(merging, db)
+    merging.resend.reset(db, "B")
+    assert merging.resend.confirm(db, "B", position=copy.position) == (copy.position, True)
+
+
 @pytest.fixture
 def merging(db: Any, space: Subspace) -> SmartQueue:
     """A queue whose frames take over the values of the next one with their key."""

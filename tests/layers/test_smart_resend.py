@@ -318,6 +318,8 @@ class ResendMachine(RuleBasedStateMachine):
         self.wanted: dict[int, set[str]] = {}
         self.unsent: dict[str, set[int]] = {}
         self.names: dict[int, str] = {}
+        self.sent: dict[str, set[int]] = {}
+        """What each recipient has fetched at least once."""
         self.several: set[str] = set()
         self.slow: list[tuple[Any, int, Position, set[str]]] = []
 
@@ -373,17 +375,21 @@ class ResendMachine(RuleBasedStateMachine):
                 self.several.add(name)
             self.unsent[name].remove(waiting[0])
             self.names[waiting[0]] = item.name
+            self.sent.setdefault(name, set()).add(waiting[0])
 
     @precondition(lambda self: self.unsent)
     @rule(data=st.data())
     def confirm(self, data: st.DataObject) -> None:
-        """Confirm one by its name, perhaps once more, or out of turn."""
+        """Confirm one by its name or position, perhaps once more, out of turn, or before it was fetched."""
         name = data.draw(st.sampled_from(sorted(self.unsent)))
         number = data.draw(st.sampled_from(sorted({*self.names, *self.positions}) or [0]))
-        if number not in self.names:
+        if number not in self.names and number not in self.positions:
             return
-        wanted = name in self.wanted.get(number, ())
-        position, gone = self.smart.resend.confirm(self.db, name, copy=self.names[number])
+        by: Any = {"copy": self.names.get(number)}
+        if number not in self.names or (number in self.positions and data.draw(st.booleans())):
+            by = {"position": self.positions[number]}
+        wanted = name in self.wanted.get(number, ()) and number in self.sent.get(name, ())
+        position, gone = self.smart.resend.confirm(self.db, name, **by)
         if not wanted:
             assert (position, gone) == (None, False)
             return

@@ -23,6 +23,18 @@ def queue(db: Any, space: Subspace) -> Queue[str]:
     return Queue(space, codec="str")
 
 
+def test_a_refused_enqueue_of_several_learns_what_fits(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 5)
+    queue.enqueue_many(db, ["a", "b", "c"])
+    for wanted, told in (
+        (3, r"There is room for 2 now, and for more when consumers have taken some\."),
+        (7, r"A transaction that enqueues 7 never fits: enqueue 5 at a time at most, now 2\."),
+    ):
+        tr = db.create_transaction()
+        with pytest.raises(QueueFull, match=told):
+            queue.enqueue_many(tr, ["x"] * wanted)
+
+
 def test_one_item_too_many_is_refused_and_nothing_is_written(db: Any, queue: Queue[str]) -> None:
     queue.set_quota(db, 2)
     assert queue.quota(db) == Quota(2)
@@ -31,6 +43,7 @@ def test_one_item_too_many_is_refused_and_nothing_is_written(db: Any, queue: Que
     with pytest.raises(QueueFull, match=r"has 2 items and no room for another: its quota is 2\.") as caught:
         queue.enqueue(db, "c")
     assert (caught.value.limit, caught.value.wanted) == (Quota(2), 1)
+    assert "`fdbqueue quota` in a shell" in str(caught.value)
     assert queue.dequeue(db) is not None
     queue.enqueue(db, "c")
     queue.set_quota(db, None)

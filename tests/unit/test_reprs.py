@@ -6,14 +6,24 @@ import copy
 import pickle
 from collections.abc import Callable
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import fdbqueue
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, Stats
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Consumer, Groups, Leases, PriorityQueue, Sessions, StagedQueue, Subscriptions, Watchdog
+from fdbqueue.layers import (
+    Blobs,
+    Consumer,
+    Groups,
+    Leases,
+    PriorityQueue,
+    Sessions,
+    StagedQueue,
+    Subscriptions,
+    Watchdog,
+)
 from fdbqueue.reprs import bar, brief, sparkline, table
 from tests.helpers.reading import Reading
 
@@ -171,3 +181,37 @@ def test_brief_keeps_what_is_short() -> None:
     assert brief("cup") == "'cup'"
     assert brief(b"x" * 11, 10) == f"{b'x' * 10!r}".replace("xxxxxxxxxx'", "xxxxxxxxxx…'") + " (11 bytes)"
     assert fdbqueue.Position(1, b"").text == "1:"
+
+
+def test_a_notebook_shows_queues_as_a_table(db: Any, space: Subspace) -> None:
+    queue = Queue(space["a<b"], codec="str")
+    queue.enqueue(db, "cup")
+    queue.pause(db, reason="stock\ntaking", by="Ann")
+    listed = fdbqueue.queues(db, within=space)
+    text = read(cast(Any, listed)._repr_html_())
+    for told in ("a<b", "str", "available", "by Ann"):
+        assert told in text
+    assert "a<b" in read(listed[0]._repr_html_())
+    assert listed == [listed[0]]
+    assert repr(listed[0]).startswith("QueueInfo(name=")
+
+
+def test_a_notebook_shows_a_blobs_writer_and_reader(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    blobs = Blobs(leases)
+    with blobs.write(db) as out:
+        assert read(out._repr_html_()) == repr(out)
+        out.write(b"data")
+    lease = leases.lease(db)
+    assert lease is not None
+    with blobs.read(db, lease) as reader:
+        assert read(reader._repr_html_()) == repr(reader)
+
+
+def test_a_star_import_leaves_pythons_open_alone() -> None:
+    names: dict[str, Any] = {}
+    exec("from fdbqueue import *", names)
+    assert "Queue" in names
+    assert "open" not in names
+    with fdbqueue.open("memory:") as db:
+        assert isinstance(db, fdbqueue.Database)

@@ -19,6 +19,7 @@ from fdbqueue.cli.agents.options import (
     Timeout,
     client_of,
 )
+from fdbqueue.cli.files import whole_file
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json, to_json
@@ -35,15 +36,18 @@ def receive(
 ) -> None:
     """Receive data that was sent to agents of a type, and lock it. Exits with 1 if there is none.
 
-    Without FILE it prints a JSON line with "id" and "data". Process the data, then run `fdbqueue agents confirm` with
-    the ID. If the lock ends before, another agent gets the data.
+    Without FILE it prints a JSON line with "id" and "data". FILE changes only when all data is there and locked.
+    Process the data, then run `fdbqueue agents confirm` with the ID. If the lock ends before, another agent gets the
+    data.
     """
     client = client_of(at, timeout, ca, cert, key)
     if file is None:
         received = client.receive(type)
     else:
-        with errors.system_errors(), file.open("wb") as into:
+        with errors.system_errors(), whole_file(file) as into:
             received = client.receive(type, into=into)
+            if received is None:
+                raise typer.Exit(errors.EMPTY)
     if received is None:
         raise typer.Exit(errors.EMPTY)
     if file is None:

@@ -14,8 +14,11 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.layers.leases import Leases, exponential
+from fdbqueue.layers.leases import Leases, exponential, immediately
+from fdbqueue.position import Position
 
+UNCONFIRMED = 1
+"""An item's last attempt failed, or its command could not run."""
 CONTEXT = {"allow_interspersed_args": False}
 """Options behind the command's name are the command's own."""
 
@@ -42,7 +45,9 @@ def run(
     grace: Annotated[
         float, typer.Option("--grace", min=0, help="Seconds that running commands have to end after SIGTERM or Ctrl-C.")
     ] = 30.0,
-    once: Annotated[bool, typer.Option("--once", help="End when no item is available.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when no item is available; exit with 1 if one was not confirmed.")
+    ] = False,
     url: Url = None,
 ) -> None:
     """Run a command for each item of a queue until SIGTERM or Ctrl-C: the data on its input, exit code 0 confirms.
@@ -53,8 +58,18 @@ def run(
     if (type is None) == (queue is None):
         raise typer.BadParameter("give a type, as in --type 5, or any queue, as in --queue orders", param_hint="--type")
     name = queue if queue is not None else encode_json(["agents", type])
-    leases = Leases(queue_of(name), max_attempts=max_attempts, backoff=exponential(first=backoff, longest=3_600.0))
-    dog = AgentWatchdog(leases, command, processes=processes, lock=lock, grace=grace, on_event=_print)
+    waits = exponential(first=backoff, longest=max(backoff, 3_600.0)) if backoff else immediately
+    leases = Leases(queue_of(name), max_attempts=max_attempts, backoff=waits)
+    unconfirmed: set[Position] = set()
+
+    def tell(event: AgentEvent) -> None:
+        if event.what in ("confirmed", "lost"):  # lost: it is another consumer's now
+            unconfirmed.discard(event.item)
+        elif event.what != "started":
+            unconfirmed.add(event.item)
+        _print(event)
+
+    dog = AgentWatchdog(leases, command, processes=processes, lock=lock, grace=grace, on_event=tell)
     with opened(url, create=True) as db:
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)
@@ -62,6 +77,8 @@ def run(
         if once:
             tell_if_paused(db, leases.queue)
     _write({"what": "ended", **{name: getattr(report, name) for name in report.__slots__}})
+    if once and unconfirmed:
+        raise typer.Exit(UNCONFIRMED)
 
 
 def _print(event: AgentEvent) -> None:

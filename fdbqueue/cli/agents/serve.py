@@ -12,6 +12,7 @@ import typer
 from fdbqueue.agents import Access, AgentServer, Limits, Tls, queue_of_type
 from fdbqueue.agents.access import types_in
 from fdbqueue.agents.listening import DEFAULT
+from fdbqueue.agents.words import MAX_SIZE
 from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
@@ -34,7 +35,7 @@ def serve(
     ] = 10.0,
     max_attempts: MaxAttempts = None,
     max_size: Annotated[
-        int, typer.Option("--max-size", min=1, help="The largest data that is taken, in bytes.")
+        int, typer.Option("--max-size", min=1, max=MAX_SIZE, help="The largest data that is taken, in bytes.")
     ] = USUAL.max_size,
     connections: Annotated[
         int, typer.Option("--connections", min=1, help="Clients at the same time.")
