@@ -42,6 +42,7 @@ from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
 from ..leases._transitions import Transitions
+from ..staged._grants import LOOK_SECONDS
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import Waiters
@@ -188,9 +189,8 @@ class Awaiting(Batcher[None, list[Lease]]):
             granted, own = tr.get(self._grant_key), tr.get(request.key)
             value = yield granted
             if value.present():
-                tr.clear(self._grant_key)
                 look.request = None
-                look.leases = yield from self._collect(tr, self._waiters.granted(bytes(value)))
+                look.leases = yield from self._collect(tr, self._granted(tr, bytes(value)))
                 return look, True
             if not (yield own).present():
                 request = look.request = None
@@ -215,7 +215,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         if wrote or renewed or taken.again:
             return look, wrote or renewed
         if request is None:
-            look.wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+            look.wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
             look.stamp = self._waiters.register(tr, look.wish)
             return look, True
         return look, (yield from self._stand(tr, look, request))
@@ -224,7 +224,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._waiters.in_front_of(tr, request.key)
-        if in_front is not None and in_front.wish.expires_at_us <= now_us:
+        if in_front is not None and in_front.is_dead(tr, now_us):
             self._waiters.remove(tr, in_front.key)
             return True
         if (yield from self._stand_behind(tr, look, request)):
@@ -247,10 +247,12 @@ class Awaiting(Batcher[None, list[Lease]]):
         """
         now_us = self._leases.now_us()
         in_front = yield from self._waiters.in_front_of(tr, request.key)
-        if in_front is None or in_front.wish.expires_at_us <= now_us:
+        if in_front is None or in_front.is_dead(tr, now_us):
             return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
+        if in_front.wish.process:
+            seconds = min(seconds, LOOK_SECONDS)
         look.seconds = min(request.seconds_until_renewal(now_us), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
         yield from self._set(tr)
@@ -258,7 +260,7 @@ class Awaiting(Batcher[None, list[Lease]]):
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
         """Renew the request."""
-        wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+        wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
         self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
@@ -336,6 +338,13 @@ class Awaiting(Batcher[None, list[Lease]]):
             with contextlib.suppress(LeaseLost):  # it was never committed, or was given back already
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
+    def _granted(self, tr: Transaction, stored: bytes) -> list[LeaseHandle]:
+        """Remove a grant, and return its leases."""
+        grant = self._waiters.granted(stored)
+        for key in self._waiters.taken_keys(self._client, grant):
+            tr.clear(key)
+        return grant.leases
+
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
         """Remove the request; return granted leases. If the call was woken for an item, offer that to other waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
@@ -343,8 +352,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         woken = not (yield own).present()
         self._waiters.remove(tr, request.key)
         if value.present():
-            tr.clear(self._grant_key)
-            return self._waiters.granted(bytes(value))
+            return self._granted(tr, bytes(value))
         if woken and not self._exclusive_all:
             self._waiters.look_anew(tr)
         return []

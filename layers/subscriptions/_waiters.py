@@ -16,7 +16,7 @@ from typing import Any
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_size_of, rows, strinc
 
-from ..staged._requests import REQUEST_SECONDS, Request, Requests, Wish
+from ..staged._requests import Request, Requests, Wish, wished
 from ._credit import NO_LIMIT, Credit, credit_left
 from ._cursor import Accepts, Cursor, Habit
 from ._records import read_registration
@@ -69,9 +69,9 @@ class Waiters(Requests):
         self._begin = layout.waiting.key() + _STAMPED
         self._end = strinc(self._begin)
 
-    def wish(self, client: bytes, name: str, now_us: int) -> Wish:
+    def wish(self, tr: Transaction, client: bytes, name: str, now_us: int) -> Wish:
         """Return the request value of a call that waits for items of a subscription."""
-        return Wish(client, 1, now_us + int(REQUEST_SECONDS * 1e6), 0, name)
+        return wished(tr, client, 1, now_us=now_us, consumer=name)
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
         """Do what `Requests.register` does; a concurrent `wake` of this subscription conflicts."""
@@ -106,10 +106,10 @@ class Waiters(Requests):
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
         """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
         standing = yield from self.first(tr, limit=MOST_WAITERS)
-        for one in standing:
-            if one.wish.expires_at_us <= now_us:
-                self.remove(tr, one.key)
-        live = [one for one in standing if one.wish.expires_at_us > now_us]
+        dead = [one for one in standing if one.is_dead(tr, now_us)]
+        for one in dead:
+            self.remove(tr, one.key)
+        live = [one for one in standing if one not in dead] if dead else standing
         return live, len(live) < len(standing)
 
     def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:

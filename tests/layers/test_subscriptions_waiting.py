@@ -167,7 +167,7 @@ def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscr
             await asyncio.sleep(0.3)
         [front, _] = run(line.first(db.create_transaction(), limit=0))
         tr = db.create_transaction()
-        line.put(tr, front.key, line.wish(b"in front", "all", leases.now_us() + 1_000_000))
+        line.put(tr, front.key, line.wish(tr, b"in front", "all", leases.now_us() + 1_000_000))
         tr.commit().wait()
         await asyncio.sleep(0.3)
         assert looks == quiet
