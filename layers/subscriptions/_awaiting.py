@@ -37,6 +37,7 @@ from fdbqueue.lowlevel import (
 
 from ..common._batcher import Alarm, Batcher, PendingCall
 from ..leases._commit_if_written import commit_if_written
+from ..leases._granting import TAKE_SECONDS
 from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
@@ -118,6 +119,10 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._request: Request | None = None
         self._looked = False
         """Whether it has looked for items since it registered its request, or renewed it."""
+        self._offered: list[bytes] = []
+        """The keys of items that it woke other calls for, as the first waiter."""
+        self._offered_until = 0.0
+        """When it looks whether these are taken, by `time.monotonic`."""
         self._tried = _Look()
         """The last look before its commit: it may have taken these items, and registered a request."""
         self._in_doubt = False
@@ -205,6 +210,8 @@ class Awaiting(Batcher[None, list[Lease]]):
             if request is not None:
                 self._waiters.remove(tr, request.key)
                 look.request = None
+                if self._offered:
+                    self._waiters.look_anew(tr)  # another call has to see whether the items that it offered are taken
             return look, True
         if not self._waits:
             look.is_last = not taken.again
@@ -230,10 +237,20 @@ class Awaiting(Batcher[None, list[Lease]]):
         if (yield from self._stand_behind(tr, look, request)):
             return False
         if not self._exclusive_all:
-            wrote, again = yield from self._waiters.dispatch(tr, now_us, self._habit)
+            if self._offered and time.monotonic() >= self._offered_until:
+                offered, self._offered = self._offered, []
+                if (yield from self._waiters.any_left(tr, offered)):  # a woken call may have died
+                    self._waiters.look_anew(tr)
+                    return True
+            wrote, again, offered = yield from self._waiters.dispatch(tr, now_us, self._habit)
+            if offered:
+                self._offered += offered
+                self._offered_until = time.monotonic() + TAKE_SECONDS
             if wrote or again:
                 return wrote
         look.seconds = min(request.seconds_until_renewal(now_us), (yield from self._next_due(tr)))
+        if self._offered:
+            look.seconds = min(look.seconds, max(0.0, self._offered_until - time.monotonic()))
         look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))
         yield from self._set(tr)
@@ -353,6 +370,6 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._waiters.remove(tr, request.key)
         if value.present():
             return self._granted(tr, bytes(value))
-        if woken and not self._exclusive_all:
+        if (woken or self._offered) and not self._exclusive_all:
             self._waiters.look_anew(tr)
         return []

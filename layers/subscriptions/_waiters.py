@@ -120,29 +120,43 @@ class Waiters(Requests):
         found = yield from rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
         return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
 
-    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
-        """Wake the waiters that want an arrived item; return whether it wrote, and whether to dispatch again.
+    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool, list[bytes]]]:
+        """Wake the waiters that want an arrived item.
+
+        Return whether it wrote, whether to dispatch again, and the keys of the items that a woken waiter will take.
 
         The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
         """
         head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         yield from head.look(tr, fresh=True)
         if not (yield from head.first(tr, limit=1)):
-            return (yield from head.finish(tr)), head.more
+            return (yield from head.finish(tr)), head.more, []
         live, some_died = yield from self.live(tr, now_us)
         if some_died:
-            return True, True
+            return True, True, []
+        offered: list[bytes] = []
         waiting = yield from self._with_wants(tr, live)
         head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
         found = yield from head.first(tr, limit=DISPATCH_LIMIT)
         for row in found:
-            for one in _woken_for(row, waiting):
+            woken = _woken_for(row, waiting)
+            if any(one.want.is_known for one in woken):
+                offered.append(row.key)
+            for one in woken:
                 waiting.remove(one)
                 self.remove(tr, one.request.key)
         if found:
             head.pass_by(found)
         noted = yield from head.finish(tr)
-        return noted, head.more or len(found) == DISPATCH_LIMIT
+        return noted, head.more or len(found) == DISPATCH_LIMIT, offered
+
+    def any_left(self, tr: Transaction, offered: list[bytes]) -> Steps[bool]:
+        """Return whether one of the items that waiters were woken for is still there, by snapshot."""
+        reads = [tr.snapshot.get(key) for key in offered]
+        left = False
+        for read in reads:
+            left = (yield read).present() or left
+        return left
 
     def look_anew(self, tr: Transaction) -> None:
         """Make the first waiter look at everything again: a woken waiter has left, and its item is still there."""

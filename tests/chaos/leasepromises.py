@@ -8,7 +8,7 @@ from fdbqueue import Position
 from fdbqueue.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
-from tests.chaos.motions import is_sharing, moves, now_us, timers_of
+from tests.chaos.motions import is_sharing, is_untaken, moves, now_us, timers_of
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
@@ -56,6 +56,8 @@ class OneLease(Invariant):
             kind, fine = "acked", lease in used.get("ack", ()) or mine or expired
         else:
             kind, fine = "given back", expired or mine or lease in used.get("return", ())
+            if not fine and is_untaken(step, before, after):
+                kind, fine = "given back untaken", True
         self.tally[kind + (" after it expired" if expired and kind != "acked" else "")] += 1
         if not fine:
             self.broken(f"{position} was {kind} by {record.by}, who had not its lease of {notes.consumer}", record)
