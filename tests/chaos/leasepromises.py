@@ -35,7 +35,8 @@ class OneLease(Invariant):
             self.broken(f"{position} is leased without a token", step.record)
         same = before is not None and before.state == "leased" and before.notes.token == after.notes.token
         tried = before.notes.attempt if before is not None else 0
-        if after.notes.attempt != tried + (not same):
+        untaken = before is not None and before.state == "leased" and is_untaken(step, before, after)
+        if after.notes.attempt != tried + (not same) - untaken:
             self.broken(f"{position} has its attempt {after.notes.attempt} after {tried}", step.record)
         self.tally["leases"] += not same
 
@@ -51,7 +52,7 @@ class OneLease(Invariant):
         if after is not None and after.state == "leased" and after.notes.token == notes.token:
             kind, fine = "extended", mine or lease in used.get("extend", ())
         elif after is not None and after.state == "leased":
-            kind, fine = "leased again", expired
+            kind, fine = "leased again", expired or is_untaken(step, before, after)
         elif after is None and step.counts["dequeued"] > 0:
             kind, fine = "acked", lease in used.get("ack", ()) or mine or expired
         else:
