@@ -30,11 +30,12 @@ def leases_of(space: Subspace) -> Leases[str]:
     return Leases(Queue(space, codec="str"), max_attempts=MOST_ATTEMPTS)
 
 
-def work(url: str, prefix: bytes, begun: str) -> None:
+def work(url: str, prefix: bytes, begun: str, up: Any) -> None:
     """Write down each item in hand, and die of the poisoned one."""
     db = fdbqueue.open(url)
     staged = StagedQueue(leases_of(Subspace(rawPrefix=prefix)))
     log = os.open(begun, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    up.put(None)
     while True:
         lease = staged.lease(db, timeout=None, duration=1.0)
         if lease is not None:
@@ -59,7 +60,10 @@ def counted_wrongly(db: Any, url: str, space: Subspace) -> list[str]:
 
 def _start(db: Any, url: str, space: Subspace, leases: Leases, processes: Processes, begun: Path) -> list[Any]:
     staged = StagedQueue(leases)
-    workers = [processes.start(work, url, space.key(), str(begun)) for _ in range(WORKERS)]
+    up = processes.queue()
+    workers = [processes.start(work, url, space.key(), str(begun), up) for _ in range(WORKERS)]
+    for _ in workers:
+        up.get(timeout=120)
     wait_until(lambda: staged.stats(db).requests == WORKERS)
     time.sleep(0.2)  # the watches are set right after the requests
     return workers
@@ -68,12 +72,12 @@ def _start(db: Any, url: str, space: Subspace, leases: Leases, processes: Proces
 def _kill_idle(db: Any, url: str, space: Subspace, leases: Leases, processes: Processes, begun: Path) -> list[str]:
     for worker in _start(db, url, space, leases, processes, begun):
         kill_9(worker)
-    values = [f"item {number}" for number in range(WORKERS)]
+    values = [f"item {number}" for number in range(WORKERS + 1)]  # one more than they could get
     leases.enqueue_many(db, values)
     staged = StagedQueue(leases)
     began = time.monotonic()
     got: list[Lease[str]] = []
-    while len(got) < WORKERS and (lease := staged.lease(db, timeout=2 * SOON_SECONDS, duration=60)) is not None:
+    while len(got) < len(values) and (lease := staged.lease(db, timeout=2 * SOON_SECONDS, duration=60)) is not None:
         got.append(lease)
         staged.ack(db, lease)
     took = time.monotonic() - began

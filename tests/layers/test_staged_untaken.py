@@ -302,10 +302,11 @@ def test_a_grant_that_is_nearly_over_is_taken_by_a_commit(
 # --- processes that were killed
 
 
-def wait_for_ever(url: str, prefix: bytes, layer: str) -> None:
+def wait_for_ever(url: str, prefix: bytes, layer: str, up: Any) -> None:
     """Wait for an item, and do nothing with it."""
     db = fdbqueue.open(url)
     queue = Queue(Subspace(rawPrefix=prefix), codec="str")
+    up.put(None)
     if layer == "sessions":
         Sessions(queue, max_attempts=3).lease(db, timeout=None, duration=3)
     elif layer == "consumer":
@@ -320,7 +321,10 @@ def wait_for_ever(url: str, prefix: bytes, layer: str) -> None:
 
 def kill_waiting(processes: Processes, db: Any, url: str, waiting: Queue, space: Subspace, layer: str, n: int) -> None:
     """Let processes wait for items, and kill them."""
-    victims = [processes.start(wait_for_ever, url, space.key(), layer) for _ in range(n)]
+    up = processes.queue()
+    victims = [processes.start(wait_for_ever, url, space.key(), layer, up) for _ in range(n)]
+    for _ in victims:
+        up.get(timeout=120)
     wait_until(lambda: len(left_behind(waiting, db)) >= n)
     time.sleep(0.2)  # they set their watches
     for victim in victims:
@@ -405,10 +409,11 @@ def test_the_item_of_a_killed_worker_that_waits_for_more_comes_in_time(
     assert late < 1.5, f"it came {late:.1f} s after the lease had ended"
 
 
-def take_and_die(url: str, prefix: bytes, begun: Any) -> None:
+def take_and_die(url: str, prefix: bytes, begun: Any, up: Any) -> None:
     """Die of an item, as soon as the process has it in hand."""
     db = fdbqueue.open(url)
     staged = StagedQueue(Leases(Queue(Subspace(rawPrefix=prefix), codec="str"), max_attempts=3))
+    up.put(None)
     while True:
         lease = staged.lease(db, timeout=None, duration=1)
         if lease is not None:
@@ -428,8 +433,11 @@ def test_an_item_that_kills_its_process_at_once_becomes_a_dead_letter(
     leases = Leases(queue, max_attempts=3)
     staged = StagedQueue(leases)
     begun = processes.queue()
+    up = processes.queue()
     for _ in range(5):
-        processes.start(take_and_die, url, space.key(), begun)
+        processes.start(take_and_die, url, space.key(), begun, up)
+    for _ in range(5):
+        up.get(timeout=120)
     wait_until(partial(has_requests, staged, db, 5))
     # The first in order takes "fine", and grants "poison" to the second one.
     queue.enqueue_many(db, ["fine", "poison"])
