@@ -111,6 +111,9 @@ LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
 """Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
 GO, DROP = "go", "drop"
 """Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
+GRANT = "grant"
+"""The kind of the timer of a grant, whose client stands in the place of an item's random part: until then the client
+takes the granted leases."""
 GROUP, HOLD, SWEEP = "group", "hold", "sweep"
 """Kinds of timers of groups, whose name stands in the place of an item's random part: an ended group is removed, a hold
 ends, the sweep of a cancelled group goes on."""

@@ -43,6 +43,7 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.members import has_mark, own_process, process_is_dead, set_mark
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
@@ -99,6 +100,7 @@ from fdbqueue.layout import (
     DELAY,
     DROP,
     GO,
+    GRANT,
     GROUP,
     HOLD,
     LEASE,
@@ -146,6 +148,7 @@ __all__ = [
     "DROP",
     "ERROR_BYTES",
     "GO",
+    "GRANT",
     "GROUP",
     "HELD_US",
     "HOLD",
@@ -252,6 +255,7 @@ __all__ = [
     "finished",
     "group_keys",
     "group_record",
+    "has_mark",
     "has_notes",
     "has_parts",
     "has_turns",
@@ -276,6 +280,7 @@ __all__ = [
     "notes_of",
     "only_database",
     "only_transaction",
+    "own_process",
     "pack",
     "packed_position",
     "packed_positions",
@@ -285,6 +290,7 @@ __all__ = [
     "permit_of",
     "positive",
     "predicates",
+    "process_is_dead",
     "pull",
     "raise_high_water_mark",
     "rank_of",
@@ -306,6 +312,7 @@ __all__ = [
     "run",
     "run_async",
     "seconds_or_none",
+    "set_mark",
     "set_rows",
     "settle",
     "shares_turns",

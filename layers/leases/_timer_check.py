@@ -8,6 +8,7 @@ from fdbqueue.lowlevel import (
     DELAY,
     DROP,
     GO,
+    GRANT,
     GROUP,
     HOLD,
     LEASE,
@@ -59,9 +60,9 @@ def check_timers(
 
 
 def _may_be_left(layout: Layout, key: bytes) -> bool:
-    """Return whether a timer is a follow-up's or a group's. It may be left over, and the next consumer clears it."""
+    """Return whether a timer is a follow-up's, a grant's or a group's. It may be left over until the next consumer."""
     try:
-        return layout.timer_of(key)[2] in (GO, DROP, GROUP, HOLD, SWEEP)
+        return layout.timer_of(key)[2] in (GO, DROP, GRANT, GROUP, HOLD, SWEEP)
     except FormatError:
         return False
 

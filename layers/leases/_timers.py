@@ -16,6 +16,7 @@ from fdbqueue.lowlevel import (
     DELAY,
     DROP,
     GO,
+    GRANT,
     GROUP,
     HELD_US,
     HOLD,
@@ -35,6 +36,7 @@ from fdbqueue.lowlevel import (
     rows,
 )
 
+from ._granting import take_back
 from ._lease import Disposition
 from ._sweeping import fire_of_group
 from ._transitions import Retry, Transitions
@@ -59,7 +61,8 @@ class Reclaimed(Shown):
     position: Position
     """The item."""
     kind: str
-    """The kind of its timer: "lease", "delay" or "ttl"; of a follow-up that waited also "go" or "drop"."""
+    """The kind of its timer: "lease", "delay" or "ttl"; "grant" if a waiting process did not take a lease in time; of a
+    follow-up that waited also "go" or "drop"."""
     fate: Disposition
     """Its new disposition."""
     consumer: str
@@ -146,6 +149,21 @@ def fire_due(
             yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
             stale = stale or kind == SWEEP
             continue
+        if kind == GRANT:
+            try:
+                back = yield from take_back(
+                    tr, layout, moves, position.random, at_us=at_us, now_us=now_us, custody=retry.custody
+                )
+            except FormatError:
+                continue  # left to the newer version that wrote it
+            for position, fate, stored in back:
+                seen.add(pack(position))
+                notes = notes_of(stored)
+                session, item = retry.custody.about(stored) if retry.custody is not None else (None, None)
+                put = Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt - 1, session)
+                reclaimed.append(put)
+            stale = stale or bool(back)
+            continue
         if kind in (GO, DROP) and retry.custody is not None:
             tr.clear(key)
             moves.any = True
@@ -202,7 +220,7 @@ def _reads_of(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list
     Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time, only
     one commits.
     """
-    if kind in (GROUP, HOLD, RESULT, SWEEP):
+    if kind in (GRANT, GROUP, HOLD, RESULT, SWEEP):
         return []
     if kind == LEASE:
         return [("leased", tr.get(layout.leased.key(packed)))]

@@ -14,6 +14,7 @@ from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.lowlevel import (
     ERROR_BYTES,
     Database,
+    Layout,
     Moves,
     Notes,
     Steps,
@@ -53,6 +54,12 @@ class Custody(Protocol):
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
     ) -> Steps[Disposition]:
         """Move an item whose lease has expired, and return its disposition."""
+
+    def moves(self, tr: Transaction, now_us: int | None = None) -> Transitions:
+        """Return the moves of such items in a transaction, to be finished by the caller."""
+
+    def home_of(self, packed: bytes) -> Layout:
+        """Return the keys of such an item, by its packed position."""
 
     def about(self, stored: bytes) -> tuple[Any, Position | None]:
         """Return the name of what an item stands for, and which of its own items is in progress, if one is."""

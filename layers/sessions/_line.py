@@ -15,6 +15,7 @@ from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.lowlevel import (
     NO_NOTES,
     Database,
+    Layout,
     Notes,
     Steps,
     Transaction,
@@ -186,6 +187,10 @@ class Line:
         moves = PointerMoves(tr, self.layout, now_us)
         moves.shards, moves.first, moves.others = self.shards, moves._tally, {}
         return moves
+
+    def home_of(self, packed: bytes) -> Layout:
+        """Return the keys of a pointer's shard."""
+        return self.shards.at(packed)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Check the line. The blobs that are kept there belong to items of sessions, and are not checked."""

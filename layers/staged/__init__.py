@@ -10,6 +10,7 @@ Keys
     =============================  ================================================================
     ``("request", versionstamp)``  a client waits for some items until a time, which it can renew
     ``("grant", client)``          leases that another client took for it; watched by the client
+    ``("timer", …, "grant")``      the time until which the client takes them
     =============================  ================================================================
 
 Ordering
@@ -20,16 +21,21 @@ Ordering
 
 Guarantees
     A call takes effect once or not at all, also after an unknown result. A consumer that dies leaves no item stuck and
-    blocks no other consumer. If its request stays for a quarter of a second although items are assigned to it, another
-    process grants it these items. The request expires after 30 seconds. A grant is a lease of 10 seconds, or of the
-    wanted duration if a lease of up to 30 seconds was wanted. After that the item is available in its place again.
+    blocks no other consumer. On the embedded engine a dead process gets nothing: its requests are removed at once. On a
+    cluster a request expires after 5 seconds without a renewal. If a request stays for a quarter of a second although
+    items are assigned to it, another process grants it these items.
+
+    A granted item counts an attempt when its process takes it. A grant that is not taken within 0.75 seconds goes back:
+    the items are available in their places again, and no attempt counts. On a cluster a process that dies within 0.1
+    seconds after it took a grant may count none either; the next take of that item counts. (docs/adr/0122)
 
     A call that times out or is cancelled leaves no request and takes nothing. If it got an item at that moment, the
     item goes back to its place, in front of later items. Waiting is a watch. One enqueue wakes the first process in
     order, which fulfills all requests, and then the next in order.
 
     Each process judges expiry by its own clock. A process whose clock is s seconds ahead skips a request, or takes back
-    a grant, s seconds early. The holder notices this and registers again. It loses its place, but no item.
+    a grant, s seconds early. The holder notices this and registers again. It loses its place, but no item. On a cluster
+    clocks that differ by less than 0.3 seconds cause no such loss.
 
 Limits
     A destructive dequeue loses the item if its process dies between the commit and the caller's next line; use leases

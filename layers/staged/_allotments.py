@@ -38,6 +38,8 @@ class Allotment:
     """Whether this process decodes and gets the items; else they are leased by their handles."""
     got: list[Got] = field(default_factory=list)
     handles: list[LeaseHandle] = field(default_factory=list)
+    again: bool = False
+    """Whether one of these leases is of an item that was leased before."""
 
 
 @dataclass(slots=True)

@@ -57,6 +57,8 @@ class Attempt:
     """The version of its commit or, without one, of its reads; 0 or less: unknown."""
     old_grants: list[bytes] = field(default_factory=list)
     """The keys of grants that it removed."""
+    unmarked: bytes = b""
+    """The client id of a grant that it took without a mark and without a commit."""
     prefetch: Prefetch | None = None
     """The prediction that holds if it commits."""
     changed: Promise = _KEPT_BY_NONE

@@ -476,6 +476,7 @@ class Delivery:
         else:
             self._lend(moves, packed, stored, notes, allotment, token, now_us)
             allotment.handles.append(LeaseHandle(position, token))
+            allotment.again = allotment.again or bool(notes.consumer)
 
     def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
         item = yield from self._queue.item(tr, position, stored)

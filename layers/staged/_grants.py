@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue.lowlevel import Future, Steps, Transaction
+from fdbqueue.lowlevel import Future, Steps, Transaction, set_mark
 
 from ..common._batcher import Alarm
-from ..leases._lease import LeaseHandle
+from ..leases._granting import TAKE_SECONDS, Grant
 from ..leases._leases import Leases
 from ._allotments import Allotment
 from ._attempt import Attempt, Leave, wanted_by
@@ -16,6 +16,12 @@ from ._delivery import Delivery
 from ._head_state import Hints
 from ._recent_leases import RecentLeases
 from ._requests import REQUEST_SECONDS, Request, Requests, granted_us
+
+LOOK_SECONDS = 0.5
+"""How often the process behind another one looks whether that one is still alive, if the engine knows."""
+
+DEPUTY_SECONDS = 0.25
+"""How much later than the first process in order the second one fires a timer."""
 
 
 class Grants:
@@ -48,24 +54,44 @@ class Grants:
         self._duration_us = duration_us
         self._consumer = consumer
 
-    def collect(self, tr: Transaction, attempt: Attempt, request: Request, granted: list[LeaseHandle]) -> Steps[None]:
+    def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> Steps[None]:
         """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
 
         Raises:
             Leave: there is nothing to commit.
         """
         attempt.request = None
-        grant_key = self._requests.grant_key(request.wish.client)
-        if self._duration_us == granted_us(self._duration_us):
-            good = yield from self._delivery.accept(tr, granted, self._duration_us)
-            if good is not None:
+        client = request.wish.client
+        if self._duration_us == granted_us(self._duration_us) and not grant.again:
+            good = yield from self._delivery.accept(tr, grant.leases, self._duration_us)
+            if good is not None and self._has_time(tr, attempt, client, grant):
                 attempt.got = good
                 attempt.version = yield tr.get_read_version()
-                self._recent_leases.leave_grant(grant_key)
+                self._recent_leases.leave_grant(self._requests.taken_keys(client, grant))
                 raise Leave(attempt)
         own = Allotment(wanted_by(attempt.callers), self._duration_us, self._consumer, own=True)
-        attempt.got = yield from self._delivery.collect(tr, granted, own)
-        tr.clear(grant_key)
+        attempt.got = yield from self._delivery.collect(tr, grant.leases, own)
+        self._forget(tr, client, grant)
+
+    def _has_time(self, tr: Transaction, attempt: Attempt, client: bytes, grant: Grant) -> bool:
+        """Note that this process takes a grant, and return whether that needs no commit now.
+
+        A process puts the leases back when the grant's time is over, unless it sees a mark, or the grant's key is gone.
+        A mark is visible at once, so it counts if it was set before that time. Without marks a commit of this process
+        removes the key soon, together with an ack or alone.
+        """
+        if not grant.take_until_us:
+            return True
+        if set_mark(tr, client):
+            return self._leases.now_us() < grant.take_until_us  # the clock is read after the mark
+        if grant.take_until_us - self._leases.now_us() < TAKE_SECONDS / 2 * 1e6:
+            return False
+        attempt.unmarked = client
+        return True
+
+    def _forget(self, tr: Transaction, client: bytes, grant: Grant) -> None:
+        for key in self._requests.taken_keys(client, grant):
+            tr.clear(key)
 
     def withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
         """Remove a request, and give back the items that were granted to it."""
@@ -75,8 +101,9 @@ class Grants:
         self._requests.remove(tr, request.key)
         if value.present():
             unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
-            yield from self._delivery.collect(tr, self._requests.granted(bytes(value)), unwanted)
-            tr.clear(grant_key)
+            grant = self._requests.granted(bytes(value))
+            yield from self._delivery.collect(tr, grant.leases, unwanted)
+            self._forget(tr, request.wish.client, grant)
 
 
 class Alarms:
@@ -103,13 +130,16 @@ class Alarms:
         tr = attempt.tr
         seconds = request.seconds_until_renewal(now_us)
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
+        due_us = (yield from self._delivery.next_due_us(tr)) if len(in_front) < 2 else None
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
             # The second in order checks the first one soonest, then the third, and so on.
             seconds = min(seconds, len(in_front) * hints.pause * random.uniform(0.8, 1.2))
-            hints.pause = min(2 * hints.pause, REQUEST_SECONDS)
+            hints.pause = min(2 * hints.pause, LOOK_SECONDS if in_front[-1].wish.process else REQUEST_SECONDS)
+            seconds = min(seconds, (in_front[-1].wish.expires_at_us - now_us) / 1e6 + 0.001)
+            if due_us is not None:  # the first one should fire this timer
+                seconds = min(seconds, max(0.0, (due_us - now_us) / 1e6) + DEPUTY_SECONDS)
         else:
-            due_us = yield from self._delivery.next_due_us(tr)
             watches += map(tr.watch, self._delivery.watched())
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)

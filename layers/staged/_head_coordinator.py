@@ -32,7 +32,6 @@ from fdbqueue.lowlevel import (
 
 from ..common._batcher import Alarm, Batcher
 from ..leases._head import Head
-from ..leases._lease import LeaseHandle
 from ..leases._leases import Leases
 from ._allotments import Allotment, Got, HeadRead, Served
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
@@ -201,6 +200,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             return None
         except Leave as left:
             attempt = left.attempt
+            if attempt.unmarked:
+                self._recent_leases.confirm_soon(db, attempt.unmarked)
         else:
             if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
@@ -287,8 +288,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             standing = yield from reading
         if len(standing) == REQUESTS_AT_ONCE:  # there may be more, also in front of this call
             return (yield from self._register(tr))
-        live = [one for one in standing if one.wish.expires_at_us > look.now_us]
-        dead = [one for one in standing if one not in live]
+        dead = [one for one in standing if one.is_dead(tr, look.now_us)]
+        live = [one for one in standing if one not in dead]
         if standing:
             self._hints.met = time.monotonic()
         served = yield from self._fulfill(tr, attempt, look, None, live, dead)
@@ -353,14 +354,14 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             )
         )
         if granted is not None and (value := (yield granted)).present():
-            yield from self._collect(tr, attempt, self._requests.granted(bytes(value)))
+            yield from self._collect(tr, attempt, bytes(value))
             return attempt
         found, look = yield from looking
         standing = self._requests.opened([row for row in found if row.key <= request.key])
         in_front = [one for one in standing if one.key < request.key]
         if in_front:
             self._hints.met = time.monotonic()
-        dead = [one for one in in_front if one.wish.expires_at_us <= look.now_us]
+        dead = [one for one in in_front if one.is_dead(tr, look.now_us)]
         if dead:
             for one in dead:
                 self._requests.remove(tr, one.key)
@@ -400,7 +401,15 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         for one, allotment in zip(requests, allotments, strict=True):
             given = len(allotment.got or allotment.handles)
             if given:
-                self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given, in_turn=True)
+                self._requests.fulfill(
+                    tr,
+                    one,
+                    allotment.handles,
+                    now_us=look.now_us,
+                    given=given,
+                    again=allotment.again,
+                    in_turn=True,
+                )
         return True
 
     def _look(self, tr: Transaction) -> Steps[Attempt]:
@@ -419,7 +428,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
         value = yield granted
         if value.present():
-            yield from self._collect(tr, attempt, self._requests.granted(bytes(value)))
+            yield from self._collect(tr, attempt, bytes(value))
             return attempt
         if not (yield own).present():  # the request expired while this process slept, and was removed
             attempt.request = None
@@ -429,15 +438,15 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._hints.met = time.monotonic()
         return (yield from self._act(tr, attempt, look, request, standing))
 
-    def _collect(self, tr: Transaction, attempt: Attempt, granted: list[LeaseHandle]) -> Steps[None]:
+    def _collect(self, tr: Transaction, attempt: Attempt, stored: bytes) -> Steps[None]:
         self._hints.met = time.monotonic()
-        yield from self._grants.collect(tr, attempt, self._place.own_request(), granted)
+        yield from self._grants.collect(tr, attempt, self._place.own_request(), self._requests.granted(stored))
 
     def _act(
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
     ) -> Steps[Attempt]:
         now_us = self._leases.now_us()
-        live = [one for one in standing if one.key == request.key or one.wish.expires_at_us > now_us]
+        live = [one for one in standing if one.key == request.key or not one.is_dead(tr, now_us)]
         in_front = [one for one in live if one.key < request.key]
         self._hints.is_first = not in_front
         if not in_front or self._stall_detector.stuck(in_front, TAKEOVER_SECONDS):
@@ -454,7 +463,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
-            attempt.request = Request(request.key, self._registrar.wish(wanted_by(attempt.callers)))
+            attempt.request = Request(request.key, self._registrar.wish(tr, wanted_by(attempt.callers)))
             self._requests.put(tr, request.key, attempt.request.wish)
             attempt.nothing = False
             return attempt
@@ -490,7 +499,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         for one, allotment in zip(live, allotments, strict=False):
             if allotment.got or allotment.handles:
                 given = len(allotment.got or allotment.handles)
-                self._requests.fulfill(tr, one, allotment.handles, now_us=look.now_us, given=given)
+                self._requests.fulfill(
+                    tr, one, allotment.handles, now_us=look.now_us, given=given, again=allotment.again
+                )
         return served
 
     def _allotment(self, attempt: Attempt, request: Request | None) -> Allotment:

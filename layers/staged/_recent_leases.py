@@ -11,17 +11,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Transaction
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 
+from ..common._waiting import first_of, in_thread
+from ..leases._granting import UNMARKED
 from ..leases._holding import Live
 from ..leases._lease import Lease, LeaseRef
 from ._allotments import Got
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""
+CONFIRM_SECONDS = 0.1
+"""After this time a process that took a grant without a mark commits that, unless it has committed since."""
 _Key = tuple[Position, bytes]
 
 
@@ -32,6 +36,8 @@ class RecentLeases:
         self._live: dict[_Key, Live] = {}
         self._ages: deque[tuple[float, list[_Key]]] = deque()
         self._grants: set[bytes] = set()
+        self._clients: set[bytes] = set()
+        self._confirming = False
         self._lock = threading.Lock()
 
     def add(self, version: int, taken: Sequence[Got]) -> None:
@@ -60,10 +66,55 @@ class RecentLeases:
             return []
         return live
 
-    def leave_grant(self, key: bytes) -> None:
-        """Note that a grant's key is no longer needed. The next transaction of this process that commits removes it."""
+    def leave_grant(self, keys: Iterable[bytes]) -> None:
+        """Note that a grant's keys are no longer needed. The next transaction of this process that commits removes
+        them."""
         with self._lock:
-            self._grants.add(key)
+            self._grants.update(keys)
+
+    def confirm_soon(self, db: Database, client: bytes) -> None:
+        """Remove the keys of taken grants in the background, unless a commit of this process does so first.
+
+        Args:
+            db: the database.
+            client: the id of the client that took a grant.
+        """
+        UNMARKED.add(client)
+        with self._lock:
+            self._clients.add(client)
+            if self._confirming:
+                return
+            self._confirming = True
+        # The transaction is made here: the database may be closed before it is used.
+        in_thread(self._confirm(db.create_transaction()))
+
+    def _confirm(self, tr: Transaction) -> Steps[None]:
+        try:
+            while True:
+                yield from first_of([], CONFIRM_SECONDS)
+                with self._lock:
+                    if not self._grants:
+                        self._end_confirming()
+                        return
+                while True:
+                    keys = self.clear_grants(tr)
+                    try:
+                        yield tr.commit()
+                    except FDBError as error:
+                        yield tr.on_error(error)
+                    else:
+                        break
+                self.forget_grants(keys)
+                tr.reset()
+        except BaseException:
+            with self._lock:
+                self._end_confirming()
+            raise
+
+    def _end_confirming(self) -> None:
+        self._confirming = False
+        UNMARKED.difference_update(self._clients)
+        self._clients.clear()
 
     def clear_grants(self, tr: Transaction) -> list[bytes]:
         """Clear these keys, and return them. The caller forgets them after the commit."""

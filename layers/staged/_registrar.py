@@ -8,7 +8,7 @@ from typing import Any
 from fdbqueue.lowlevel import RANDOM_BYTES, Future, Steps, Transaction
 
 from ..leases._leases import Leases
-from ._requests import REQUEST_SECONDS, Requests, Wish
+from ._requests import Requests, Wish, wished
 
 
 class Registrar:
@@ -40,11 +40,11 @@ class Registrar:
             yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
         # Each registration has its own grant key. Work on an old grant never meets a new one.
         self._registrations += 1
-        wish = self.wish(wanted)
+        wish = self.wish(tr, wanted)
         return wish, self._requests.register(tr, wish)
 
-    def wish(self, wanted: int) -> Wish:
+    def wish(self, tr: Transaction, wanted: int) -> Wish:
         """Return the terms of the latest registration, valid from now on."""
-        expires_at_us = self._leases.now_us() + int(REQUEST_SECONDS * 1e6)
         client = self._client + self._registrations.to_bytes(4, "big")
-        return Wish(client, wanted, expires_at_us, self._duration_us, self._consumer)
+        now_us = self._leases.now_us()
+        return wished(tr, client, wanted, now_us=now_us, duration_us=self._duration_us, consumer=self._consumer)

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from fdbqueue import FormatError, Position, Queue
+from fdbqueue import FormatError, Queue
 from fdbqueue.lowlevel import (
     UNREADABLE,
     Database,
@@ -25,16 +26,22 @@ from fdbqueue.lowlevel import (
     Layout,
     Steps,
     Transaction,
+    own_process,
+    process_is_dead,
     rows,
     strinc,
 )
 
+from ..leases._granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
 from ..leases._lease import LeaseHandle
 
 REQUEST_SECONDS = 30.0
-"""Seconds that a request lives without a renewal. It is renewed at half of them."""
+"""Seconds that a request lives without a renewal, if the engine knows whether its process is alive. It is renewed at
+half of them."""
+UNSEEN_SECONDS = 5.0
+"""The same on a cluster, which does not know it."""
 GRANT_SECONDS = 10.0
-"""Seconds after which granted items that were not collected become available again."""
+"""The shortest lease that is granted to a process that has to collect it."""
 LONGEST_GRANT_SECONDS = 30.0
 """A lease of up to this many seconds is granted for its full duration, and needs no collecting. A longer one is granted
 for a short time first."""
@@ -56,6 +63,14 @@ class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The duration of the leases; 0: the items are taken out."""
     consumer: str = ""
     """The consumer's name."""
+    process: bytes | None = None
+    """The id of its process; b"": the engine knows none. None: an older version wants it, which knows no timer of a
+    grant."""
+
+    @property
+    def lives_seconds(self) -> float:
+        """How many seconds it lives without a renewal."""
+        return UNSEEN_SECONDS if self.process == b"" else REQUEST_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +84,23 @@ class Request:
 
     def seconds_until_renewal(self, now_us: int) -> float:
         """Return in how many seconds its owner renews it; less than 0: the time has come."""
-        return (self.wish.expires_at_us - now_us) / 1e6 - REQUEST_SECONDS / 2
+        return (self.wish.expires_at_us - now_us) / 1e6 - self.wish.lives_seconds / 2
+
+    def is_dead(self, tr: Transaction, now_us: int) -> bool:
+        """Return whether its process has ended, or has not renewed it in time."""
+        return self.wish.expires_at_us <= now_us or process_is_dead(tr, self.wish.process or b"")
 
 
-class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    index: int
-    random: bytes
-    token: bytes
-    rank: int | None = None  # left out if items have none
-
-
-class _Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    expires_at_us: int
-    leases: list[_Granted]
+def wished(
+    tr: Transaction, client: bytes, wanted: int, *, now_us: int, duration_us: int = 0, consumer: str = ""
+) -> Wish:
+    """Return the terms of a request of this process, valid from now on."""
+    wish = Wish(client, wanted, 0, duration_us, consumer, own_process(tr))
+    return structs.replace(wish, expires_at_us=now_us + int(wish.lives_seconds * 1e6))
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _wish_decoder = msgspec.msgpack.Decoder(Wish)
-_grant_decoder = msgspec.msgpack.Decoder(_Grant)
 
 
 class Requests:
@@ -167,6 +181,7 @@ class Requests:
         *,
         now_us: int,
         given: int | None = None,
+        again: bool = False,
         in_turn: bool = False,
     ) -> None:
         """Remove a request that got items, and grant it the leases that it did not take itself.
@@ -179,6 +194,7 @@ class Requests:
             leases: the leases to grant.
             now_us: the time from which grants last.
             given: the number of items that the request got in all; None: the number of leases.
+            again: whether one of the items was leased before.
             in_turn: whether these are the items assigned to it, and nothing else was taken with them.
         """
         whole = (len(leases) if given is None else given) == request.wish.wanted
@@ -186,8 +202,16 @@ class Requests:
         if not whole:
             tr.add_read_conflict_key(self._passed)
         if leases:
-            handles = [_granted(lease.position, lease.token) for lease in leases]
-            tr.set(self.grant_key(request.wish.client), _encode((now_us + int(GRANT_SECONDS * 1e6), handles)))
+            client, process = request.wish.client, request.wish.process
+            expires_at_us = now_us + int(GRANT_SECONDS * 1e6)
+            if process is None:
+                tr.set(self.grant_key(client), stored_grant(leases, expires_at_us=expires_at_us))
+                return
+            ends_at_us = now_us + granted_us(request.wish.duration_us)
+            take_until_us = min(now_us + int(TAKE_SECONDS * 1e6), ends_at_us - 1)
+            terms = (take_until_us, ends_at_us, process, again)
+            tr.set(self.grant_key(client), stored_grant(leases, *terms, expires_at_us=expires_at_us))
+            tr.set(timer_of_grant(self._layout, client, take_until_us), b"")
 
     def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
         """Remove a request. Unless it was `served`, also make the requests behind it look again.
@@ -212,14 +236,17 @@ class Requests:
         key: bytes = self._layout.grants.pack((client,))
         return key
 
-    def granted(self, stored: bytes) -> list[LeaseHandle]:
-        """Return the leases in a stored grant.
+    def granted(self, stored: bytes) -> Grant:
+        """Return a stored grant.
 
         Raises:
             FormatError: the bytes are not a grant.
         """
-        leases = self._grant(stored).leases
-        return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in leases]
+        return read_grant(self._layout, stored)
+
+    def taken_keys(self, client: bytes, grant: Grant) -> list[bytes]:
+        """Return the keys that a client removes when it takes a grant."""
+        return keys_of_grant(self._layout, client, grant)
 
     def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
         """Return all requests, and the leases in all grants.
@@ -230,7 +257,7 @@ class Requests:
         requests = yield from self.first(tr, limit=0)
         span = self._layout.grants.range()
         grants = yield from rows(tr.snapshot, span.start, span.stop)
-        return requests, [lease for row in grants for lease in self.granted(row.value)]
+        return requests, [lease for row in grants for lease in self.granted(row.value).leases]
 
     def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
         """Remove some old grants that were not collected, beginning at a client's own, random, place.
@@ -242,25 +269,14 @@ class Requests:
         )
         stale_us = now_us - int(REQUEST_SECONDS * 1e6)
         for row in found:
-            if self._grant(row.value).expires_at_us < stale_us:
+            if self.granted(row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
-
-    def _grant(self, stored: bytes) -> _Grant:
-        try:
-            return _grant_decoder.decode(stored)
-        except UNREADABLE as error:
-            raise FormatError(f"A grant in {self._layout.describe()} can't be read: {error}.") from error
 
     def _wish(self, key: bytes, stored: bytes) -> Wish:
         try:
             return _wish_decoder.decode(stored)
         except UNREADABLE as error:
             raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error
-
-
-def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
-    handle = (position.index, position.random, token)
-    return handle if position.rank is None else (*handle, position.rank)
 
 
 def granted_us(duration_us: int) -> int:

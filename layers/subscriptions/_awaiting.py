@@ -37,11 +37,13 @@ from fdbqueue.lowlevel import (
 
 from ..common._batcher import Alarm, Batcher, PendingCall
 from ..leases._commit_if_written import commit_if_written
+from ..leases._granting import TAKE_SECONDS
 from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
 from ..leases._leases import Leases
 from ..leases._taking import Taken, Terms
 from ..leases._timers import next_due_us
 from ..leases._transitions import Transitions
+from ..staged._grants import LOOK_SECONDS
 from ..staged._requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import Waiters
@@ -117,6 +119,10 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._request: Request | None = None
         self._looked = False
         """Whether it has looked for items since it registered its request, or renewed it."""
+        self._offered: list[bytes] = []
+        """The keys of items that it woke other calls for, as the first waiter."""
+        self._offered_until = 0.0
+        """When it looks whether these are taken, by `time.monotonic`."""
         self._tried = _Look()
         """The last look before its commit: it may have taken these items, and registered a request."""
         self._in_doubt = False
@@ -188,9 +194,8 @@ class Awaiting(Batcher[None, list[Lease]]):
             granted, own = tr.get(self._grant_key), tr.get(request.key)
             value = yield granted
             if value.present():
-                tr.clear(self._grant_key)
                 look.request = None
-                look.leases = yield from self._collect(tr, self._waiters.granted(bytes(value)))
+                look.leases = yield from self._collect(tr, self._granted(tr, bytes(value)))
                 return look, True
             if not (yield own).present():
                 request = look.request = None
@@ -205,6 +210,8 @@ class Awaiting(Batcher[None, list[Lease]]):
             if request is not None:
                 self._waiters.remove(tr, request.key)
                 look.request = None
+                if self._offered:
+                    self._waiters.look_anew(tr)  # another call has to see whether the items that it offered are taken
             return look, True
         if not self._waits:
             look.is_last = not taken.again
@@ -215,7 +222,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         if wrote or renewed or taken.again:
             return look, wrote or renewed
         if request is None:
-            look.wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+            look.wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
             look.stamp = self._waiters.register(tr, look.wish)
             return look, True
         return look, (yield from self._stand(tr, look, request))
@@ -224,16 +231,26 @@ class Awaiting(Batcher[None, list[Lease]]):
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._waiters.in_front_of(tr, request.key)
-        if in_front is not None and in_front.wish.expires_at_us <= now_us:
+        if in_front is not None and in_front.is_dead(tr, now_us):
             self._waiters.remove(tr, in_front.key)
             return True
         if (yield from self._stand_behind(tr, look, request)):
             return False
         if not self._exclusive_all:
-            wrote, again = yield from self._waiters.dispatch(tr, now_us, self._habit)
+            if self._offered and time.monotonic() >= self._offered_until:
+                offered, self._offered = self._offered, []
+                if (yield from self._waiters.any_left(tr, offered)):  # a woken call may have died
+                    self._waiters.look_anew(tr)
+                    return True
+            wrote, again, offered = yield from self._waiters.dispatch(tr, now_us, self._habit)
+            if offered:
+                self._offered += offered
+                self._offered_until = time.monotonic() + TAKE_SECONDS
             if wrote or again:
                 return wrote
         look.seconds = min(request.seconds_until_renewal(now_us), (yield from self._next_due(tr)))
+        if self._offered:
+            look.seconds = min(look.seconds, max(0.0, self._offered_until - time.monotonic()))
         look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))
         yield from self._set(tr)
@@ -247,10 +264,12 @@ class Awaiting(Batcher[None, list[Lease]]):
         """
         now_us = self._leases.now_us()
         in_front = yield from self._waiters.in_front_of(tr, request.key)
-        if in_front is None or in_front.wish.expires_at_us <= now_us:
+        if in_front is None or in_front.is_dead(tr, now_us):
             return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
+        if in_front.wish.process:
+            seconds = min(seconds, LOOK_SECONDS)
         look.seconds = min(request.seconds_until_renewal(now_us), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
         yield from self._set(tr)
@@ -258,7 +277,7 @@ class Awaiting(Batcher[None, list[Lease]]):
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
         """Renew the request."""
-        wish = self._waiters.wish(self._client, self._terms.subscription, self._leases.now_us())
+        wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
         self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
@@ -336,6 +355,13 @@ class Awaiting(Batcher[None, list[Lease]]):
             with contextlib.suppress(LeaseLost):  # it was never committed, or was given back already
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
+    def _granted(self, tr: Transaction, stored: bytes) -> list[LeaseHandle]:
+        """Remove a grant, and return its leases."""
+        grant = self._waiters.granted(stored)
+        for key in self._waiters.taken_keys(self._client, grant):
+            tr.clear(key)
+        return grant.leases
+
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
         """Remove the request; return granted leases. If the call was woken for an item, offer that to other waiters."""
         granted, own = tr.get(self._grant_key), tr.get(request.key)
@@ -343,8 +369,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         woken = not (yield own).present()
         self._waiters.remove(tr, request.key)
         if value.present():
-            tr.clear(self._grant_key)
-            return self._waiters.granted(bytes(value))
-        if woken and not self._exclusive_all:
+            return self._granted(tr, bytes(value))
+        if (woken or self._offered) and not self._exclusive_all:
             self._waiters.look_anew(tr)
         return []

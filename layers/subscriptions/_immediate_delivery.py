@@ -124,7 +124,7 @@ class ImmediateDelivery:
         if not first:
             return ""
         [request] = first
-        if request.wish.consumer != name or request.wish.expires_at_us <= now_us:
+        if request.wish.consumer != name or request.is_dead(tr, now_us):
             return None  # the first waiter is dead: look at all waiters
         head.fence(tr)
         return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""

@@ -16,7 +16,7 @@ from typing import Any
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_size_of, rows, strinc
 
-from ..staged._requests import REQUEST_SECONDS, Request, Requests, Wish
+from ..staged._requests import Request, Requests, Wish, wished
 from ._credit import NO_LIMIT, Credit, credit_left
 from ._cursor import Accepts, Cursor, Habit
 from ._records import read_registration
@@ -69,9 +69,9 @@ class Waiters(Requests):
         self._begin = layout.waiting.key() + _STAMPED
         self._end = strinc(self._begin)
 
-    def wish(self, client: bytes, name: str, now_us: int) -> Wish:
+    def wish(self, tr: Transaction, client: bytes, name: str, now_us: int) -> Wish:
         """Return the request value of a call that waits for items of a subscription."""
-        return Wish(client, 1, now_us + int(REQUEST_SECONDS * 1e6), 0, name)
+        return wished(tr, client, 1, now_us=now_us, consumer=name)
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
         """Do what `Requests.register` does; a concurrent `wake` of this subscription conflicts."""
@@ -106,10 +106,10 @@ class Waiters(Requests):
     def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
         """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
         standing = yield from self.first(tr, limit=MOST_WAITERS)
-        for one in standing:
-            if one.wish.expires_at_us <= now_us:
-                self.remove(tr, one.key)
-        live = [one for one in standing if one.wish.expires_at_us > now_us]
+        dead = [one for one in standing if one.is_dead(tr, now_us)]
+        for one in dead:
+            self.remove(tr, one.key)
+        live = [one for one in standing if one not in dead] if dead else standing
         return live, len(live) < len(standing)
 
     def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:
@@ -120,29 +120,43 @@ class Waiters(Requests):
         found = yield from rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
         return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
 
-    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool]]:
-        """Wake the waiters that want an arrived item; return whether it wrote, and whether to dispatch again.
+    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool, list[bytes]]]:
+        """Wake the waiters that want an arrived item.
+
+        Return whether it wrote, whether to dispatch again, and the keys of the items that a woken waiter will take.
 
         The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
         """
         head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         yield from head.look(tr, fresh=True)
         if not (yield from head.first(tr, limit=1)):
-            return (yield from head.finish(tr)), head.more
+            return (yield from head.finish(tr)), head.more, []
         live, some_died = yield from self.live(tr, now_us)
         if some_died:
-            return True, True
+            return True, True, []
+        offered: list[bytes] = []
         waiting = yield from self._with_wants(tr, live)
         head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
         found = yield from head.first(tr, limit=DISPATCH_LIMIT)
         for row in found:
-            for one in _woken_for(row, waiting):
+            woken = _woken_for(row, waiting)
+            if any(one.want.is_known for one in woken):
+                offered.append(row.key)
+            for one in woken:
                 waiting.remove(one)
                 self.remove(tr, one.request.key)
         if found:
             head.pass_by(found)
         noted = yield from head.finish(tr)
-        return noted, head.more or len(found) == DISPATCH_LIMIT
+        return noted, head.more or len(found) == DISPATCH_LIMIT, offered
+
+    def any_left(self, tr: Transaction, offered: list[bytes]) -> Steps[bool]:
+        """Return whether one of the items that waiters were woken for is still there, by snapshot."""
+        reads = [tr.snapshot.get(key) for key in offered]
+        left = False
+        for read in reads:
+            left = (yield read).present() or left
+        return left
 
     def look_anew(self, tr: Transaction) -> None:
         """Make the first waiter look at everything again: a woken waiter has left, and its item is still there."""

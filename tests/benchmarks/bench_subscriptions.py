@@ -112,7 +112,7 @@ def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
     line = Waiters(leases.layout)
     tr = db.create_transaction()
     for stand in range(PUSHED):
-        wish = line.wish(os.urandom(8), one.name, leases.now_us() + int(1e9))
+        wish = line.wish(tr, os.urandom(8), one.name, leases.now_us() + int(1e9))
         line.put(tr, line.key(stand.to_bytes(10, "big")), wish)
     tr.commit().wait()
 

@@ -8,7 +8,7 @@ from fdbqueue import Position
 from fdbqueue.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
-from tests.chaos.motions import is_sharing, moves, now_us, timers_of
+from tests.chaos.motions import is_sharing, is_untaken, moves, now_us, timers_of
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
@@ -35,7 +35,8 @@ class OneLease(Invariant):
             self.broken(f"{position} is leased without a token", step.record)
         same = before is not None and before.state == "leased" and before.notes.token == after.notes.token
         tried = before.notes.attempt if before is not None else 0
-        if after.notes.attempt != tried + (not same):
+        untaken = before is not None and before.state == "leased" and is_untaken(step, before, after)
+        if after.notes.attempt != tried + (not same) - untaken:
             self.broken(f"{position} has its attempt {after.notes.attempt} after {tried}", step.record)
         self.tally["leases"] += not same
 
@@ -51,11 +52,13 @@ class OneLease(Invariant):
         if after is not None and after.state == "leased" and after.notes.token == notes.token:
             kind, fine = "extended", mine or lease in used.get("extend", ())
         elif after is not None and after.state == "leased":
-            kind, fine = "leased again", expired
+            kind, fine = "leased again", expired or is_untaken(step, before, after)
         elif after is None and step.counts["dequeued"] > 0:
             kind, fine = "acked", lease in used.get("ack", ()) or mine or expired
         else:
             kind, fine = "given back", expired or mine or lease in used.get("return", ())
+            if not fine and is_untaken(step, before, after):
+                kind, fine = "given back untaken", True
         self.tally[kind + (" after it expired" if expired and kind != "acked" else "")] += 1
         if not fine:
             self.broken(f"{position} was {kind} by {record.by}, who had not its lease of {notes.consumer}", record)

@@ -31,6 +31,17 @@ def is_sharing(call: str) -> bool:
     return call.startswith(("staged lease", "staged dequeue", "consume", *WAITS)) or not call
 
 
+def is_untaken(step: Step, before: Standing, after: Standing | None) -> bool:
+    """Say whether an item comes back since its grant was not taken in time: its attempt does not count.
+
+    The same transaction may lease it again. Then it has the same attempt under another token.
+    """
+    fired = any(at_us <= now_us(step.record) for at_us in step.grants)
+    if after is None or not fired or after.notes.token == before.notes.token:
+        return False
+    return after.notes.attempt == before.notes.attempt - (after.state != "leased")
+
+
 def timers_of(standing: Standing | None) -> Iterator[tuple[int, str]]:
     """Yield the timers that an item is to have where it stands."""
     if standing is None:

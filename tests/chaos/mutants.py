@@ -106,6 +106,23 @@ MUTANTS = (
         tests=("tests/layers/test_leases.py::test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked",),
     ),
     Mutant(
+        "a lease that was granted and not taken counts as an attempt",
+        "layers/leases/_granting.py",
+        (("before = at_rest(replace(notes, attempt=notes.attempt - 1))", "before = at_rest(notes)"),),
+        tests=("tests/layers/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
+    ),
+    Mutant(
+        "a grant is given back though its client has taken it",
+        "layers/leases/_granting.py",
+        (("    if has_mark(tr, grant.process, client):\n        return []\n", ""),),
+        tests=("tests/layers/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
+    ),
+    Mutant(
+        "dead processes are not told from live ones",
+        "layers/staged/_requests.py",
+        ((' or process_is_dead(tr, self.wish.process or b"")', ""),),
+    ),
+    Mutant(
         "who is granted leases does not look whether they are still its own",
         "layers/staged/_delivery.py",
         (

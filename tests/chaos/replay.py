@@ -15,7 +15,7 @@ from fdbqueue.high_water_mark import HighWaterMark
 from fdbqueue.items import Notes
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged._requests import Wish
-from fdbqueue.layout import Layout
+from fdbqueue.layout import GRANT, Layout
 
 
 class Standing(NamedTuple):
@@ -40,6 +40,8 @@ class Step:
     """What it added to the counters."""
     served: dict[bytes, int] = field(default_factory=dict)
     """The requests that it removed, and how many items each asked for."""
+    grants: list[int] = field(default_factory=list)
+    """The times of the grants' timers that it removed."""
 
 
 class Replay:
@@ -63,6 +65,7 @@ class Replay:
         """How many available items each rank has."""
         self.held: Counter[str] = Counter()
         """How many items the consumers of a subscription are noted to have."""
+        self._grants: list[int] = []
         self.high_water_mark = 0
         self.ordered = False
         """Whether the queue has an order of its own, in which every enqueue raises the high-water mark."""
@@ -78,12 +81,13 @@ class Replay:
         before: dict[Position, Standing | None] = {}
         counts: Counter[str] = Counter()
         requests = dict(self.requests)
+        self._grants = []
         for change in record.changes:
             self._apply(change, before, counts)
         after = {position: self.standing(position) for position in before}
         twice = [position for position in before if len(self.items.get(position, ())) > 1]
         served = {key: wanted for key, wanted in requests.items() if key not in self.requests}
-        return Step(record, before, after, twice, counts, served)
+        return Step(record, before, after, twice, counts, served, self._grants)
 
     def standing(self, position: Position) -> Standing | None:
         """Return where an item stands."""
@@ -175,6 +179,8 @@ class Replay:
         elif key.startswith(self._timer_prefix):
             at_us, position, kind = self.layout.timer_of(self.layout.prefix + key)
             self.timers[position].discard((at_us, kind))
+            if kind == GRANT:
+                self._grants.append(at_us)
         elif key.startswith(self._held_prefix):
             self.held[self.layout.held.unpack(self.layout.prefix + key)[0]] -= 1
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.chaos.oracle import INVARIANTS, REBUILT
-from tests.chaos.run import MOST_TOLD, SAME, WOKEN, Report
+from tests.chaos.run import IDLE, MOST_TOLD, SAME, WOKEN, Report
 
 OTHERS = {
     SAME: "both engines answer the same to the same program",
+    IDLE: "an idle worker that is killed gets nothing; attempts are handlers that began",
     WOKEN: "who waits for an item, or for its end, is woken by it",
     REBUILT: "the log rebuilds every key that is stored",
     "check": "the queue's own check finds nothing",

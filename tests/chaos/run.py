@@ -17,6 +17,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue.engine import Subspace
 from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
+from tests.chaos.idle import counted_wrongly
 from tests.chaos.kinds import Kind
 from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
@@ -29,7 +30,7 @@ PATIENCE = 1.0
 PROGRAM_STEPS = 120
 MOST_TOLD = 5
 """Violations of one promise in one round that are told."""
-SAME, WOKEN = "I13", "woken"
+SAME, WOKEN, IDLE = "I13", "woken", "idle"
 ASKED_FOR = (*COMMIT_FAULTS, *DEATHS, JUMP, KILLED, STOPPED)
 """What is asked for in every run, and has to happen."""
 
@@ -108,6 +109,8 @@ def run(
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)
+        idle = counted_wrongly(db, place.url, Subspace(("fdbqueue chaos", secrets.token_hex(6))))
+        report.verdict.violations.setdefault(IDLE, []).extend(idle)
         while _goes_on(report, time.monotonic() - started, seconds, patience, round_seconds):
             left = seconds - (time.monotonic() - started)
             one = Round(

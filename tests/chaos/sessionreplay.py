@@ -93,6 +93,7 @@ class SessionReplay(Replay):
             step.twice,
             step.counts,
             step.served,
+            step.grants,
             {key: (before, _only(self.of_sessions.get(key))) for key, before in self._touched_items.items()},
             {place: (before, _only(self.pointers.get(place))) for place, before in self._touched_pointers.items()},
         )

@@ -9,7 +9,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.leases import Leases, _transitions
+from fdbqueue.layers.leases import Leases, _granting, _transitions
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.priority._weighted import WeightedHead, wheel
 from fdbqueue.layers.smart import Deadlines, SmartQueue
@@ -329,3 +329,25 @@ def test_credit_that_is_exceeded_is_found(other: Any) -> None:
         scene.enqueue(f"{number}", headers={"color": "red"})
     red.lease_many(scene.db, consumer="me")  # nobody granted anything
     assert "I12" in scene.broken()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_untaken_grant_that_counts_as_an_attempt_is_found(
+    scene: Scene, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        scene.enqueue(name)
+    register(scene.db, scene.queue, scene.clock, duration=30.0, process=b"")
+    told = scene.told("staged lease", {})
+    with calling(f"staged lease#{told.number}"):
+        lease = StagedQueue(scene.leases, consumer="me").lease(scene.db)
+    assert lease is not None
+    told.answer = {"leases": told_leases([lease])}
+    if counts:
+        monkeypatch.setattr(_granting, "replace", lambda notes, **changes: notes)
+    scene.clock.now += 1
+    again = scene.lease()  # the same transaction puts it back, and leases it
+    assert (again.value, again.attempt) == (value_of("a", 0, 10), 1 + counts)
+    scene.ack(again)
+    scene.ack(lease)
+    assert ("I3" in scene.broken()) == counts

@@ -20,7 +20,12 @@ from tests.helpers.faults import FaultyDatabase
 
 GRANT_S = 0.5
 """How long grants live when tests are in a hurry, in all processes."""
-_HURRY = {"GRANT_SECONDS": GRANT_S, "REQUEST_SECONDS": 2 * GRANT_S, "TAKEOVER_SECONDS": 0.05}
+_HURRY = {
+    "GRANT_SECONDS": GRANT_S,
+    "REQUEST_SECONDS": 2 * GRANT_S,
+    "UNSEEN_SECONDS": 2 * GRANT_S,
+    "TAKEOVER_SECONDS": 0.05,
+}
 
 
 def hurry(patch: pytest.MonkeyPatch) -> None:
@@ -31,13 +36,27 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
                 patch.setattr(module, name, seconds)
 
 
-def register(db: Any, queue: Queue, clock: Clock, *, wanted: int = 1, lives: float = REQUEST_SECONDS) -> bytes:
-    """Register a request of somebody who does nothing ever after, and return its grant's key."""
+def register(
+    db: Any,
+    queue: Queue,
+    clock: Clock,
+    *,
+    wanted: int = 1,
+    lives: float = REQUEST_SECONDS,
+    duration: float = 0.0,
+    process: bytes | None = None,
+) -> bytes:
+    """Register a request of somebody who does nothing ever after, and return its grant's key.
+
+    Args:
+        process: the id of its process; b"": unknown; None: an older version of the library wants it.
+    """
     requests = Requests(queue.layout)
 
     def body(tr: Any) -> Steps[None]:
         yield from ()
-        requests.register(tr, Wish(b"sleeping", wanted, int((clock() + lives) * 1e6)))
+        wish = Wish(b"sleeping", wanted, int((clock() + lives) * 1e6), int(duration * 1e6), "asleep", process)
+        requests.register(tr, wish)
 
     run(attempts(db, body))
     return requests.grant_key(b"sleeping")

@@ -27,7 +27,7 @@ def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: st
     """Let a consumer of a subscription wait, which then is heard of no more."""
     line = Waiters(subscriptions.leases.layout)
     tr = db.create_transaction()
-    line.register(tr, line.wish(client, name, subscriptions.leases.now_us()))
+    line.register(tr, line.wish(tr, client, name, subscriptions.leases.now_us()))
     tr.commit().wait()
 
 

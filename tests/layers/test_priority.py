@@ -303,7 +303,7 @@ def test_a_grant_names_the_item_with_its_level(db: Any, space: Subspace) -> None
     item = StagedQueue(jobs.leases).dequeue(db, timeout=20)
     assert item is not None
     assert item.value == [2, 0]
-    [granted] = Requests(jobs.queue.layout).granted(bytes(db[grant_key]))
+    [granted] = Requests(jobs.queue.layout).granted(bytes(db[grant_key])).leases
     assert granted.position.rank == 1
     jobs.leases.ack(db, granted)
     assert jobs.check(db).ok

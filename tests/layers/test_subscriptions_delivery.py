@@ -187,7 +187,7 @@ def test_an_uncollected_delivery_returns_to_its_place(db: Any, space: Subspace) 
     everything = subscriptions.subscribe(db, "all")
     line = Waiters(leases.layout)
     tr = db.create_transaction()
-    line.register(tr, line.wish(b"dead", "all", leases.now_us()))
+    line.register(tr, line.wish(tr, b"dead", "all", leases.now_us()))
     tr.commit().wait()
     everything.grant(db, items=1)
     delivery = subscriptions.enqueue(db, "pushed", immediate=True)
@@ -198,7 +198,7 @@ def test_an_uncollected_delivery_returns_to_its_place(db: Any, space: Subspace) 
     now += 11
     lease = everything.lease(db)
     assert lease is not None
-    assert (lease.value, lease.position, lease.attempt) == ("pushed", delivery.position, 2)
+    assert (lease.value, lease.position, lease.attempt) == ("pushed", delivery.position, 1)
 
 
 def test_large_items_are_delivered_too(db: Any, subscriptions: Subscriptions) -> None:

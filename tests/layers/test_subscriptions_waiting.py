@@ -167,7 +167,7 @@ def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscr
             await asyncio.sleep(0.3)
         [front, _] = run(line.first(db.create_transaction(), limit=0))
         tr = db.create_transaction()
-        line.put(tr, front.key, line.wish(b"in front", "all", leases.now_us() + 1_000_000))
+        line.put(tr, front.key, line.wish(tr, b"in front", "all", leases.now_us() + 1_000_000))
         tr.commit().wait()
         await asyncio.sleep(0.3)
         assert looks == quiet
@@ -388,3 +388,22 @@ def test_a_waiting_call_gets_an_item_when_credit_returns(
         assert again.value == "1"
 
     asyncio.run(session())
+
+
+def test_a_call_behind_one_that_was_woken_and_died_gets_the_item_soon(db: Any, subscriptions: Subscriptions) -> None:
+    async def session() -> None:
+        red, everything = of_color(subscriptions, db, "red"), subscriptions.subscribe(db, "all")
+        first = asyncio.ensure_future(red.lease.aio(db, timeout=30))  # it looks for all
+        await until_waiting(subscriptions, db, 1)
+        stand_in_line(subscriptions, db, b"dead", "all")
+        [task] = await started(subscriptions, db, everything)
+        began = time.monotonic()
+        await subscriptions.leases.enqueue.aio(db, "x")
+        lease = await task
+        assert (lease.value, lease.attempt) == ("x", 1)
+        assert time.monotonic() - began < 2.4, "it looked again by the clock"
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+    asyncio.run(session())
+    assert subscriptions.check(db).problems == ()

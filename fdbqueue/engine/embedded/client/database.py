@@ -23,6 +23,7 @@ from fdbqueue.engine.embedded.client.transaction import Transaction
 from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.client.write_api import add_operations
 from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
+from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.streaming import StreamingMode
@@ -116,6 +117,11 @@ class Database:
     def shares_turns(self) -> bool:
         """Whether another process had a time slice lately."""
         return self._store().process_scheduler.shared
+
+    @property
+    def members(self) -> Members:
+        """The processes that use this database (`engine.members`)."""
+        return (self._opened or self._store()).members
 
     @property
     def options(self) -> DatabaseOptions:

@@ -39,6 +39,7 @@ from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
 from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
 from fdbqueue.engine.embedded.store.in_flight import waits
+from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
@@ -166,6 +167,11 @@ class Transaction(WriteApi):
     def next_turn(self) -> Turn | None:
         """Return the future of this process's next time slice, as `Database.next_turn` does."""
         return self._db.next_turn()
+
+    @property
+    def members(self) -> Members:
+        """The processes that use this database, as `Database.members`."""
+        return self._db.members
 
     # -- states --------------------------------------------------------------------------------------------------
 

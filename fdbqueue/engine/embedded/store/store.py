@@ -12,6 +12,7 @@ General layout of the store side::
       Changes          watched keys and their callbacks                          notify/changes.py
         Notifier       wakes processes that wait for commits of others           notify/notifier.py, shared_page.py
       LongKeys         keys longer than LMDB's 511 bytes                         disk/long_keys.py
+      Members          the processes that use the folder, and their marks        members.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
 the lock, leaves the last commit intact. LMDB writes the pages of a commit to free places, and then one page that makes
@@ -45,6 +46,7 @@ from fdbqueue.engine.embedded.store.disk.files import Files, explain, identity
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.log.committed import Committed
 from fdbqueue.engine.embedded.store.log.log_rows import Commit, last_version
+from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.notify.changes import Changes
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
@@ -104,6 +106,7 @@ class Store:
         self.process_scheduler = self._committer.process_scheduler
         self._background_committer = BackgroundCommitter(self._committer)
         self._changes = Changes(self, self.notifier)
+        self.members = Members(self.path)
         self._snapshot_reaper = SnapshotReaper(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0
@@ -198,6 +201,7 @@ class Store:
             self._begin = self._refuse
             self._evict_all()
             self.notifier.close()
+            self.members.close()
             self.files.close()
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -475,7 +479,7 @@ class Store:
 
 _WORK = (
     *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
-    *("_ensure", "notifier", "_committer", "process_scheduler"),
+    *("_ensure", "notifier", "_committer", "process_scheduler", "members"),
     *("_background_committer", "_changes", "_snapshot_reaper"),
 )  # fmt: skip
 

@@ -1,0 +1,447 @@
+"""Leases that were granted to a process that does not take them: no attempt counts, and others get the items soon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+import fdbqueue
+from fdbqueue import LeaseLost, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.engine.embedded.client.database import Database
+from fdbqueue.engine.embedded.client.transaction import Transaction
+from fdbqueue.engine.members import own_process
+from fdbqueue.layers import Consumer, Sessions, Subscriptions
+from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.leases._granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases
+from fdbqueue.layers.staged._requests import Wish
+from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
+from tests.helpers.processes import Processes, kill_9
+from tests.helpers.sessions import lease_of
+from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
+
+Granted = tuple[StagedQueue, Lease, FaultyDatabase]
+
+
+@pytest.fixture
+def memberless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no engine know which processes are alive, as a cluster does not."""
+    monkeypatch.setattr(Database, "members", None)
+    monkeypatch.setattr(Transaction, "members", None)
+
+
+def line_of(sessions: Sessions) -> Queue:
+    """Return the queue in which its workers wait."""
+    return sessions.line.leases.queue
+
+
+def own_left_behind(queue: Queue, db: Any) -> list[bytes]:
+    """Return what is left behind, but for what was granted to the call that does nothing."""
+    return [key for key in left_behind(queue, db) if b"sleeping" not in key]
+
+
+def granted(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch, *, again: bool = False
+) -> Granted:
+    """Let a call wait behind another one, and be granted its item by a third one.
+
+    Args:
+        again: whether its item was leased before.
+    """
+    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
+    counting = FaultyDatabase(db, lambda: None)
+    waiting = StagedQueue(leases)
+    register(db, queue, clock, duration=30.0)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(waiting.lease, counting, timeout=20)
+        wait_until(partial(has_requests, waiting, db, 2))
+        wait_until(lambda: counting.commits >= 2)  # it has set its watches
+        queue.enqueue_many(db, ["the first one's", "granted", "the third one's"])
+        if again:  # the first two come back from earlier leases
+            for earlier in leases.lease_many(db, limit=2):
+                leases.snooze(db, earlier, delay=0)
+        assert value(StagedQueue(leases).dequeue(db)) == "the third one's"
+        lease = future.result(20)
+    assert lease is not None
+    assert lease.value == "granted"
+    return waiting, lease, counting
+
+
+# --- a grant that is not taken
+
+
+@pytest.mark.parametrize("duration", [0.0, 0.2, 30.0])
+def test_an_untaken_item_goes_back_uncounted_to_its_place(db: Any, queue: Queue, clock: Clock, duration: float) -> None:
+    leases = Leases(queue, max_attempts=1, clock=clock)
+    grant = register(db, queue, clock, wanted=2, duration=duration, process=b"")
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    assert value(staged.lease(db)) == "c"
+    assert grant in left_behind(queue, db)
+    assert leases.check(db).ok
+    clock.now += TAKE_SECONDS + 0.001
+    first, second = staged.lease_many(db)
+    assert [(one.value, one.attempt, one.error) for one in (first, second)] == [("a", 1, ""), ("b", 1, "")]
+    assert left_behind(queue, db) == []
+    assert leases.stats(db).dead == 0
+    assert leases.check(db).ok
+
+
+def test_a_backoff_does_not_hold_an_untaken_item_back(db: Any, queue: Queue, clock: Clock) -> None:
+    leases = Leases(queue, backoff=lambda attempt: 100.0, clock=clock)
+    register(db, queue, clock, duration=30.0, process=b"")
+    queue.enqueue(db, "a")
+    assert StagedQueue(leases).lease(db) is None
+    clock.now += TAKE_SECONDS + 0.001
+    report = leases.reclaim(db)
+    assert [(one.kind, one.fate.value, one.attempt) for one in report.reclaimed] == [("grant", "available", 0)]
+    assert value(leases.lease(db)) == "a"
+
+
+def test_a_grant_to_an_older_version_stays_as_it_was(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
+    register(db, queue, clock, duration=30.0)
+    queue.enqueue(db, "a")
+    staged = StagedQueue(leases)
+    assert staged.lease(db) is None
+    clock.now += 29
+    assert staged.lease(db) is None
+    clock.now += 2
+    lease = staged.lease(db)
+    assert lease is not None
+    assert lease.attempt == 2
+
+
+def test_older_versions_read_requests_and_grants() -> None:
+    class OldWish(msgspec.Struct, array_like=True):
+        client: bytes
+        wanted: int
+        expires_at_us: int
+        duration_us: int = 0
+        consumer: str = ""
+
+    class OldGrant(msgspec.Struct, array_like=True):
+        expires_at_us: int
+        leases: list[Any]
+
+    wish = msgspec.msgpack.encode(Wish(b"client", 3, 7, 9, "me", b"process"))
+    assert msgspec.msgpack.decode(wish, type=OldWish) == OldWish(b"client", 3, 7, 9, "me")
+    old = msgspec.msgpack.encode(OldWish(b"client", 3, 7, 9, "me"))
+    assert msgspec.msgpack.decode(old, type=Wish).process is None
+    stored = stored_grant([], 1, 2, b"process", True, expires_at_us=5)
+    assert msgspec.msgpack.decode(stored, type=OldGrant) == OldGrant(5, [])
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(OldGrant(5, [])), type=Grant) == Grant(5, [])
+
+
+def test_a_waiting_call_gets_an_item_that_another_did_not_take(db: Any, queue: Queue) -> None:
+    leases = Leases(queue, max_attempts=1)
+    staged = StagedQueue(leases)
+    with ThreadPoolExecutor(1) as pool:
+        register(db, queue, Clock(time.time()), duration=30.0, process=b"")
+        waiting = pool.submit(staged.lease, db, timeout=20)
+        wait_until(partial(has_requests, staged, db, 2))
+        began = time.monotonic()
+        queue.enqueue(db, "a")
+        lease = waiting.result(20)
+        took = time.monotonic() - began
+    assert lease is not None
+    assert (lease.value, lease.attempt) == ("a", 1)
+    assert took < 4, f"it took {took:.1f} seconds"
+
+
+def test_an_unreadable_grant_of_a_newer_version_is_left_alone(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    grant = register(db, queue, clock, duration=30.0, process=b"")
+    queue.enqueue(db, "a")
+    assert StagedQueue(leases).lease(db) is None
+    db[grant] = b"newer"
+    clock.now += TAKE_SECONDS + 0.001
+    assert leases.reclaim(db).reclaimed == ()
+    assert bytes(db[grant]) == b"newer"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_untaken_session_goes_back_to_its_place(db: Any, queue: Queue, clock: Clock, shards: int) -> None:
+    sessions = Sessions(queue, max_attempts=1, shards=shards, clock=clock)
+    for name in ("ann", "bob", "cid"):
+        sessions.enqueue(db, f"{name}'s", session=name)
+    register(db, line_of(sessions), clock, wanted=2, duration=30.0, process=b"")
+    leases = [sessions.lease(db), sessions.lease(db), sessions.lease(db)]
+    assert sum(lease is not None for lease in leases) == 1
+    clock.now += TAKE_SECONDS + 0.001
+    leases += [sessions.lease(db), sessions.lease(db)]
+    got = [lease for lease in leases if lease is not None]
+    assert sorted(lease.value for lease in got) == ["ann's", "bob's", "cid's"]
+    assert {lease.attempt for lease in got} == {1}
+    assert sessions.stats(db).dead == 0
+    for lease in got:
+        sessions.ack(db, lease)
+    assert sessions.check(db).problems == ()
+
+
+def test_a_session_with_slots_that_was_not_taken_goes_back(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, max_attempts=1, concurrency=2, clock=clock)
+    sessions.enqueue_many(db, ["a", "b", "c"], session="ann")
+    register(db, line_of(sessions), clock, wanted=2, duration=30.0, process=b"")
+    assert sessions.lease(db) is None
+    clock.now += TAKE_SECONDS + 0.001
+    first, second = lease_of(sessions, db), lease_of(sessions, db)
+    assert [(one.value, one.attempt) for one in (first, second)] == [("a", 1), ("b", 1)]
+    for lease in (first, second):
+        sessions.ack(db, lease)
+    assert sessions.check(db).problems == ()
+
+
+# --- a grant that is taken
+
+
+def test_a_taken_item_stays_with_its_process(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, lease, _ = granted(db, queue, leases, clock, monkeypatch)
+    if not own_process(db):
+        wait_until(lambda: own_left_behind(queue, db) == [])  # a cluster is told in the background
+    clock.now += TAKE_SECONDS + 0.001
+    assert leases.reclaim(db).reclaimed == ()
+    assert own_left_behind(queue, db) == []
+    assert leases.stats(db).leased == 2
+    staged.ack(db, lease)
+    assert leases.check(db).ok
+
+
+def test_the_end_of_a_taken_lease_counts(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted(db, queue, leases, clock, monkeypatch)
+    if not own_process(db):
+        wait_until(lambda: own_left_behind(queue, db) == [])
+    clock.now += 31
+    _, lease = leases.lease(db), leases.lease(db)
+    assert lease is not None
+    assert (lease.value, lease.attempt) == ("granted", 2)
+
+
+def test_without_members_a_slow_handler_costs_a_commit_in_the_background(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, lease, counting = granted(db, queue, leases, clock, monkeypatch)
+    assert counting.commits <= 3
+    wait_until(lambda: own_left_behind(queue, db) == [])
+    wait_until(lambda: not UNMARKED)
+    assert leases.stats(db).leased == 2
+    staged.ack(db, lease)
+
+
+def test_without_members_a_quick_handler_costs_no_commit(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_recent_leases, "CONFIRM_SECONDS", 0.5)
+    staged, lease, counting = granted(db, queue, leases, clock, monkeypatch)
+    before = counting.commits
+    staged.ack(counting, lease)
+    wait_until(lambda: not UNMARKED)
+    assert counting.commits == before + 1
+    assert own_left_behind(queue, db) == []
+
+
+def test_without_members_a_lease_that_was_extended_was_taken(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_recent_leases.RecentLeases, "confirm_soon", lambda *_: None)
+    staged, lease, _ = granted(db, queue, leases, clock, monkeypatch)
+    clock.now += 0.1
+    lease = leases.extend(db, lease, duration=60)
+    clock.now += TAKE_SECONDS
+    assert leases.reclaim(db).reclaimed == ()
+    staged.ack(db, lease)
+    assert leases.check(db).ok
+
+
+def test_without_members_a_process_that_dies_at_once_counts_no_attempt(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_recent_leases.RecentLeases, "confirm_soon", lambda *_: None)
+    _, lease, counting = granted(db, queue, leases, clock, monkeypatch)
+    assert counting.commits == 2
+    clock.now += TAKE_SECONDS + 0.001
+    assert [(one.kind, one.attempt) for one in leases.reclaim(db).reclaimed] == [("grant", 0)]
+    with pytest.raises(LeaseLost):
+        leases.ack(db, lease)
+
+
+def test_an_item_that_was_leased_before_is_taken_by_a_commit(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_recent_leases.RecentLeases, "confirm_soon", lambda *_: None)
+    _, lease, counting = granted(db, queue, leases, clock, monkeypatch, again=True)
+    assert (counting.commits, lease.attempt) == (3, 1)
+    clock.now += TAKE_SECONDS + 0.001
+    assert leases.reclaim(db).reclaimed == ()
+    clock.now += 31
+    assert {one.kind for one in leases.reclaim(db).reclaimed} == {"lease"}
+
+
+def test_a_grant_that_is_nearly_over_is_taken_by_a_commit(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.layers.staged._grants.TAKE_SECONDS", 1_000.0)
+    _, _, counting = granted(db, queue, leases, clock, monkeypatch)
+    assert own_left_behind(queue, db) == []
+    assert counting.commits == 3
+
+
+# --- processes that were killed
+
+
+def wait_for_ever(url: str, prefix: bytes, layer: str, up: Any) -> None:
+    """Wait for an item, and do nothing with it."""
+    db = fdbqueue.open(url)
+    queue = Queue(Subspace(rawPrefix=prefix), codec="str")
+    up.put(None)
+    if layer == "sessions":
+        Sessions(queue, max_attempts=3).lease(db, timeout=None, duration=3)
+    elif layer == "consumer":
+        Consumer(Sessions(queue, max_attempts=3), lambda item: None, concurrency=16).run(db)
+    elif layer == "lease":
+        StagedQueue(Leases(queue, max_attempts=3)).lease(db, timeout=None)
+    elif layer == "dequeue":
+        StagedQueue(Leases(queue, max_attempts=3)).dequeue(db, timeout=None)
+    else:
+        Subscriptions(Leases(queue, max_attempts=3)).subscribe(db, "all").lease(db, timeout=None)
+
+
+def kill_waiting(processes: Processes, db: Any, url: str, waiting: Queue, space: Subspace, layer: str, n: int) -> None:
+    """Let processes wait for items, and kill them."""
+    up = processes.queue()
+    victims = [processes.start(wait_for_ever, url, space.key(), layer, up) for _ in range(n)]
+    for _ in victims:
+        up.get(timeout=120)
+    wait_until(lambda: len(left_behind(waiting, db)) >= n)
+    time.sleep(0.2)  # they set their watches
+    for victim in victims:
+        kill_9(victim)
+
+
+@pytest.mark.engines("file", "cluster")
+@pytest.mark.parametrize(("layer", "workers"), [("sessions", 3), ("consumer", 1)])
+def test_killed_idle_workers_get_no_session(
+    db: Any, url: str, space: Subspace, processes: Processes, layer: str, workers: int
+) -> None:
+    queue = Queue(space, codec="str")
+    sessions = Sessions(queue, max_attempts=3)
+    kill_waiting(processes, db, url, line_of(sessions), space, layer, workers)
+    sessions.enqueue_many(db, ["deposit", "withdraw"], session="ann")
+    sessions.enqueue(db, "deposit", session="bob")
+    began = time.monotonic()
+    done: list[tuple[Any, str, int]] = []
+    while len(done) < 3:
+        lease = sessions.lease(db, timeout=30)
+        assert lease is not None
+        done.append((lease.session, lease.value, lease.attempt))
+        sessions.ack(db, lease)
+    took = time.monotonic() - began
+    assert sorted(done) == [("ann", "deposit", 1), ("ann", "withdraw", 1), ("bob", "deposit", 1)]
+    assert [value for session, value, _ in done if session == "ann"] == ["deposit", "withdraw"]
+    assert sessions.stats(db).dead == 0
+    assert took < (2.0 if own_process(db) else 8.0), f"it took {took:.1f} s"
+
+
+@pytest.mark.engines("file", "cluster")
+@pytest.mark.parametrize("layer", ["lease", "dequeue"])
+def test_killed_idle_workers_get_no_item(db: Any, url: str, space: Subspace, processes: Processes, layer: str) -> None:
+    queue = Queue(space, codec="str")
+    leases = Leases(queue, max_attempts=1)
+    kill_waiting(processes, db, url, queue, space, layer, 3)
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    staged = StagedQueue(leases)
+    began = time.monotonic()
+    done: list[tuple[str, int]] = []
+    while len(done) < 4:
+        lease = staged.lease(db, timeout=30)
+        assert lease is not None
+        done.append((lease.value, lease.attempt))
+        staged.ack(db, lease)
+    took = time.monotonic() - began
+    assert sorted(done) == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+    if own_process(db):
+        assert done == sorted(done)
+    assert took < (2.0 if own_process(db) else 8.0), f"it took {took:.1f} s"
+    assert leases.check(db).ok
+
+
+def lease_and_wait(url: str, prefix: bytes, told: Any) -> None:
+    """Hold an item, and wait for another one."""
+    db = fdbqueue.open(url)
+    staged = StagedQueue(Leases(Queue(Subspace(rawPrefix=prefix), codec="str")))
+    assert staged.lease(db, duration=6) is not None
+    told.put(time.time())
+    staged.lease(db, duration=3, timeout=None)
+
+
+@pytest.mark.engines("file", "cluster")
+def test_the_item_of_a_killed_worker_that_waits_for_more_comes_in_time(
+    db: Any, url: str, space: Subspace, processes: Processes
+) -> None:
+    queue = Queue(space, codec="str")
+    staged = StagedQueue(Leases(queue))
+    queue.enqueue(db, "a")
+    told = processes.queue()
+    victim = processes.start(lease_and_wait, url, space.key(), told)
+    leased_at = told.get(timeout=30)
+    wait_until(partial(has_requests, staged, db, 1))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(staged.lease, db, timeout=30, duration=3)
+        wait_until(lambda: staged.contention_stats().looks >= 5)  # it has looked often, and waits longer each time
+        kill_9(victim)
+        lease = waiting.result(30)
+    late = time.time() - leased_at - 6
+    assert lease is not None
+    assert (lease.value, lease.attempt) == ("a", 2)
+    assert late < 1.5, f"it came {late:.1f} s after the lease had ended"
+
+
+def take_and_die(url: str, prefix: bytes, begun: Any, up: Any) -> None:
+    """Die of an item, as soon as the process has it in hand."""
+    db = fdbqueue.open(url)
+    staged = StagedQueue(Leases(Queue(Subspace(rawPrefix=prefix), codec="str"), max_attempts=3))
+    up.put(None)
+    while True:
+        lease = staged.lease(db, timeout=None, duration=1)
+        if lease is not None:
+            begun.put((lease.value, lease.attempt))
+            begun.close()
+            begun.join_thread()
+            if lease.value == "poison":
+                os.kill(os.getpid(), signal.SIGKILL)
+            staged.ack(db, lease)
+
+
+@pytest.mark.engines("file", "cluster")
+def test_an_item_that_kills_its_process_at_once_becomes_a_dead_letter(
+    db: Any, url: str, space: Subspace, processes: Processes
+) -> None:
+    queue = Queue(space, codec="str")
+    leases = Leases(queue, max_attempts=3)
+    staged = StagedQueue(leases)
+    begun = processes.queue()
+    up = processes.queue()
+    for _ in range(5):
+        processes.start(take_and_die, url, space.key(), begun, up)
+    for _ in range(5):
+        up.get(timeout=120)
+    wait_until(partial(has_requests, staged, db, 5))
+    # The first in order takes "fine", and grants "poison" to the second one.
+    queue.enqueue_many(db, ["fine", "poison"])
+    wait_until(lambda: leases.stats(db).dead == 1 or leases.reclaim(db) is None)
+    seen = [begun.get(timeout=30) for _ in range(4)]
+    assert ("fine", 1) in seen
+    assert sorted(attempt for item, attempt in seen if item == "poison") == [1, 2, 3]
