@@ -171,9 +171,9 @@ def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None
         ChecksBypassed: the queue is smart, and the job has no `smart`.
         OtherCodec: the queue is registered with another codec.
     """
-    yield from refuse_codec(tr, layout, header.codec)
     if header.smart is None:
         yield from refuse_smart(tr, layout)
+    yield from refuse_codec(tr, layout, header.codec)
 
 
 def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:
