@@ -12,7 +12,7 @@ import typer
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import say, write_lines
+from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import Where
 from fdbqueue.transfer import export_items, import_items
@@ -43,7 +43,7 @@ def export(
         on_bad: Literal["fail", "skip"] = "skip" if skip_bad else "fail"
         report = export_items(db, queue_of(queue, codec), to, where=where, on_bad=on_bad)
     for left_out in report.skipped:
-        say(f"The item {place(left_out)} can't be read, and was left out.")
+        typer.echo(f"The item {place(left_out)} can't be read, and was left out.", err=True)
     skipped = {"skipped": len(report.skipped)} if skip_bad else {}
     tell(items=report.items, digest=report.digest, resumed=report.resumed, **skipped)
 
