@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from fdbqueue.catalogue import set_about
 from fdbqueue.codecs import V
@@ -36,15 +36,27 @@ class Administered(ByPosition[V]):
         raise NotImplementedError
 
     @verb
-    def register(self, tr: Transaction | Database) -> Steps[None]:
+    def register(self, tr: Transaction | Database, *, on_codec: Literal["fail", "replace"] = "fail") -> Steps[None]:
         """Register the queue in the catalogue, with this object's codec, order and policy.
 
         An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
         or to correct a registration. It stays registered since the same time.
 
-        *Conflicts:* with another call that corrects the registration. *Cost:* one read, one write.
+        Args:
+            tr: a transaction, or a database.
+            on_codec: what to do if the queue has items, and is registered with another codec: "fail"; or "replace",
+                which corrects a wrong registration. It changes no item.
+
+        Raises:
+            OtherCodec: the queue has items, and is registered with another codec. ValueError: `on_codec` is neither.
+                Nothing was changed.
+
+        *Conflicts:* with another call that corrects the registration. To replace a codec, with the first items of the
+        queue. *Cost:* one read, one write; up to six more reads to replace a codec.
         """
-        yield from self.read(tr, partial(set_about, layout=self.layout))
+        if on_codec not in ("fail", "replace"):
+            raise ValueError(f"on_codec is 'fail' or 'replace', not {on_codec!r}.")
+        yield from self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
 
     @verb
     def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> Steps[None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue.appending import write_chunks
+from fdbqueue.catalogue import check_encodes
 from fdbqueue.claimed import claimed_places
 from fdbqueue.codecs import V
 from fdbqueue.engine.api import Transaction
@@ -27,7 +28,7 @@ from fdbqueue.items import (
     envelope,
     is_chunked,
     notes_of,
-    parse,
+    salvaged_notes,
     with_blob,
     with_headers,
     with_notes,
@@ -147,10 +148,9 @@ class Editing(Generic[V]):
     def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
         """Remove the items at packed positions. Return which were there."""
         there = yield from self._to_change(tr, places)
-        notes = {packed: notes_of(one.stored) for packed, one in there.items()}
         moves = Moves(tr, self._layout, self.now_us())
-        for packed, one in there.items():
-            cancel_one(moves, one, notes[packed])
+        for one in there.values():
+            cancel_one(moves, one)
         yield from moves.settle()
         moves.finish()
         return {packed: packed in there for packed in places}
@@ -158,6 +158,7 @@ class Editing(Generic[V]):
     def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
         """Change the items at packed positions. Return their positions afterwards."""
         there = yield from self._to_change(tr, places)
+        yield from self.check_codec(tr, change)
         moves = Moves(tr, self._layout, self.now_us())
         yield from moves.ask()
         plans = []
@@ -190,6 +191,15 @@ class Editing(Generic[V]):
         delay_us = None if delay is None else not_negative(delay, "delay")
         at_us = None if at is None else not_negative(at, "at")
         return Change(verb, value, payload, headers, priority, delay_us, at_us)
+
+    def check_codec(self, tr: Transaction, change: Change) -> Steps[None]:
+        """Refuse a new value by another codec than that of the queue's items.
+
+        Raises:
+            OtherCodec: the queue is registered with another one.
+        """
+        if not isinstance(change.value, Unchanged):
+            yield from check_encodes(tr, self.queue.home)
 
     # --- what layers override
 
@@ -252,7 +262,7 @@ class Editing(Generic[V]):
 
     def plan(self, tr: Transaction, one: Standing, change: Change, now_us: int) -> Steps[Plan]:
         """Decide how an item changes. It writes nothing, so that a refused item leaves all others as they are."""
-        opened = parse(one.stored)
+        opened = self.queue.open_envelope(self._position(one.packed), one.stored)
         was = notes = opened.notes
         stored, chunks, more = one.stored, None, None
         headers = self._headers(opened.headers, change)
@@ -415,17 +425,23 @@ class Editing(Generic[V]):
         return self._layout.available.position(self._layout.prefix + packed)
 
 
-def cancel_one(moves: Moves, one: Standing, notes: Notes) -> None:
-    """Remove an item in any state."""
+def cancel_one(moves: Moves, one: Standing, lease: Notes | None = None) -> None:
+    """Remove an item in any state. Of one that can't be read, remove what can be found of its other keys.
+
+    Args:
+        lease: the notes with the end and the holder of its lease; None: its own, if it is leased.
+    """
+    notes, is_readable = salvaged_notes(one.stored)
+    if one.state == "leased":
+        lease = notes
+    if lease is not None and is_readable:
+        notes = notes_of(told_cancelled(one.stored, notes, lease, moves.now_us()))
     if one.state == "dead":
         moves.leave_dead(one.packed)
-        moves.vanish(one.packed, one.stored, "purged")
+        moves.vanish(one.packed, one.stored, "purged", notes=notes)
         return
-    stored = one.stored
-    if one.state == "leased":
-        stored = told_cancelled(stored, notes, notes, moves.now_us())
     moves.leave(one.state, one.packed, notes)
-    moves.vanish(one.packed, stored, "deleted", how=CANCELLED)
+    moves.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED)
 
 
 def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> bytes:

@@ -8,29 +8,41 @@ of two processes that do this at the same time the first record stays, and neith
 
 The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within
 a minute. A queue that is not registered works as any other.
+
+Every call that encodes or decodes compares its object's codec with the record: the bytes of one codec are other values
+in another. The first such call of an object reads the record, and then no call does for a minute. The codec bytes shows
+the items of every queue as they are stored, so that they can be rescued. It adds none to a queue with another codec.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 from weakref import ref
 
 import msgspec
 
 from fdbqueue.codecs import UNREADABLE
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps
-from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.errors import FormatError, OtherCodec
 from fdbqueue.layout import Layout
+from fdbqueue.places import has_items
 
 KNOWN_SECONDS = 60.0
 """How long a queue's object relies on having seen the queue's record."""
-FORMATS = ("json", "msgpack", "str", "tuple")
-"""Codecs whose bytes another of these codecs does not read, or reads as other values."""
+UNREGISTERED_SECONDS = 1.0
+"""How long it relies on having seen none."""
+RAW = "bytes"
+"""The codec that shows the items of every queue as they are stored."""
+Use: TypeAlias = Literal["encode", "decode"]
+"""What a call does with values."""
 _NEWER = 2
+_MESSAGES = " messages"
+"""The end of the names of the codecs of smart queues, whose bytes are those of the codec in front of it."""
 
 
 class About(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +63,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
 class Registration:
     """What a queue's object would register, and what it knows of the record."""
 
-    __slots__ = ("codec", "known_in", "known_until", "order", "path", "policy")
+    __slots__ = ("checked_in", "checked_until", "codec", "known_in", "known_until", "order", "path", "policy")
 
     def __init__(self, codec: str, order: str | None, path: tuple[str, ...], policy: str = "") -> None:
         self.codec = codec
@@ -62,6 +74,10 @@ class Registration:
         """Until this time the object relies on the record being there."""
         self.known_in: Any = _nothing
         """A weak reference to the database that has it."""
+        self.checked_until = 0.0
+        """Until this time the object relies on having the codec of the queue's items."""
+        self.checked_in: Any = _nothing
+        """A weak reference to the database that has these items."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Registration, (self.codec, self.order, self.path, self.policy)
@@ -143,7 +159,7 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     """Register a queue unless it is registered already; `value` is the read of its record, under way.
 
     Raises:
-        CodecError: it is registered with another codec.
+        OtherCodec: it is registered with another codec.
     """
     own: Registration | None = layout.registration
     if own is None:
@@ -153,9 +169,85 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
         # Whether this transaction commits is not known here. So the next enqueue reads the record again.
         write_about(tr, layout, own.about)
         return
-    check_codec(layout, bytes(stored))
-    db = getattr(tr, "db", None)
-    own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _nothing if db is None else ref(db)
+    check_codec(layout, bytes(stored), own.codec, "encode")
+    own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
+    note_checked(tr, layout)
+
+
+def is_checked(tr: Transaction | Database, layout: Layout) -> bool:
+    """Return whether this object may decode the queue's items, as far as it found out within the last minute."""
+    own: Registration | None = layout.registration
+    if own is None or own.codec == RAW:
+        return True
+    return own.checked_until > time.monotonic() and own.checked_in() is _database_of(tr)
+
+
+def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
+    """Check once a minute that this object has the codec of the queue's items.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+    """
+    if is_checked(tr, layout):
+        return
+
+    def read(tr: Transaction) -> Steps[Any]:
+        return (yield tr.snapshot.get(layout.catalogue_key))
+
+    stored = yield from attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr))
+    if stored.present() and (own := layout.registration) is not None:
+        check_codec(layout, bytes(stored), own.codec, "decode")
+    note_checked(tr, layout, is_registered=stored.present())
+
+
+def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Check once a minute that this object may encode values for the queue; for calls that add no item.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+    """
+    own: Registration | None = layout.registration
+    if own is None or is_known(tr, own):
+        return
+    stored = yield tr.snapshot.get(layout.catalogue_key)
+    if stored.present():
+        check_codec(layout, bytes(stored), own.codec, "encode")
+        own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
+        note_checked(tr, layout)
+
+
+def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
+    """Refuse to encode by a codec that is not that of a queue's items, before a job or a transfer begins.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read.
+    """
+    stored = yield tr.snapshot.get(layout.catalogue_key)
+    if stored.present():
+        check_codec(layout, bytes(stored), codec, "encode")
+
+
+def note_checked(tr: Transaction | Database, layout: Layout, *, is_registered: bool = True) -> None:
+    """Note that this object may decode the queue's items. A queue without a record may get one at any time."""
+    own: Registration | None = layout.registration
+    if own is not None:
+        seconds = KNOWN_SECONDS if is_registered else UNREGISTERED_SECONDS
+        own.checked_until, own.checked_in = time.monotonic() + seconds, _weakly(tr)
+
+
+def _database_of(tr: Transaction | Database) -> Any:
+    return tr if is_database(tr) else getattr(tr, "db", None)
+
+
+def _weakly(tr: Transaction | Database) -> Any:
+    db = _database_of(tr)
+    return _nothing if db is None else ref(db)
 
 
 def write_about(tr: Transaction, layout: Layout, about: About) -> None:
@@ -163,8 +255,15 @@ def write_about(tr: Transaction, layout: Layout, about: About) -> None:
     tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
 
 
-def set_about(tr: Transaction, layout: Layout) -> Steps[None]:
-    """Write a queue's record as its object has it. A queue that was registered keeps the time of that."""
+def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Steps[None]:
+    """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
+
+    Args:
+        replaces: whether the codec of items that are there may be replaced.
+
+    Raises:
+        OtherCodec: the queue has items, and is registered with another codec.
+    """
     own: Registration | None = layout.registration
     if own is None:
         raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
@@ -172,7 +271,15 @@ def set_about(tr: Transaction, layout: Layout) -> Steps[None]:
     created_us = time.time_ns() // 1_000
     if stored.present():
         created_us = int.from_bytes(bytes(stored)[:8], "big")
+        if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and (yield from has_items(tr, layout)):
+            raise OtherCodec(
+                f"The items of {layout.describe()} have the codec {codec_of(layout, bytes(stored))!r}, by the queue's"
+                f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
+                " registration is wrong, replace it: register(db, on_codec='replace'), or `fdbqueue register"
+                " --on-codec replace`."
+            )
     tr.set(layout.catalogue_key, pack_about(created_us, own.about))
+    doubt(layout)
 
 
 def forget_queue(tr: Transaction, layout: Layout) -> None:
@@ -182,27 +289,42 @@ def forget_queue(tr: Transaction, layout: Layout) -> None:
 
 
 def doubt(layout: Layout) -> None:
-    """Let the next enqueue of this object read the queue's record again."""
+    """Let the next call of this object read the queue's record again."""
     if layout.registration is not None:
-        layout.registration.known_until = 0.0
+        layout.registration.known_until = layout.registration.checked_until = 0.0
 
 
-def check_codec(layout: Layout, stored: bytes) -> None:
-    """Refuse a codec that does not read the queue's items.
+def codec_of(layout: Layout, stored: bytes) -> str:
+    """Return the codec that a record names; "" if the record can't be read, which a list of queues reports."""
+    try:
+        return read_about(layout, stored)[1].codec
+    except FormatError:
+        return ""
+
+
+def fits(codec: str, registered: str) -> bool:
+    """Return whether a codec has the bytes of the one that a queue is registered with; "": that is unknown.
+
+    >>> fits("json", "json messages"), fits("msgpack", "json")
+    (True, False)
+    """
+    return not registered or codec.removesuffix(_MESSAGES) == registered.removesuffix(_MESSAGES)
+
+
+def check_codec(layout: Layout, stored: bytes, codec: str, use: Use) -> None:
+    """Refuse a codec that is not that of the queue's items.
 
     Raises:
-        CodecError: the queue is registered with another codec.
+        OtherCodec: the queue is registered with another codec, by the record `stored`.
     """
-    own: Registration | None = layout.registration
-    if own is None or own.codec not in FORMATS:
+    if use == "decode" and codec == RAW:
         return
-    try:
-        _, about = read_about(layout, stored)
-    except FormatError:
-        return  # it says nothing that can be relied on; a list of queues reports it
-    if about.codec in FORMATS and about.codec != own.codec:
-        raise CodecError(
-            f"The queue {layout.describe()} is registered with the codec {about.codec!r}, and this object has"
-            f" {own.codec!r}. Nothing was changed. Give codec={about.codec!r}, or open it by Queue.open(db, name). If"
-            " the registration is wrong, correct it by Queue(name, codec=…).register(db)."
-        )
+    registered = codec_of(layout, stored)
+    if fits(codec, registered):
+        return
+    raise OtherCodec(
+        f"The queue {layout.describe()} is registered with the codec {registered!r}, and not with {codec!r}, which is"
+        f" given here. Nothing was changed. Give codec={registered!r}, or open it by Queue.open(db, name). The codec"
+        " 'bytes' shows its items as they are stored. If the registration is wrong, correct it by"
+        " Queue(name, codec=…).register(db, on_codec='replace')."
+    )

@@ -33,6 +33,13 @@ class CodecError(FdbQueueError, ValueError):
     """A value doesn't fit the queue's codec, or stored bytes don't decode; nothing was changed."""
 
 
+class OtherCodec(CodecError):
+    """A queue is registered with another codec than that of the `Queue` object; nothing was changed.
+
+    `Queue.open` returns an object with the registered one.
+    """
+
+
 class ItemTooLarge(FdbQueueError, ValueError):
     """An encoded item is over the stated limit; nothing was written."""
 

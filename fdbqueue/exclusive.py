@@ -21,7 +21,7 @@ from typing import cast
 
 import msgspec
 
-from fdbqueue.catalogue import check_codec
+from fdbqueue.catalogue import check_codec, note_checked
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
@@ -65,7 +65,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
 
     Raises:
         SubscriptionError: another consumer has an exclusive subscription, and its owner lives.
-        CodecError: the queue is registered with another codec.
+        OtherCodec: the queue is registered with another codec.
         QueueRenamed: the queue has another name now.
 
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
@@ -151,7 +151,7 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
     The owner may come back, or another clock may judge it differently.
 
     Raises:
-        SubscriptionError: the owner lives. CodecError: the queue is registered with another codec. QueueRenamed: it has
+        SubscriptionError: the owner lives. OtherCodec: the queue is registered with another codec. QueueRenamed: it has
             another name now.
     """
     stopped = tr.snapshot.get(layout.paused_key)
@@ -161,8 +161,11 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
     paused = pausing.present()
     if paused:
         refuse_renamed(bytes(pausing))
-    if registered is not None and (about := (yield registered)).present():
-        check_codec(layout, bytes(about))
+    if registered is not None:
+        about = yield registered
+        if about.present():
+            check_codec(layout, bytes(about), layout.registration.codec, "decode")
+        note_checked(tr, layout, is_registered=about.present())
     return owned, paused
 
 

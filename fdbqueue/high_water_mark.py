@@ -115,7 +115,8 @@ class LastIndex:
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
         self.quota: Quota | None = None
         """The queue's quota; known after `steps`."""
-        own = layout.registration if registers else None
+        # An item that comes back has the codec that it had.
+        own = layout.registration if registers and entry != "any" else None
         self._about = None
         if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
             self._about = tr.snapshot.get(layout.catalogue_key)
@@ -147,7 +148,7 @@ class LastIndex:
             OrderError: the queue has another order.
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
             QueueRenamed: the queue has another name now.
-            CodecError: the queue is registered with another codec.
+            OtherCodec: the queue is registered with another codec.
         """
         layout = self._layout
         if layout.is_smart and self._entry == "plain":
@@ -228,7 +229,7 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     Returns False if it knew that. It knows it for a minute, and then it looks again.
 
     Raises:
-        CodecError: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
+        OtherCodec: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
             a quota, which does not count such items.
 
     *Cost:* one read; two if it did not know that.

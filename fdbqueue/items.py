@@ -134,9 +134,14 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return bool(self.keep_s or self.then or self.group)
 
 
+class _AnyNotes(Notes, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=False):
+    """Notes that may have fields of a newer version of the library."""
+
+
 NO_NOTES = Notes()
 _notes_encoder = msgspec.msgpack.Encoder()
 _notes_decoder = msgspec.msgpack.Decoder(Notes)
+_any_notes_decoder = msgspec.msgpack.Decoder(_AnyNotes)
 
 
 class Chunked(NamedTuple):
@@ -226,6 +231,23 @@ def notes_of(value: bytes) -> Notes:
         FormatError: it is not an envelope that this version of the library can read.
     """
     return _split_notes(value)[0]
+
+
+def salvaged_notes(value: bytes) -> tuple[Notes, bool]:
+    """Return the notes in a stored value, and whether they could be read. Otherwise return what is left of them.
+
+    For calls that remove an item that can't be read: its notes name the keys that go with it.
+    """
+    try:
+        return notes_of(value), True
+    except FormatError:
+        pass
+    if len(value) > 2 and value[0] & _NOTES:
+        try:
+            return _any_notes_decoder.decode(value[3 : 3 + int.from_bytes(value[1:3], "big")]), False
+        except UNREADABLE:
+            pass
+    return NO_NOTES, False
 
 
 def headers_of(value: bytes) -> Mapping[str, Any]:
@@ -344,6 +366,18 @@ def kept_size_of(value: bytes) -> int:
     if has_notes(value):
         size_bytes -= 2 + int.from_bytes(value[1:3], "big")
     return size_bytes - _BLOB_PART.size if value[:1] and value[0] & _BLOB else size_bytes
+
+
+def chunked_of(value: bytes) -> Chunked:
+    """Return what a stored value, whose payload is in chunks, says of them.
+
+    Raises:
+        FormatError: it is not an envelope that this version of the library can read.
+    """
+    chunked = parse(value).chunked
+    if chunked is None:
+        raise FormatError("Its payload is not in chunks.")
+    return chunked
 
 
 def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:

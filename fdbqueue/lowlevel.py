@@ -21,10 +21,9 @@ from fdbqueue.by_position import (
     Plan,
     Unchanged,
     cancel_one,
-    told_cancelled,
     why_lost,
 )
-from fdbqueue.catalogue import doubt
+from fdbqueue.catalogue import check_encodes, doubt
 from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.claimed import ClaimedBatch, claimed_places
 from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -92,6 +91,7 @@ from fdbqueue.items import (
     kept_size_of,
     notes_of,
     parse,
+    salvaged_notes,
     size_of,
     with_blob,
     with_notes,
@@ -229,6 +229,7 @@ __all__ = [
     "check_blobs",
     "check_borders",
     "check_columns",
+    "check_encodes",
     "check_limit",
     "check_number",
     "check_queue",
@@ -311,6 +312,7 @@ __all__ = [
     "rows",
     "run",
     "run_async",
+    "salvaged_notes",
     "seconds_or_none",
     "set_mark",
     "set_rows",
@@ -323,7 +325,6 @@ __all__ = [
     "stored_item",
     "strinc",
     "table_rows",
-    "told_cancelled",
     "update_of",
     "verb",
     "visible_at",

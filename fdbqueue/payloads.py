@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
+from fdbqueue.errors import FormatError
 from fdbqueue.items import Blob, blob_of, is_chunked
 from fdbqueue.layout import Layout
 from fdbqueue.stats import count
@@ -20,7 +21,10 @@ def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, h
     """
     if is_chunked(stored):
         tr.clear_range(*layout.chunk_range_of(packed))
-    blob = blob_of(stored)
+    try:
+        blob = blob_of(stored)
+    except FormatError:
+        blob = None  # nothing says which one it is; a check reports its keys
     if blob is not None:
         clear_blob(tr, home or layout, blob)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fdbqueue.engine.api import ReadTransaction
+from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.layout import Layout
 
@@ -23,6 +23,19 @@ class Standing(NamedTuple):
     state: Any
     """One of `fdbqueue.stored.STATES`."""
     stored: bytes
+
+
+def has_items(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue has an item in any state, sessions included.
+
+    *Conflicts:* with every transaction that adds the first item of a state. *Cost:* up to six reads.
+    """
+    places = (layout.available, layout.leased, layout.delayed, layout.dead)
+    spaces = (layout.claims.range(), layout.space["items"].range())
+    for begin, end in [*((place.begin, place.end) for place in places), *((one.start, one.stop) for one in spaces)]:
+        if (yield from rows(tr, begin, end, limit=1)):
+            return True
+    return False
 
 
 def locate(

@@ -73,15 +73,15 @@ class ByPosition(Generic[V]):
         """Remove the item at a position, whatever its state. Return whether it was there.
 
         The holder of a leased item learns it by its next call, which raises `LeaseLost`. A completion of the item ends
-        as "cancelled", and its follow-ups are removed. A dead letter is removed as by a purge.
+        as "cancelled", and its follow-ups are removed. A dead letter is removed as by a purge. So is an item that can't
+        be read, with the other keys that what is left of its notes names.
 
         Args:
             tr: a transaction, or a database.
             position: the item's position.
 
         Raises:
-            TypeError: it is no position. StreamError: a batch of a stream has the item. FormatError: its notes can't be
-                read. Nothing was written.
+            TypeError: it is no position. StreamError: a batch of a stream has the item. Nothing was written.
 
         *Conflicts:* with every transaction that takes, moves or changes the item. *Cost:* as `get`, and about four
         writes.
@@ -122,8 +122,9 @@ class ByPosition(Generic[V]):
 
         Raises:
             ValueError: neither a value nor headers were given; the queue's order has no rank for them, or the position
-                can't change. CodecError, ItemTooLarge: as `enqueue`. ChecksBypassed: the item is in a smart queue, and
-                this is not its `SmartQueue`. TypeError, StreamError, FormatError: as `cancel`. Nothing was written.
+                can't change. CodecError, ItemTooLarge, OtherCodec: as `enqueue`. ChecksBypassed: the item is in a smart
+                queue, and this is not its `SmartQueue`. TypeError, StreamError: as `cancel`. FormatError: the item
+                can't be read. Nothing was written.
 
         *Conflicts:* as `cancel`. *Cost:* as `get`, and about four writes.
         """
@@ -172,7 +173,8 @@ class ByPosition(Generic[V]):
 
         Raises:
             ValueError: no term was given, or both a delay and a time; the queue has no such priority, or no levels; or
-                the position can't change. TypeError, StreamError, FormatError: as `cancel`. Nothing was written.
+                the position can't change. TypeError, StreamError: as `cancel`. FormatError: the
+                item can't be read. Nothing was written.
 
         *Conflicts:* as `cancel`, and with leases of items behind it. *Cost:* as `get`, and about six writes.
         """

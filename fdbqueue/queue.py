@@ -28,7 +28,7 @@ from fdbqueue.batches import Encoding, Payloads
 from fdbqueue.browse import Browser, Pace, Pages
 from fdbqueue.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.by_position import Editing
-from fdbqueue.catalogue import Registration, forget_queue, path_of
+from fdbqueue.catalogue import Registration, check_decodes, forget_queue, is_checked, path_of
 from fdbqueue.check import CheckReport, check_queue
 from fdbqueue.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -125,6 +125,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         self.order = order
         self.order_name = None if order is None else order.name
         self.layout.registration = Registration(self.codec.name, self.order_name, path_of(name))
+        self.home = self.layout
+        """The layout by which the queue is registered; that of a queue's sessions is the queue's own."""
         self._once = Once(self.layout)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,9 +148,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             headers: a small mapping stored beside the value.
 
         Raises:
-            CodecError: the codec does not take `value`. ItemTooLarge: it is over the limit. ValueError: the queue's
-                order has no rank for it. OrderError: the queue's items have another order. ChecksBypassed: the queue is
-                smart (`fdbqueue.layers.smart`). In all cases no key was touched.
+            CodecError: the codec does not take `value`. OtherCodec: the queue is registered with another codec.
+            ItemTooLarge: the value is over the limit. ValueError: the queue's order has no rank for it. OrderError: the
+                queue's items have another order. ChecksBypassed: the queue is smart (`fdbqueue.layers.smart`). In all
+                cases no key was touched.
 
         *Conflicts:* none. The read is a snapshot read, so another enqueue that commits first does not abort this one.
         The key is new. *Cost:* one read (none for further items of one transaction); two writes; one more write per
@@ -221,6 +224,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             FormatError, CodecError: the first item can't be read. The message names it, and it stays in its place.
+            OtherCodec: the queue is registered with another codec; every verb that decodes or encodes checks that.
             SubscriptionError: the queue has an exclusive subscription.
 
         *Conflicts:* with every other dequeue of the same item (one of them wins), and with an enqueue that puts an item
@@ -355,6 +359,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         'teapot'
         """
         check_limit(limit, "items to show at each end")
+        yield from check_decodes(tr, self.home)
         return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
@@ -440,7 +445,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
         that key decides about conflicts.
         """
-        opened = self._open(position, stored)
+        if not is_checked(tr, self.home):
+            yield from check_decodes(tr, self.home)
+        opened = self.open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         found = yield from rows(tr.snapshot, *self.layout.chunk_range(position))
@@ -504,10 +511,17 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             FormatError, CodecError: as `item`.
         """
         position = self.layout.position_of(row.key)
-        opened = self._open(position, row.value)
+        if not is_checked(tr, self.home):
+            return self._checked_look(tr, row)
+        opened = self.open_envelope(position, row.value)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         return self.read(tr, partial(self._item_if_there, row=row))
+
+    def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Steps[Item[V] | None]:
+        yield from check_decodes(tr, self.home)
+        found = self.look_at(tr, row)
+        return found if isinstance(found, Item) else (yield from found)
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""
@@ -580,7 +594,12 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         position = self.layout.position_of(row.key)
         return (yield from self.item(tr, position, bytes(value))) if value.present() else None
 
-    def _open(self, position: Position, stored: bytes) -> Envelope:
+    def open_envelope(self, position: Position, stored: bytes) -> Envelope:
+        """Parse an item's stored bytes. This is for layers.
+
+        Raises:
+            FormatError: it can't be read; the message names the item.
+        """
         try:
             return parse(stored)
         except FormatError as error:

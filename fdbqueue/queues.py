@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from fdbqueue.catalogue import FORMATS, About, name_of, name_text, read_about
+from fdbqueue.catalogue import About, name_of, name_text, read_about
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
@@ -32,7 +32,7 @@ PAGE_QUEUES = 100
 SCAN_ROWS = 100
 NEAR = 0.75
 """How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
-_OWN_CODECS = (*FORMATS, "bytes")
+_OWN_CODECS = ("json", "msgpack", "str", "tuple", "bytes")
 _UNKNOWN = Stats(**dict.fromkeys((field.name for field in fields(Stats)), 0))
 _COUNTED: tuple[bytes, ...] = (
     fdb_tuple.pack(("count", "enqueued")),

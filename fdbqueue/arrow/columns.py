@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fdbqueue.arrow.positions import Positions, parsed
-from fdbqueue.arrow.stored import Page, Stored
+from fdbqueue.arrow.stored import Page, Stored, whole
 from fdbqueue.codecs import CODEC_ERRORS, Codec
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, parse
+from fdbqueue.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
 from fdbqueue.layout import Layout
 from fdbqueue.position import Position
 
@@ -97,7 +97,9 @@ class Columns:
         page = Page.of(items)
         positions = parsed(page.keys, page.cut) if self._needs_positions else None
         plain = page.kinds <= {PLAIN[0]}
-        notes = None if plain or not self._needs_notes else [self._notes(value) for value in page.values]
+        notes = None
+        if not plain and self._needs_notes:
+            notes = [self._notes(page, at) for at in range(len(page))]
         arrays = [
             self._column(name, field.type, page, positions, notes, plain)
             for name, field in zip(self._names, self.schema, strict=True)
@@ -126,7 +128,9 @@ class Columns:
             one = isinstance(page.states, str)
             return self._constant(page.states, kind, len(page)) if one else pa.array(page.states, kind)
         if name == "headers":
-            return self._constant(None, kind, len(page)) if plain else pa.array(map(self._headers, page.values), kind)
+            if plain:
+                return self._constant(None, kind, len(page))
+            return pa.array([self._headers(page, at) for at in range(len(page))], kind)
         if name == "consumer" and (notes is not None or page.streams):
             return _consumers(page, notes, kind)
         if notes is None:
@@ -160,19 +164,26 @@ class Columns:
 
     def _value(self, item: Stored) -> Any:
         try:
-            opened = parse(item.value)
+            opened, payload = whole(item.value, item.payload)
             if opened.blob is not None and opened.blob.is_value:
                 return None
-            return self._shown(opened.payload if item.payload is None else item.payload)
+            return self._shown(payload)
         except (FormatError, *CODEC_ERRORS) as error:
             if self._on_bad == "null":
                 return None
-            kind = FormatError if isinstance(error, FormatError) else CodecError
-            raise kind(
+            if isinstance(error, FormatError):
+                raise self._unreadable(item.packed, error) from error
+            raise CodecError(
                 f"The item {text_of(item.packed)} of {self._layout.describe()} does not decode by the codec"
                 f" {self._codec.name}: {error}. Read it with the codec bytes, or show it as null: on_bad='null', or"
                 " Spark's option onBadItem."
             ) from error
+
+    def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
+        return FormatError(
+            f"The item {text_of(packed)} of {self._layout.describe()} can't be read and was left there. {error} Show it"
+            " as null: on_bad='null', or Spark's option onBadItem. `Queue.cancel` removes it."
+        )
 
     def _shown(self, payload: bytes) -> Any:
         name = self._codec.name
@@ -183,21 +194,22 @@ class Columns:
             return value
         return payload.decode() if name == "json" else _to_json(value).decode()
 
-    def _headers(self, value: bytes) -> dict[str, str] | None:
+    def _headers(self, page: Page, at: int) -> dict[str, str] | None:
         try:
-            return shown_headers(headers_of(value))
-        except FormatError:
+            return shown_headers(headers_of(page.values[at]))
+        except FormatError as error:
             if self._on_bad == "null":
                 return None
-            raise
+            raise self._unreadable(page.packed(at), error) from error
 
-    def _notes(self, value: bytes) -> Notes:
+    def _notes(self, page: Page, at: int) -> Notes:
+        value = page.values[at]
         try:
             return notes_of(value) if has_notes(value) else NO_NOTES
-        except FormatError:
+        except FormatError as error:
             if self._on_bad == "null":
-                return NO_NOTES
-            raise
+                return salvaged_notes(value)[0]
+            raise self._unreadable(page.packed(at), error) from error
 
 
 def shown_headers(headers: Mapping[str, Any]) -> dict[str, str] | None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrow.columns import Columns, OnBad, look_fields
 from fdbqueue.arrow.stored import STATES, Look, Page, Range
+from fdbqueue.catalogue import check_decodes
 from fdbqueue.codecs import Codec
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
@@ -75,11 +76,14 @@ class Reading:
 
         Raises:
             StreamError: the queue has items in sessions.
+            OtherCodec: the queue is registered with another codec.
             CodecError, FormatError: an item can't be read.
         """
         if not self._is_checked:
             tr: Any = self._tr
             yield from (attempts(tr, self._refuse_sessions) if self._own_transactions else self._refuse_sessions(tr))
+            if self._columns.payloads:
+                yield from check_decodes(tr, self._layout)
             self._is_checked = True
         page = yield from self._look.next()
         return None if page is None else self._columns.batch(page)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, cast, overload
@@ -17,7 +18,8 @@ from fdbqueue.claimed import claimed_places
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
-from fdbqueue.items import is_chunked, join_chunks, parse
+from fdbqueue.errors import FormatError
+from fdbqueue.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
 from fdbqueue.layout import Layout, Place
 
 STATES = (*PLACES, CLAIMED)
@@ -37,11 +39,26 @@ class Stored(NamedTuple):
     value: bytes
     """Its envelope."""
     payload: bytes | None = None
-    """Its payload, if that is in chunks and was read."""
+    """Its payload, if that is in chunks, and they were read and are whole."""
     stream: str = ""
     """The stream whose batch has it."""
     session: bytes = b""
     """The packed name of its session; b"": it is in none."""
+
+
+def whole(value: bytes, payload: bytes | None) -> tuple[Envelope, bytes]:
+    """Parse an envelope; return it with the item's payload.
+
+    Args:
+        payload: the payload that was read in chunks; None: none was.
+
+    Raises:
+        FormatError: the item can't be read.
+    """
+    opened = parse(value)
+    if payload is not None or opened.chunked is None:
+        return opened, opened.payload if payload is None else payload
+    raise FormatError(f"Its {opened.chunked.size_bytes:,} bytes in chunks are damaged, or some are missing.")
 
 
 _first_byte = itemgetter(0)
@@ -263,9 +280,10 @@ def _with_chunks(
             following = page.packed(at)
             page = page.first(at)
             break
-        chunked = parse(value).chunked if is_chunked(value) else None
-        if chunked is not None:
-            chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(page.packed(at)))
-            payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
-            size += chunked.size_bytes
+        if not is_chunked(value):
+            continue
+        chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(page.packed(at)))
+        with suppress(FormatError):  # who needs the payload finds that it is missing, and names the item
+            payloads[at] = join_chunks(chunked_of(value), [chunk.value for chunk in chunks])
+        size += size_of(value)
     return Page(page.keys, page.cut, page.values, page.states, payloads, page.streams), following

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, queue_of
+from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import Where
@@ -25,20 +25,27 @@ def export(
     queue: QueueName,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file: .jsonl for JSON lines, or .parquet.")],
     where: Where = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out items that can't be read, and print their positions.")
+    ] = False,
     url: Url = None,
     codec: Codec = CodecName.json,
 ) -> None:
     """Write the items of all states into a file, and leave them in the queue.
 
     The file has their positions, states, attempts, times and headers. It appears when it is whole. If the command is
-    interrupted, run it again: it goes on. `fdbqueue import` restores the items. The codec decides how a value is shown
-    in JSON lines; any codec keeps every value as it is.
+    interrupted, run it again: it goes on. `fdbqueue import` restores the items. With the codec bytes, JSON lines show
+    values as they are stored; the file names the queue's codec all the same.
 
     Example: fdbqueue export orders --to orders.parquet --where "color = 'red'"
     """
     with opened(url) as db, noted(_AGAIN), _pyarrow():
-        report = export_items(db, queue_of(queue, codec), to, where=where)
-    tell(items=report.items, digest=report.digest, resumed=report.resumed)
+        on_bad: Literal["fail", "skip"] = "skip" if skip_bad else "fail"
+        report = export_items(db, queue_of(queue, codec), to, where=where, on_bad=on_bad)
+    for left_out in report.skipped:
+        typer.echo(f"The item {place(left_out)} can't be read, and was left out.", err=True)
+    skipped = {"skipped": len(report.skipped)} if skip_bad else {}
+    tell(items=report.items, digest=report.digest, resumed=report.resumed, **skipped)
 
 
 def import_(

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from fdbqueue.catalogue import fits
 from fdbqueue.cli.known import complete_queue, registered_codec
 from fdbqueue.layout import Layout, Name
 from fdbqueue.position import Position
@@ -24,6 +25,10 @@ class CodecName(StrEnum):
     bytes = "bytes"
 
 
+_ENCODING = ("enqueue", "update", "register")
+"""Commands for which the codec bytes is no way to look at a program's own codec."""
+
+
 def _kept(url: str | None) -> str | None:
     if url is not None and url.startswith("memory:"):
         raise typer.BadParameter("a memory: database ends with the command; give file:PATH or fdb:")
@@ -31,13 +36,19 @@ def _kept(url: str | None) -> str | None:
 
 
 def _registered(ctx: typer.Context, codec: CodecName) -> CodecName:
-    """Return the codec that was given; else the one that the queue is registered with, if the library has it."""
+    """Return the codec that was given; else the one that the queue is registered with, or that has the same bytes.
+
+    Values of a program's own codec are shown as bytes.
+    """
     queue, url = ctx.params.get("queue"), ctx.params.get("url")
     given = getattr(ctx.get_parameter_source("codec"), "name", "") != "DEFAULT"
     if given or ctx.resilient_parsing or queue is None:
         return codec
     found = registered_codec(Layout(named(queue)), url)
-    return CodecName(found) if found in list(CodecName) else codec
+    if not found:
+        return codec
+    of_bytes = codec if ctx.info_name in _ENCODING else CodecName.bytes
+    return next((own for own in CodecName if fits(own, found)), of_bytes)
 
 
 QueueName = Annotated[

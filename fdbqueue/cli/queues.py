@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +30,13 @@ class WhenFull(StrEnum):
 
     refuse = "refuse"
     wait = "wait"
+
+
+class OnCodec(Enum):
+    """What a registration does if the queue has items, and is registered with another codec."""
+
+    fail = "fail"
+    replace = "replace"
 
 
 FIGURES = ("available", "leased", "delayed", "dead")
@@ -79,15 +86,25 @@ def queues(
         raise typer.Exit(errors.EMPTY)
 
 
-def register(queue: QueueName, url: Url = None, codec: Codec = CodecName.json) -> None:
+def register(
+    queue: QueueName,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    on_codec: Annotated[
+        OnCodec,
+        typer.Option("--on-codec", help="If the queue has items, and another codec: fail, or replace a wrong one."),
+    ] = OnCodec.fail,
+) -> None:
     """Register a queue with a codec, so that `fdbqueue queues` lists it. Also corrects a registration.
+
+    A registration says how items are read, and changes none.
 
     Example: fdbqueue register orders --codec msgpack
     """
     with opened(url) as db:
         own = queue_of(queue, codec)
         check_known(db, own)
-        own.register(db)
+        own.register(db, on_codec=on_codec.value)
     say(f"{queue} is registered with the codec {codec.value}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fdbqueue.appending import append_items
+from fdbqueue.catalogue import Registration
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.high_water_mark import LastIndex
@@ -33,12 +34,18 @@ class Part:
 class Appender:
     """Writes the rows of one attempt into their queues.
 
+    It registers each queue, and refuses one that is registered with another codec, as `Queue.enqueue` does.
+
     Args:
         home: the queue of rows that name no queue.
+        codec: the codec of the rows; None: a layer enqueues them, and registers the queues.
+        order: the name of the order of the queues; None: they are first in, first out.
     """
 
-    def __init__(self, home: Layout) -> None:
-        self._home = _Tail(home)
+    def __init__(self, home: Layout, codec: str | None = None, order: str | None = None) -> None:
+        self._codec = codec
+        self._order = order
+        self._home = self._tail_of(home)
         self._tails: dict[str, _Tail] = {}
         self._random = new_random()
 
@@ -47,7 +54,7 @@ class Appender:
 
         The reads do not see this writer's own commits under way, so its own last index counts too.
         """
-        return [Part(tail, some, LastIndex(tr, tail.layout)) for tail, some in self._by_queue(rows)]
+        return [Part(tail, some, LastIndex(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
 
     def write(self, tr: Transaction, parts: list[Part]) -> None:
         """Write the items, after the ends of their queues were read."""
@@ -70,6 +77,11 @@ class Appender:
     def _new_tail(self, name: str) -> _Tail:
         layout = Layout(name)
         # A row may name the queue that is also the home queue. Two tails of one queue would give out the same keys.
-        tail = self._home if layout.prefix == self._home.layout.prefix else _Tail(layout)
+        tail = self._home if layout.prefix == self._home.layout.prefix else self._tail_of(layout)
         self._tails[name] = tail
         return tail
+
+    def _tail_of(self, layout: Layout) -> _Tail:
+        if self._codec is not None:
+            layout.registration = Registration(self._codec, self._order, ())
+        return _Tail(layout)

@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import ChecksBypassed, JobError
+from fdbqueue.errors import ChecksBypassed, JobError, OtherCodec
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
@@ -27,7 +27,7 @@ from fdbqueue.spark.schema import field_of, header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 
 DEFAULT_PARTITIONS = 8
-_REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed)}
+_REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed, OtherCodec)}
 
 
 def register(spark: SparkSession) -> None:
@@ -105,6 +105,7 @@ def enqueue_dataframe(
         TypeError: an argument has a wrong type. ValueError: an argument or the schema is not valid.
         JobError: a job of that id was submitted before with other arguments or other rows.
         ChecksBypassed: the queue is smart, and `smart` is missing.
+        OtherCodec: the queue is registered with another codec.
         The errors that Spark raises for a failed job. Their message contains the task's message, which says what to do.
 
     *Conflicts:* none with other writers of the queue. *Cost:* three reads per transaction of up to 4,000 rows; one more

@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import repeat
+from typing import Any
 
 from msgspec.structs import replace
 
+from fdbqueue.catalogue import fits
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
-from fdbqueue.errors import CodecError
+from fdbqueue.errors import CodecError, OtherCodec
 from fdbqueue.high_water_mark import without_quota
 from fdbqueue.items import NO_NOTES, chunks_of, has_notes, notes_of
 from fdbqueue.layers.sessions import Sessions
@@ -69,15 +71,22 @@ def sessions_at(options: Options, layout: Layout) -> Sessions:
 
     Raises:
         ValueError: the option ``sessions`` names no function. TypeError: that returns no `Sessions` of the queue.
+        OtherCodec: these have another codec than the option ``codec``.
     """
     if options.sessions is None:
-        return Sessions(Queue(layout.space), levels=options.levels)
+        queue: Queue[Any] = Queue(layout.space, codec=options.codec)
+        return Sessions(queue, levels=options.levels)
     made = function_named("sessions", options.sessions, "Sessions")(layout.space)
     found = getattr(made, "sessions", made)  # those of Results or Groups
     if not isinstance(found, Sessions) or found.layout.prefix != layout.prefix:
         raise TypeError(
             f"The option sessions names a function that returns the Sessions of the subspace that it is given. For"
             f" {layout.describe()}, {options.sessions} returned {made!r}."
+        )
+    if not fits(options.codec, found.queue.codec.name):
+        raise OtherCodec(
+            f"The option codec is {options.codec!r}, and {options.sessions} returned sessions with the codec"
+            f" {found.queue.codec.name!r}. Give codec={found.queue.codec.name}."
         )
     return found
 

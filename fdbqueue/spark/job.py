@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from fdbqueue.catalogue import refuse_codec
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
@@ -62,6 +63,7 @@ def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now
 
     Raises:
         JobError: the job began with another header. ChecksBypassed: its queue is smart, and the job is not.
+        OtherCodec: its queue is registered with another codec.
 
     *Conflicts:* with a submission that begins the same job; one of the two finds the other's record. *Cost:* one read,
     one write; for a job that began before, one key read per partition.
@@ -161,15 +163,17 @@ def check_report(db: Database, keys: JobKeys, header: Header) -> None:
 
 
 def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None]:
-    """Refuse rows that would bypass a smart queue's checks, before any task runs.
+    """Refuse rows that would bypass a smart queue's checks, or have another codec, before any task runs.
 
     Tasks also find out, in each transaction. In this way they refuse rows that name their own queues.
 
     Raises:
         ChecksBypassed: the queue is smart, and the job has no `smart`.
+        OtherCodec: the queue is registered with another codec.
     """
     if header.smart is None:
         yield from refuse_smart(tr, layout)
+    yield from refuse_codec(tr, layout, header.codec)
 
 
 def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:

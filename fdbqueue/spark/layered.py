@@ -11,7 +11,7 @@ from itertools import repeat
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
-from fdbqueue.high_water_mark import LastIndex, give_up_to
+from fdbqueue.high_water_mark import give_up_to
 from fdbqueue.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import Levels
@@ -23,7 +23,6 @@ from fdbqueue.spark.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLI
 from fdbqueue.spark.checked import CheckedAppender
 from fdbqueue.spark.insessions import SessionAppender
 from fdbqueue.spark.options import Options
-from fdbqueue.spark.rows import Rows
 
 LAYERED_ROWS = 1_000
 """Each row takes several writes."""
@@ -34,17 +33,13 @@ class LayeredAppender(Appender):
 
     Args:
         home: the queue of rows that name no queue.
+        codec: the codec of the rows.
         levels: the order of the queues; None: they are first in, first out.
     """
 
-    def __init__(self, home: Layout, levels: Levels | None) -> None:
-        super().__init__(home)
+    def __init__(self, home: Layout, codec: str, levels: Levels | None) -> None:
+        super().__init__(home, codec, None if levels is None else levels.name)
         self._levels = levels
-        self._order = None if levels is None else levels.name
-
-    def prepare(self, tr: Transaction, rows: Rows) -> list[Part]:
-        """Start to read the end of each queue that `rows` go into."""
-        return [Part(tail, some, LastIndex(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
 
     def write(self, tr: Transaction, parts: list[Part]) -> None:
         """Write the items, after the ends of their queues were read."""
@@ -85,8 +80,8 @@ def appender_of(options: Options) -> Appender:
     if options.session_column is not None:
         return SessionAppender(options)
     if options.layered:
-        return LayeredAppender(options.home(), levels_of(options))
-    return Appender(options.home())
+        return LayeredAppender(options.home(), options.codec, levels_of(options))
+    return Appender(options.home(), options.codec)
 
 
 def rows_at_once(options: Options) -> int:

@@ -114,6 +114,7 @@ class FdbQueueDataSource(DataSource):
             ValueError: an option, the schema or the mode is not valid.
             JobError: the job was submitted before, and differs now.
             ChecksBypassed: the queue is smart, and the option ``smart`` is missing.
+            OtherCodec: the queue is registered with another codec than the option ``codec``.
         """
         if overwrite:
             refuse_overwrite()

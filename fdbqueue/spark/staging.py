@@ -22,6 +22,7 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
+from fdbqueue.catalogue import refuse_codec
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
@@ -60,6 +61,10 @@ class Staging:
         partition: the number of the partition.
         lost: what to do if the name belongs to another query.
         part_rows: how many rows the commit moves in one transaction.
+        codec: the codec of the rows; None: it is not known.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec. StreamError: as `add`.
     """
 
     def __init__(
@@ -72,6 +77,7 @@ class Staging:
         partition: int,
         lost: Lost = "fail",
         part_rows: int = BATCH_ROWS,
+        codec: str | None = None,
     ) -> None:
         self._db = db
         self._keys = keys
@@ -80,10 +86,11 @@ class Staging:
         self._partition = partition
         self._lost = lost
         self._part_rows = part_rows
+        self._codec = codec
         self._token = os.urandom(8)
         self._backlog = Backlog()
         self._rows = self._parts = 0
-        self._stopped = not run(attempts(db, self._is_open))
+        self._stopped = not run(attempts(db, self._begin))
 
     def add(self, some: Rows) -> None:
         """Take more of the input.
@@ -122,6 +129,12 @@ class Staging:
             key = self._keys.part(self._query, self._batch, self._token, self._parts, at)
             tr.set(key, packed[at : min(at + CHUNK_BYTES, start + BATCH_BYTES * 2)])
         return True
+
+    def _begin(self, tr: Transaction) -> Steps[bool]:
+        """Return whether the batch is undecided. Refuse another codec now: the commit could not move such rows."""
+        if self._codec is not None:
+            yield from refuse_codec(tr, self._keys.layout, self._codec)
+        return (yield from self._is_open(tr))
 
     def _is_open(self, tr: Transaction) -> Steps[bool]:
         """Return whether the batch is undecided. A plain read: a late attempt fails, and then stops."""

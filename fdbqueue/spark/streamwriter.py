@@ -66,6 +66,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
                 partition=task.partition,
                 lost=options.lost,
                 part_rows=rows_at_once(options.rows),
+                codec=options.rows.codec,
             )
             with closing(staging):
                 for some in iterator:

@@ -33,7 +33,7 @@ from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.exclusive import keep_out
-from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark
+from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark, refuse_smart
 from fdbqueue.items import (
     NO_NOTES,
     Notes,
@@ -51,11 +51,12 @@ from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.streams._keys import StreamKeys
 from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
 from fdbqueue.layout import Layout
+from fdbqueue.places import has_items
 from fdbqueue.queue import Queue
 from fdbqueue.renaming import fitting
 from fdbqueue.stats import read_stats
 from fdbqueue.transfer.importing import enter, keep_quota, progress_key
-from fdbqueue.transfer.marks import check_is_queue, is_empty, marks_of, refusal, refuse_layers
+from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers, unreadable
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
 
 STREAM = "fdbqueue copy"
@@ -195,7 +196,7 @@ class _Copy:
         self._order = mark.order
         registered = yield tr.snapshot.get(self._layout.catalogue_key)
         self._about = bytes(registered) if registered.present() else b""
-        self._end = yield from LastIndex(tr, self._layout, mark.order).steps(0)
+        self._end = yield from LastIndex(tr, self._layout, mark.order, registers=False).steps(0)
         return (yield from self._record(tr))
 
     def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
@@ -238,15 +239,19 @@ class _Copy:
                     f" source: fdbqueue.spark.release and forget_stream, with the stream {STREAM!r}."
                 )
             return
-        if not (yield from is_empty(tr, self._layout)):
+        if (yield from has_items(tr, self._layout)):
             raise TransferError(
                 f"{self._layout.describe()} has items at the target already, and the items of a copy keep their"
                 " positions. Copy into an empty queue. To add items to others, export and import them."
             )
-        yield from self._queue.next_index(tr, 0, order=self._order)
+        yield from refuse_smart(tr, self._layout)
+        yield from self._queue.next_index(tr, 0, order=self._order, entry="any")
         self._raise(tr)
+        # The items keep their codec, whatever that of this object is.
         if self._about:
-            tr.set(self._layout.catalogue_key, self._about)  # this object's codec may be another
+            tr.set(self._layout.catalogue_key, self._about)
+        else:
+            tr.clear(self._layout.catalogue_key)
         tr.set(progress_key(self._layout, self._epoch), msgspec.msgpack.encode(_Arrived(digest=bytes(DIGEST_BYTES))))
 
     def _raise(self, tr: Transaction) -> None:
@@ -369,7 +374,8 @@ class _Copy:
             )
         if arrived.batch >= number or not items:
             return
-        yield from self._queue.next_index(tr, 0, order=self._order)  # tells the layout whether there are subscriptions
+        # It tells the layout whether there are subscriptions.
+        yield from self._queue.next_index(tr, 0, order=self._order, entry="any")
         yield from keep_quota(tr, layout, len(items))
         digest = Digest(arrived.items, int.from_bytes(arrived.digest))
         moves = Transitions(tr, layout)
@@ -412,7 +418,12 @@ class _Copy:
 
 def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
     """Return an item's notes. Refuse an item with marks."""
-    notes = notes_of(value) if has_notes(value) else NO_NOTES
+    try:
+        parse(value)
+        notes = notes_of(value) if has_notes(value) else NO_NOTES
+    except FormatError as error:
+        remedy = "`Queue.cancel`, or `fdbqueue cancel`, removes it; the copy then goes on when it is repeated."
+        raise unreadable(layout, packed, error, remedy) from error
     blob = has_parts(value) and blob_of(value) is not None
     if marks := marks_of(notes, has_blob=blob):
         raise refusal("a copy", layout.position_of(layout.prefix + packed).text, layout, marks)

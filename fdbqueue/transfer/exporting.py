@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from fdbqueue.arrow.stored import STATES, Look, Range
+from fdbqueue.catalogue import check_codec, codec_of
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
@@ -39,11 +41,20 @@ class ExportReport:
     """A digest of all its items, which does not depend on their order."""
     resumed: bool
     """Whether it continued an export that was interrupted."""
+    skipped: tuple[Position, ...]
+    """The items that this call left out, since they can't be read."""
     seconds: float
     """The time of this call."""
 
 
-def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, where: str | None = None) -> ExportReport:
+def export_items(
+    db: Database,
+    queue: Queue,
+    path: str | os.PathLike[str],
+    *,
+    where: str | None = None,
+    on_bad: Literal["fail", "skip"] = "fail",
+) -> ExportReport:
     """Write the items of all states into a file, with positions, attempts, times, headers and marks. It takes nothing.
 
     An item that stays in the queue is in the file once. An item that comes or goes meanwhile is in it or not. The file
@@ -52,11 +63,14 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, wh
 
     Args:
         db: a database.
-        queue: the queue.
+        queue: the queue, with its codec. With the codec "bytes" the file has the values as they are stored.
         path: the file: ``.jsonl`` for JSON lines, ``.parquet`` for Parquet, which needs pyarrow.
         where: only items whose headers fit this condition, in the language of `fdbqueue.layers.Selector`; None: all.
+        on_bad: "skip" leaves out items that can't be read, since they are damaged or of a newer version.
 
     Raises:
+        OtherCodec: the queue is registered with another codec.
+        FormatError: an item can't be read, and `on_bad` is "fail". The message names it.
         TransferError: the file exists already, or can't be written; the path has another ending; an item has a blob;
             or the interrupted export there is of another queue or condition.
         SelectorError: `where` is no condition.
@@ -81,11 +95,14 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, wh
     check_is_queue(queue, "export_items")
     if where is not None and not isinstance(where, str):
         raise TypeError(f"where is a condition as text, as \"color = 'red'\", not {where!r}.")
+    if on_bad not in ("fail", "skip"):
+        raise ValueError(f"on_bad is 'fail', or 'skip' to leave out items that can't be read, not {on_bad!r}.")
     wanted = None if where is None else ItemTest(queue.layout, Selector(where))
+    codec = run(attempts(db, partial(_codec, queue=queue)))
     file = Path(path)
     format, parts = format_of(file, "an export"), Parts(file)
     layout, header = queue.layout, parts.header
-    if header is not None and (header.queue, header.codec) != (layout.describe(), queue.codec.name):
+    if header is not None and (header.queue, header.codec) != (layout.describe(), codec):
         raise TransferError(
             f"{parts.folder}: an export of {header.queue} with the codec {header.codec!r} was begun there, and not one"
             f" of {queue!r}. Finish that one, remove the folder, or give another path."
@@ -102,17 +119,19 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, wh
             raise TransferError(f"{file}: exists already. Remove it, or give another path.")
         footer = Source(file).footer  # the export was interrupted when the file was whole
         parts.remove()
-        return ExportReport(file, footer.items, footer.digest, resumed, time.monotonic() - began)
+        return ExportReport(file, footer.items, footer.digest, resumed, (), time.monotonic() - began)
     if header is None:
-        header = run(attempts(db, partial(_header, queue=queue, where=where or "")))
+        header = run(attempts(db, partial(_header, queue=queue, codec=codec, where=where or "")))
         parts.begin(header)
     last = parts.last()
     begin = None if last is None else pack(Position.parse(last.position)) + b"\x00"
     look = Look(db, layout, Range(begin, None), STATES, payloads=True)
     lines: list[bytes] = []
+    skipped: list[Position] = []
     size = 0
     while (page := run(look.next())) is not None:
-        new = [to_line(record, queue.codec.name) for record in records_of(page, layout, wanted)]
+        records = records_of(page, layout, wanted, skipped if on_bad == "skip" else None)
+        new = [to_line(record, queue.codec.name) for record in records]
         lines += new
         size += sum(map(len, new))
         if len(lines) >= PART_ITEMS or size >= PART_BYTES:
@@ -121,11 +140,20 @@ def export_items(db: Database, queue: Queue, path: str | os.PathLike[str], *, wh
     if lines:
         parts.add(lines)
     footer = parts.finish(header, format)
-    return ExportReport(file, footer.items, footer.digest, resumed, time.monotonic() - began)
+    return ExportReport(file, footer.items, footer.digest, resumed, tuple(skipped), time.monotonic() - began)
 
 
-def _header(tr: Transaction, *, queue: Queue, where: str) -> Steps[Header]:
+def _codec(tr: Transaction, *, queue: Queue) -> Steps[str]:
+    """Return the codec of the queue's items."""
+    stored = yield tr.snapshot.get(queue.layout.catalogue_key)
+    if not stored.present():
+        return queue.codec.name
+    check_codec(queue.layout, bytes(stored), queue.codec.name, "decode")
+    return codec_of(queue.layout, bytes(stored)) or queue.codec.name
+
+
+def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> Steps[Header]:
     layout = queue.layout
     yield from refuse_layers(tr, layout, "an export")
     mark = yield from read_high_water_mark(tr, layout)
-    return Header(FORMAT, layout.describe(), queue.codec.name, mark.order, mark.index, where)
+    return Header(FORMAT, layout.describe(), codec, mark.order, mark.index, where)

@@ -21,11 +21,12 @@ from fdbqueue.indices import forget
 from fdbqueue.items import Notes, chunks_of
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layout import Layout, new_random, pack
+from fdbqueue.places import has_items
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.quotas import check_room, read_quota
 from fdbqueue.transfer.files import Source
-from fdbqueue.transfer.marks import REMEDY, check_is_queue, is_empty, refuse_layers
+from fdbqueue.transfer.marks import REMEDY, check_is_queue, refuse_layers
 from fdbqueue.transfer.records import Header, Record
 
 BATCH_ITEMS = 500
@@ -141,7 +142,7 @@ def _write(
                 f"{layout.describe()} was cleared while the file was imported: {at:,} of its items had been written."
                 " Import it again."
             )
-        progress = Progress(keep=(yield from is_empty(tr, layout)))
+        progress = Progress(keep=not (yield from has_items(tr, layout)))
     new = batch[progress.done - at :]
     if not new:
         return progress, 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.errors import TransferError
+from fdbqueue.engine.steps import Steps
+from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.high_water_mark import refuse_smart
 from fdbqueue.items import Notes
 from fdbqueue.layers.streams import refuse_sessions
@@ -46,6 +46,12 @@ def refusal(what: str, position: str, layout: Layout, marks: tuple[str, ...]) ->
     )
 
 
+def unreadable(layout: Layout, packed: bytes, error: FormatError, remedy: str) -> FormatError:
+    """Return the error for an item that can't be read."""
+    position = layout.position_of(layout.prefix + packed).text
+    return FormatError(f"The item {position} of {layout.describe()} can't be read and was left there. {error} {remedy}")
+
+
 def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
     """Refuse a queue whose items belong to a layer: one with sessions, and a smart one.
 
@@ -56,19 +62,6 @@ def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
     """
     yield from refuse_sessions(tr, layout, what)
     yield from refuse_smart(tr, layout)
-
-
-def is_empty(tr: Transaction, layout: Layout) -> Steps[bool]:
-    """Return whether a queue has no item in any state.
-
-    *Conflicts:* with every transaction that adds the first item of a state. *Cost:* a read for each state.
-    """
-    claims = layout.claims.range()
-    spans = [(place.begin, place.end) for place in (layout.available, layout.leased, layout.delayed, layout.dead)]
-    for begin, end in [*spans, (claims.start, claims.stop)]:
-        if (yield from rows(tr, begin, end, limit=1)):
-            return False
-    return True
 
 
 def check_is_queue(queue: object, verb: str) -> None:

@@ -20,14 +20,14 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue.arrow.stored import STATES, Page
+from fdbqueue.arrow.stored import STATES, Page, whole
 from fdbqueue.codecs import UNREADABLE
-from fdbqueue.errors import TransferError
-from fdbqueue.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of, parse
+from fdbqueue.errors import FormatError, TransferError
+from fdbqueue.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.items import with_notes as with_notes_of
 from fdbqueue.layout import Layout
 from fdbqueue.position import Position
-from fdbqueue.transfer.marks import marks_of, refusal
+from fdbqueue.transfer.marks import marks_of, refusal, unreadable
 
 FORMAT = 1
 DIGEST_BYTES = 16
@@ -116,35 +116,48 @@ class Digest:
         return self.total.to_bytes(DIGEST_BYTES).hex()
 
 
-def records_of(page: Page, layout: Layout, wanted: Callable[[bytes, bytes], bool] | None = None) -> list[Record]:
+def records_of(
+    page: Page,
+    layout: Layout,
+    wanted: Callable[[bytes, bytes], bool] | None = None,
+    skipped: list[Position] | None = None,
+) -> list[Record]:
     """Return the records of a page of items.
 
     Args:
         wanted: a test of a key and a value; None: all items are wanted.
+        skipped: gets the positions of items that can't be read; None: such an item is an error.
 
     Raises:
         TransferError: an item has a blob.
-        FormatError: an item can't be read.
+        FormatError: an item can't be read; the message names it.
     """
-    return [
-        _record(page, at, layout)
-        for at in range(len(page))
-        if wanted is None or wanted(layout.available.key(page.packed(at)), page.values[at])
-    ]
+    records = []
+    for at in range(len(page)):
+        packed = page.packed(at)
+        try:
+            _, payload = whole(page.values[at], page.payloads.get(at))
+            if wanted is None or wanted(layout.available.key(packed), page.values[at]):
+                records.append(_record(page, at, layout, payload))
+        except FormatError as error:
+            if skipped is None:
+                remedy = "Leave it out: on_bad='skip', or --skip-bad. `Queue.cancel`, or `fdbqueue cancel`, removes it."
+                raise unreadable(layout, packed, error, remedy) from error
+            skipped.append(layout.position_of(layout.prefix + packed))
+    return records
 
 
-def _record(page: Page, at: int, layout: Layout) -> Record:
+def _record(page: Page, at: int, layout: Layout, payload: bytes) -> Record:
     value = page.values[at]
     position = layout.position_of(layout.prefix + page.packed(at)).text
     notes = notes_of(value)
     if blob_of(value) is not None:
         raise refusal("an export", position, layout, ("blob",))
     headers = headers_of(value)
-    payload = page.payloads.get(at)
     return Record(
         position=position,
         state=page.state(at),
-        payload=parse(value).payload if payload is None else payload,
+        payload=payload,
         headers=_to_msgpack(dict(headers)) if headers else b"",
         attempts=notes.attempt,
         enqueued_at_us=notes.enqueued_at_us,

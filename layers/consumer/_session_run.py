@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost
+from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.lowlevel import (
     LOOK_SECONDS,
     UNCHANGED,
@@ -146,6 +146,8 @@ class SessionRun(Run):
             lease = await run_async(self._turns.begin(self._db, hold.lease))
             while lease is not None:
                 lease = await self._next(hold, lease)
+        except OtherCodec:
+            raise  # the session is whole, and no item of this queue can be read here
         except (FormatError, CodecError, CheckFailed):
             _log.exception("An item of a session of %r can't be read: the session is blocked.", self._name)
         if hold.leaving is None:

@@ -32,8 +32,8 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     rank_of,
+    salvaged_notes,
     stored_item,
-    told_cancelled,
 )
 
 from ._line import Line
@@ -171,14 +171,10 @@ class SessionEditing(Editing[Any]):
         """Remove the items at packed positions, or addresses. Return which were there."""
         there = yield from self._find_all(tr, places)
         now_us = self.now_us()
-        unique = list(dict.fromkeys(there.values()))  # an item may be given by its position and by its address
-        for _, one, _ in unique:
-            notes_of(one.stored)  # before the first write: it may be unreadable
+        unique = dict.fromkeys(there.values())  # an item may be given by its position and by its address
         for session, one, holder in unique:
-            notes = notes_of(one.stored)
             own = SessionMoves(tr, session, now_us)
-            stored = one.stored if holder is None else told_cancelled(one.stored, notes, holder.notes, now_us)
-            cancel_one(own, one._replace(stored=stored), notes)
+            cancel_one(own, one, None if holder is None else holder.notes)
             yield from own.settle()
             own.finish()
             yield from self.see_to_the_line(tr, session, one, now_us)
@@ -187,6 +183,7 @@ class SessionEditing(Editing[Any]):
     def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
         """Change the items at packed positions, or addresses. Return their positions in their sessions afterwards."""
         there = yield from self._find_all(tr, places)
+        yield from self.check_codec(tr, change)
         now_us = self.now_us()
         plans: dict[There, tuple[OfSession, Plan]] = {}
         for found in dict.fromkeys(there.values()):
@@ -258,6 +255,10 @@ class SessionEditing(Editing[Any]):
         """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end."""
         record = record_of((yield tr.get(session.record_key)))
         if record is None:
+            return
+        if record.blocked and not salvaged_notes(was.stored)[1]:
+            # It was the item that blocked the session, or is behind one that will block it again.
+            yield from Operating(self._line).go_on(tr, session, replace(record, blocked=""))
             return
         moves = self._line.moves(tr, now_us)
         holder = yield from self._holder(tr, session, was)

@@ -42,7 +42,7 @@ ROUNDS_AT_A_SHARD = 8
 def pointers_in(layout: Layout) -> Queue[Held]:
     """Return the queue of the pointers in one shard."""
     queue: Queue[Held] = Queue(layout.space, codec=HeldCodec())
-    queue.layout = layout
+    queue.layout = queue.home = layout  # the line is not registered
     return queue
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, Position
+from fdbqueue import CodecError, FormatError, OtherCodec, Position
 from fdbqueue.lowlevel import (
     KeyValue,
     ReadTransaction,
@@ -82,6 +82,8 @@ class Operating:
             try:
                 yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
             except (CodecError, FormatError) as error:
+                if isinstance(error, OtherCodec):
+                    raise  # this object is not made for the items
                 yield from self._bury(tr, session, row, str(error))
         yield from self.go_on(tr, session, replace(record, blocked=""))
         return True

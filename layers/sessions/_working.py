@@ -8,7 +8,17 @@ from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckFailed, ChecksBypassed, CodecError, FormatError, LeaseLost, Position, Queue, SessionClosed
+from fdbqueue import (
+    CheckFailed,
+    ChecksBypassed,
+    CodecError,
+    FormatError,
+    LeaseLost,
+    OtherCodec,
+    Position,
+    Queue,
+    SessionClosed,
+)
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
     Database,
@@ -90,9 +100,11 @@ class Working(Generic[V]):
                 return (yield from self.open(tr, pointer, held))
             yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError, CheckFailed) as error:
-            yield from self._queue.transact(
-                tr, partial(self._part, pointer=pointer, blocked=cut(str(error), ERROR_BYTES))
-            )
+            if not isinstance(error, OtherCodec):
+                blocked = cut(str(error), ERROR_BYTES)
+                yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
+            elif is_database(tr):  # the session is whole, and this object is not made for it
+                yield from self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0)
             raise
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
@@ -109,12 +121,12 @@ class Working(Generic[V]):
         row = held.row
         if row is None:
             raise RuntimeError("a session's lease without an item can't be opened")
-        notes = notes_of(row.value)
         position = session.layout.position_of(row.key)
         if is_chunked(row.value):
             item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
         else:
-            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)  # it reads nothing
+            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)
+        notes = notes_of(row.value)
         if session.asks is not None and not notes.ttl_at_us:
             session.asks(item.value, self._line.leases.now_us(), position)  # it raises if the predicate fails
         return SessionLease(

@@ -15,6 +15,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     begin_outcome,
+    check_encodes,
     chunks_of,
     clear_parts,
     envelope,
@@ -116,6 +117,7 @@ class Admitting:
         scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))
+        yield from check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
         going = Going()
         last = None if asked_for_last is None else (yield from asked_for_last)
         answers, asked = yield from self._ask(tr, scan, new, going, now_us, last)

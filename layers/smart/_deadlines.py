@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from fdbqueue import CodecError, FormatError, Position, Queue
+from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
 from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, rows, verb
 
 from ..leases._times import not_negative
@@ -209,7 +209,9 @@ class Deadlines:
             tr.add_read_conflict_key(getattr(self._layout, item.state).key(packed))
             try:
                 message = (yield from self._queue.item(tr, position, item.stored)).value
-            except (CodecError, FormatError):
+            except (CodecError, FormatError) as error:
+                if isinstance(error, OtherCodec):
+                    raise
                 message = None
             return Deadline(position, at_us / 1e6, missed, message, item.state)
         return Deadline(position, at_us / 1e6, missed, None, "gone")

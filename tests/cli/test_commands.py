@@ -24,6 +24,7 @@ from fdbqueue.layers.smart import MessageType
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.raw import raw
 from tests.helpers.smart import smart_queue
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -223,6 +224,11 @@ def test_a_bad_line_far_down_tells_how_many_items_are_in(run: Run, name: str) ->
 
 def test_an_item_that_does_not_decode_is_named_and_stays(run: Run, name: str) -> None:
     run("enqueue", name, "--codec", "bytes", "no json")
+    other = run("dequeue", name, "--codec", "json")
+    assert (other.exit_code, "is registered with the codec 'bytes'" in other.stderr) == (errors.VALUE, True)
+    kept = run("register", name, "--codec", "json")
+    assert (kept.exit_code, "--on-codec replace" in kept.stderr) == (errors.VALUE, True)
+    assert run("register", name, "--codec", "json", "--on-codec", "replace").exit_code == 0
 
     refused = run("dequeue", name, "--codec", "json")
 
@@ -338,7 +344,7 @@ def test_a_cluster_file_that_is_not_there_is_an_error_of_the_database(run: Run, 
 def test_an_item_that_cannot_be_read_is_named_as_after_takes_it(run: Run, name: str, db: Any) -> None:
     key = tuple(json.loads(name))
     for value in b"1", b"\xff", b"3":
-        fdbqueue.Queue(key).enqueue(db, value)
+        raw(key).enqueue(db, value)
 
     browsed = run("browse", name, "--codec", "json")
     [unreadable] = re.findall(r"The item (\S+) of", browsed.stderr)

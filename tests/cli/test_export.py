@@ -11,6 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases
+from fdbqueue.position import Position
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -83,3 +84,20 @@ def test_a_folder_is_backed_up(db: Any, url: str, space: Subspace, run: Run, nam
     assert run("dequeue", name, "--url", f"file:{folder}").stdout == "1\n"
     done = run("backup", url, folder)
     assert (done.exit_code, "exists already" in done.stderr) == (3, True)
+
+
+def test_an_item_that_can_not_be_read_is_left_out_if_that_is_asked_for(
+    db: Any, space: Subspace, run: Run, name: str, tmp_path: Path
+) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, 1)
+    db[queue.layout.item_key(Position(7, b"bad"))] = b"\x20newer"
+
+    refused = run("export", name, "--to", str(tmp_path / "a.jsonl"))
+    assert refused.exit_code != 0
+    assert "The item 7:626164 of" in refused.stderr
+
+    kept = run("export", name, "--to", str(tmp_path / "b.jsonl"), "--skip-bad")
+    told = msgspec.json.decode(kept.stdout)
+    assert (told["items"], told["skipped"], "7:626164" in kept.stderr) == (1, 1, True)
+    assert run("cancel", name, "7:626164").exit_code == 0

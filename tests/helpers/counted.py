@@ -30,6 +30,8 @@ class _CountedTransaction:
         self._db = db
 
     def __getattr__(self, name: str) -> Any:
+        if name == "db":
+            return self._db  # as of a binding's transaction
         found = getattr(self._tr, name)
         if name == "snapshot":
             return _CountedTransaction(found, self._db)

@@ -52,7 +52,7 @@ def test_a_smart_item_keeps_its_type_and_key(db: Any, space: Subspace) -> None:
     with pytest.raises(ChecksBypassed, match=r"SmartQueue\(...\).update"):
         smart.queue.update(db, position, value={"type": "call", "n": 2})
     with pytest.raises(ChecksBypassed):
-        Queue(space).update(db, position, value=b"{}")
+        Queue(space, codec="json").update(db, position, value={})
 
     assert smart.queue.update(db, position, headers={"seen": 1}) == position
     assert smart.check(db).problems == ()

@@ -23,6 +23,7 @@ from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
+from tests.helpers.raw import raw
 from tests.helpers.staging import wait_until
 
 
@@ -378,7 +379,7 @@ def test_an_idle_consumer_wakes_up_for_an_item_and_for_one_that_falls_due(db: An
 
 
 def test_an_item_that_cannot_be_read_ends_the_consumer_and_stays(db: Any, space: Subspace) -> None:
-    Queue(space).enqueue_many(db, [b"1", b"{"])
+    raw(space).enqueue_many(db, [b"1", b"{"])
     leases = Leases(Queue(space, codec="json"))
     with pytest.raises(CodecError, match="The item 2:"):
         Consumer(leases, lambda lease: None).run(db)

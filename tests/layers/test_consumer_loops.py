@@ -18,6 +18,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.verbs import Verb
 from tests.helpers.consuming import consumer_threads, left_over, until
 from tests.helpers.held import HeldDatabase
+from tests.helpers.raw import raw
 from tests.helpers.staging import wait_until
 
 
@@ -266,7 +267,7 @@ def test_it_runs_beside_a_body_and_stops_at_its_end(db: Any, leases: Leases) -> 
 
 
 def test_a_body_is_cancelled_with_the_reason_when_its_consumer_fails(db: Any, space: Subspace) -> None:
-    Queue(space).enqueue(db, b"{")
+    raw(space).enqueue(db, b"{")
     consumer = Consumer(Leases(Queue(space, codec="json")), print)
 
     async def main() -> None:

@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock
 from tests.helpers.counted import Counted
+from tests.helpers.raw import raw
 from tests.helpers.sessions import assert_sound, fill, keys_of, lease_of
 
 
@@ -396,9 +397,9 @@ def test_a_paused_session_ends_its_turn(db: Any, space: Subspace) -> None:
 
 
 def test_an_item_that_can_t_be_read_blocks_its_session_and_the_consumer_goes_on(db: Any, space: Subspace) -> None:
-    raw = Sessions(Queue(space))
-    raw.enqueue_many(db, [b"1", b"\xff", b"3"], session="ann")
-    raw.enqueue_many(db, [b"1", b"2"], session="bob")
+    of_bytes = Sessions(raw(space))
+    of_bytes.enqueue_many(db, [b"1", b"\xff", b"3"], session="ann")
+    of_bytes.enqueue_many(db, [b"1", b"2"], session="bob")
     sessions = Sessions(Queue(space, codec="str"))
     done: list[Any] = []
 

@@ -12,6 +12,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layout import pack
 from fdbqueue.position import Position
 from tests.helpers.clock import Clock
+from tests.helpers.raw import raw
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def leases(space: Subspace, clock: Clock) -> Leases:
 
 
 def test_an_undecodable_item_is_named_and_items_before_it_are_leased(db: Any, space: Subspace, clock: Clock) -> None:
-    Queue(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
+    raw(space).enqueue_many(db, [b"1", b"2", b"{", b"4"])
     leases = Leases(Queue(space, codec="json"), clock=clock)
     assert [lease.value for lease in leases.lease_many(db, limit=3)] == [1, 2]
     with pytest.raises(CodecError, match="The item 3:"):
@@ -30,7 +31,7 @@ def test_an_undecodable_item_is_named_and_items_before_it_are_leased(db: Any, sp
 
 
 def test_due_timers_fire_even_if_the_first_item_can_not_be_read(db: Any, space: Subspace, clock: Clock) -> None:
-    of_bytes = Leases(Queue(space), clock=clock)
+    of_bytes = Leases(raw(space), clock=clock)
     of_bytes.queue.enqueue_many(db, [b"{", b"2"])
     first, _ = of_bytes.lease_many(db, duration=1)
     of_bytes.nack(db, first)

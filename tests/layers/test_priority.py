@@ -142,7 +142,7 @@ def test_every_enqueue_refuses_another_number_of_levels(db: Any, space: Subspace
         lambda: plain.enqueue(db, 1),
         lambda: Leases(plain).enqueue(db, 1, delay=5),
         lambda: StagedQueue(plain).enqueue(db, 1),
-        lambda: Leases(Queue(space, order=EarliestDeadline())).enqueue(db, b"1"),
+        lambda: Leases(Queue(space, codec="json", order=EarliestDeadline())).enqueue(db, 1),
     ]
     for other in others:
         with pytest.raises(OrderError, match="'levels/3'"):

@@ -10,6 +10,7 @@ from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions, constant
 from tests.helpers.clock import Clock
+from tests.helpers.raw import raw
 from tests.helpers.sessions import do_all, fill, keys_of, lease_of
 
 
@@ -128,10 +129,10 @@ def test_an_operator_skips_the_dead_letter_that_blocks_a_session(db: Any, queue:
 
 
 def test_an_item_that_can_t_be_read_blocks_its_session_and_no_other(db: Any, space: Subspace) -> None:
-    raw = Sessions(Queue(space))
-    raw.enqueue(db, b"\xff", session="ann")
-    raw.enqueue(db, b"fine", session="ann")
-    raw.enqueue(db, b"fine", session="bob")
+    of_bytes = Sessions(raw(space))
+    of_bytes.enqueue(db, b"\xff", session="ann")
+    of_bytes.enqueue(db, b"fine", session="ann")
+    of_bytes.enqueue(db, b"fine", session="bob")
     sessions = Sessions(Queue(space, codec="str"))
     with pytest.raises(CodecError):
         sessions.lease(db)
@@ -141,7 +142,7 @@ def test_an_item_that_can_t_be_read_blocks_its_session_and_no_other(db: Any, spa
     assert do_all(sessions, db) == ["bob:fine"]
     assert sessions.skip(db, "ann") is True
     assert do_all(sessions, db) == ["ann:fine"]
-    assert [dead.value for dead in raw.dead(db, "ann")] == [b"\xff"]
+    assert [dead.value for dead in of_bytes.dead(db, "ann")] == [b"\xff"]
     assert sessions.check(db).problems == ()
 
 

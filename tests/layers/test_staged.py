@@ -17,6 +17,7 @@ from fdbqueue.layers.staged._requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
+from tests.helpers.raw import raw
 from tests.helpers.staging import has_requests, join_finishers, left_behind, register, value, wait_until
 
 
@@ -264,17 +265,17 @@ def test_a_cancelled_calls_item_goes_to_the_processes_next_call(db: Any, queue: 
 def test_an_undecodable_item_is_reported_and_stays(
     db: Any, queue: Queue, staged: StagedQueue, pool: ThreadPoolExecutor
 ) -> None:
-    raw = Queue(queue.layout.space)
-    raw.enqueue(db, b"\xff")
+    of_bytes = raw(queue.layout.space)
+    of_bytes.enqueue(db, b"\xff")
     put(queue, db, "behind")
     for _ in range(2):
         with pytest.raises(CodecError):
             staged.dequeue(db)
-    assert raw.dequeue(db) is not None
+    assert of_bytes.dequeue(db) is not None
     assert [item.value for item in staged.dequeue_many(db, limit=2, timeout=20)] == ["behind"]
     waiting = pool.submit(staged.dequeue, db, timeout=20)
     wait_until(lambda: staged.stats(db).requests)
-    raw.enqueue(db, b"\xff")
+    of_bytes.enqueue(db, b"\xff")
     with pytest.raises(CodecError):
         waiting.result(20)
     assert left_behind(queue, db) == []

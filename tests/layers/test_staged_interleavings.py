@@ -20,6 +20,7 @@ from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests,
 from fdbqueue.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
+from tests.helpers.raw import raw
 from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
 
 
@@ -131,7 +132,7 @@ def test_granted_items_without_a_caller_return_to_their_places(db: Any, queue: Q
 def test_an_unreadable_granted_item_is_given_back_with_the_items_behind_it(
     db: Any, queue: Queue, leases: Leases
 ) -> None:
-    of_bytes = Leases(Queue(queue.layout.space), clock=leases.clock)
+    of_bytes = Leases(raw(queue.layout.space), clock=leases.clock)
     of_bytes.queue.enqueue_many(db, [b"a", b"\xff", b"c"])
     granted = [lease.handle for lease in of_bytes.lease_many(db, duration=60)]
     tr = db.create_transaction()

@@ -186,7 +186,7 @@ def test_another_codec_is_refused_with_the_remedy_before_anything_is_touched(db:
     with pytest.raises(CodecError, match="registered with the codec 'json'"):
         wrong.enqueue_many(db, [7])
     assert Queue(space).dequeue(db).value == b"5"  # type: ignore[union-attr]
-    wrong.register(db)
+    wrong.register(db)  # there is no item of another codec now
     wrong.enqueue(db, 7)
     assert wrong.dequeue(db).value == 7  # type: ignore[union-attr]
 

@@ -14,6 +14,7 @@ from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
 from fdbqueue.position import Position
 from tests.helpers.faults import FaultyDatabase
+from tests.helpers.raw import raw
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ def test_a_value_of_the_wrong_type_touches_no_key(db: Any, space: Subspace) -> N
 
 
 def test_bytes_that_do_not_decode_name_the_item_and_stay_where_they_are(db: Any, space: Subspace) -> None:
-    position = Queue(space).enqueue(db, b"\xff not json")
+    position = raw(space).enqueue(db, b"\xff not json")
     queue = Queue(space, codec="json")
     for look in (queue.dequeue, queue.peek, lambda db: list(queue.browse(db))):
         with pytest.raises(CodecError, match=f"The item {position.text} of"):

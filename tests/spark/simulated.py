@@ -46,11 +46,13 @@ def rows(values: Sequence[bytes], queues: list[str | None] | None = None) -> Row
 class Job:
     """A job that has begun."""
 
-    def __init__(self, db: Any, queue: Name, job_id: str = "job", *, partitions: int | None = None) -> None:
+    def __init__(
+        self, db: Any, queue: Name, job_id: str = "job", *, partitions: int | None = None, codec: str = "bytes"
+    ) -> None:
         self.db = db
         self.queue = Queue(queue)
         self.keys = JobKeys(self.queue.layout, job_id)
-        self.header = header(partitions)
+        self.header = header(partitions, codec=codec)
         self.submission = os.urandom(16)
         self.begun = begin_job(db, self.keys, self.header)
         self.record = self.begun.stored
@@ -71,7 +73,7 @@ class Job:
         return Attempt(
             db or self.db,
             log,
-            Appender(self.queue.layout),
+            Appender(self.queue.layout, self.header.codec),
             partition=partition,
             batch_rows=batch_rows,
             memory_bytes=memory_bytes,

@@ -49,7 +49,7 @@ def rows_of(chosen: Options, **columns: list[Any]) -> Rows:
 
 
 def enqueue(db: Any, chosen: Options, *, at_once: int | None = None, **columns: list[Any]) -> None:
-    job = Job(db, chosen.home().space, chosen.job_id or "")
+    job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
     log = PartitionLog(db, job.keys, 0, job.record)
     attempt = Attempt(
         db,

@@ -29,7 +29,7 @@ def options(space: Subspace, **given: str) -> Options:
 
 
 def enqueue(db: Any, chosen: Options, batch: pa.RecordBatch, *, at_once: int | None = None) -> None:
-    job = Job(db, chosen.home().space, chosen.job_id or "")
+    job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
     log = PartitionLog(db, job.keys, 0, job.record)
     attempt = Attempt(db, log, appender_of(chosen), batch_rows=at_once or rows_at_once(chosen))
     attempt.add(*Columns(chosen, ["value"]).rows(batch))
