@@ -124,6 +124,7 @@ from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
+from fdbqueue.pausing import pause_of, paused_error
 from fdbqueue.payloads import clear_parts
 from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
@@ -280,6 +281,8 @@ __all__ = [
     "pages",
     "parse",
     "pause",
+    "pause_of",
+    "paused_error",
     "positive",
     "predicates",
     "pull",

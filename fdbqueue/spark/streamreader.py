@@ -19,13 +19,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import fdbqueue
 from fdbqueue.spark.claimreader import SplitPartition, read_split
 from fdbqueue.spark.itemcolumns import bad_payload
+from fdbqueue.spark.opening import existing
 from fdbqueue.spark.readoptions import StreamOptions
 from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.spark.telling import tells
 
 
+@tells("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read", "commit")
 class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Takes items out of a queue in batches, each exactly once."""
 
@@ -75,7 +77,7 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_the_driver(self) -> Source:
         if self._source is None:
-            db = fdbqueue.open(self._options.url)
+            db = existing(self._options.url)
             self._source = Source(db, self._options, bad=bad_payload(self._options.codec))
         return self._source
 
