@@ -28,7 +28,7 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import JobError
+from fdbqueue.errors import FdbQueueError, JobError
 from fdbqueue.spark.attempt import Attempt, PartitionReport
 from fdbqueue.spark.claimreader import FdbQueueClaimReader
 from fdbqueue.spark.columns import Columns
@@ -85,17 +85,23 @@ class FdbQueueDataSource(DataSource):
         return FdbQueueReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a stream that takes items out of the queue.
+        """Return a stream that takes items out of the queue; one that raises the error if something is not valid.
+
+        PySpark loses an error that this method itself raises.
 
         Raises:
-            ValueError: an option or the schema is not valid. NotImplementedError: PySpark is older than 4.2.
+            NotImplementedError: PySpark is older than 4.2.
         """
-        options = parse_stream(self.options)
-        check_schema(schema, stream_schema(options, headers=True))
         try:
-            from fdbqueue.spark.streamreader import FdbQueueStreamReader
+            from fdbqueue.spark.streamreader import FdbQueueStreamReader, RefusedStreamReader
         except ModuleNotFoundError as error:
             raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
+        try:
+            options = parse_stream(self.options)
+            check_schema(schema, stream_schema(options, headers=True))
+            check_database(options.url)
+        except (FdbQueueError, ValueError) as error:
+            return RefusedStreamReader(error)
         return FdbQueueStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FdbQueueStreamWriter:

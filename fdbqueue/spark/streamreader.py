@@ -83,3 +83,31 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
+
+
+@tells("initialOffset", "latestOffset", "partitions")
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises an error at the first call.
+
+    If `DataSource.streamReader` raises, PySpark's process goes on to stop a reader that it does not have, and reports
+    that instead.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error

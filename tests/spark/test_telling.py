@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import types as t
 from pyspark.util import handle_worker_exception
 
 from fdbqueue import Queue, QueuePaused, StreamError, UnknownQueue
@@ -87,6 +88,28 @@ def test_elsewhere_an_error_is_left_as_it_is() -> None:
 def test_the_format_tells_its_errors_so() -> None:
     lines = sent(lambda: FdbQueueDataSource({"url": "fdb:", "queue": "q", "quue": "typo"}).schema())
     assert lines[0].startswith("ValueError: There is no option 'quue'.")
+
+
+def test_a_stream_reader_tells_at_its_first_call_what_was_refused(tmp_path: Path) -> None:
+    # PySpark's process stops a reader that it does not have if `streamReader` raises, and reports that.
+    schema = t.StructType([t.StructField("valeu", t.StringType())])
+    for options, kind, told in (
+        ({"url": "fdb:", "queue": "q"}, ValueError, "option streamName is missing"),
+        ({"url": "fdb:", "queue": "q", "streamName": "s"}, ValueError, "no column 'valeu'"),
+        ({"url": f"file:{tmp_path}", "queue": "q", "streamName": "s"}, ValueError, "no column 'valeu'"),
+        ({"url": f"file:{tmp_path}", "queue": "q", "streamName": "s"}, StorageError, "there is no database"),
+    ):
+        good = t.StructType([t.StructField("position", t.StringType())])
+        reader: Any = FdbQueueDataSource(options).streamReader(good if kind is StorageError else schema)
+        for call in (
+            reader.initialOffset,
+            reader.latestOffset,
+            lambda reader=reader: reader.partitions({}, {}),
+            lambda reader=reader: reader.read(None),
+        ):
+            with pytest.raises(kind, match=told):
+                call()
+        reader.stop()
 
 
 @pytest.mark.parametrize(
