@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
-from fdbqueue.arguments import check_borders, check_limit
+from fdbqueue.arguments import check_borders, check_limit, check_text, surrogate
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
 from fdbqueue.blobcheck import check_blobs
@@ -228,6 +228,7 @@ __all__ = [
     "check_limit",
     "check_number",
     "check_queue",
+    "check_text",
     "check_values",
     "chunks_of",
     "claimed_places",
@@ -315,6 +316,7 @@ __all__ = [
     "started",
     "stored_item",
     "strinc",
+    "surrogate",
     "table_rows",
     "told_cancelled",
     "update_of",
