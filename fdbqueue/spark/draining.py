@@ -166,6 +166,7 @@ def redrive(
 
     Raises:
         ValueError: there is no such column, it holds no positions, or there is a column of sessions.
+        UnknownQueue: there is no such queue. StorageError: there is no database at the URL.
     """
     if not hasattr(df, "sparkSession"):
         raise TypeError(f"redrive takes a DataFrame of Spark, not {type(df).__name__}.")
@@ -181,6 +182,7 @@ def redrive(
     dead = Leases(Queue(queue)).dead
     done, some = 0, []
     with existing(url_of(url)) as db:
+        check_queue(db, Layout(queue))
         for row in df.select(position_column).toLocalIterator():
             some.append(Position.parse(row[0]))
             if len(some) == 1_000:

@@ -186,6 +186,8 @@ def test_a_drain_is_refused_before_spark_is_asked(db: Any, url: str, queue_name:
     frame: Any = SimpleNamespace(sparkSession=spark, columns=["position"])
     with pytest.raises(StorageError, match="there is no database"):
         redrive(frame, url=f"file:{tmp_path}/none", queue=queue_name)
+    with pytest.raises(UnknownQueue, match=f"Did you mean '{queue_name}'"):
+        redrive(frame, url=url, queue=queue_name[:-1])
 
 
 def test_only_a_query_has_started() -> None:
