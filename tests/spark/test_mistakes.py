@@ -125,10 +125,16 @@ def test_late_mistakes_of_a_query_are_raised_when_it_has_started(
             writer = writer.options(url=url, queue="out", codec="json").outputMode("complete")
         with pytest.raises(ValueError, match=told):
             started(writer.start())
-    update = items.writeStream.format("fdbqueue").outputMode("update").options(url=url, queue="out", codec="json")
+    update = (
+        source(spark, url, queue_name, streamName="update")
+        .writeStream.format("fdbqueue")
+        .outputMode("update")
+        .options(url=url, queue="out", codec="json")
+    )
     with pytest.raises(PySparkException, match=r"(?i)update"):
         started(update.option("checkpointLocation", str(tmp_path / "update")).start())
-    query = items.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "good")).start()
+    good = source(spark, url, queue_name, streamName="another")  # "s" has the batch of the query in complete mode
+    query = good.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "good")).start()
     assert started(query).isActive
     query.stop()
 
