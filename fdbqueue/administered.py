@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeVar, get_args
 
+from fdbqueue.arguments import check_text
 from fdbqueue.catalogue import set_about
 from fdbqueue.codecs import V
 from fdbqueue.engine.api import Database, Transaction
@@ -213,5 +214,6 @@ class Administered(ByPosition[V]):
 def _check_text(text: object, name: str) -> None:
     if not isinstance(text, str):
         raise TypeError(f"{name} is a text, not {text!r}.")
-    if len(text.encode("utf-8", "replace")) > TEXT_BYTES:
-        raise ValueError(f"{name} has at most {TEXT_BYTES:,} bytes, not {len(text.encode('utf-8', 'replace')):,}.")
+    check_text(text, name)
+    if len(text.encode()) > TEXT_BYTES:
+        raise ValueError(f"{name} has at most {TEXT_BYTES:,} bytes, not {len(text.encode()):,}.")

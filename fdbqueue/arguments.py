@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from fdbqueue.position import Position
 
 
@@ -30,6 +32,42 @@ def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = Fa
         raise TypeError(f"limit is how many {what}, an integer{none}, not {limit!r}.")
     if limit < least:
         raise ValueError(f"limit is how many {what}, at least {least}{none}, not {limit}.")
+    if limit > sys.maxsize:
+        raise ValueError(f"limit is how many {what}, less than 2^63{none}, not {limit}.")
+
+
+def check_flag(flag: object, name: str) -> None:
+    """Refuse a switch that is neither True nor False.
+
+    Raises:
+        TypeError: it is something else, such as a text or a number.
+    """
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} is True or False, not {flag!r}.")
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse a text with a lone surrogate, which can't be stored.
+
+    Args:
+        text: the argument.
+        what: what it is, for the message, as "The name of a group".
+
+    Raises:
+        ValueError: it has one; UTF-8 has no bytes for it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise surrogate(text, what) from error
+
+
+def surrogate(name: object, what: str) -> ValueError:
+    """Return the error of a name or a text with a lone surrogate."""
+    return ValueError(
+        f"{what} has a lone surrogate, which is no text: {name!r}. Such a text comes from a file name or an argument in"
+        " another encoding. Encode it by os.fsencode, or replace the character."
+    )
 
 
 def check_borders(*borders: Position | None) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from numbers import Real
 from types import GeneratorType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fdbqueue.arguments import check_limit
+from fdbqueue.arguments import check_flag, check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, pause, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
@@ -32,7 +33,7 @@ class Pace:
         rest: waits for a number of seconds.
 
     Raises:
-        ValueError: the duty cycle is not in that range.
+        ValueError: the duty cycle is not in that range. TypeError: it is no number.
     """
 
     __slots__ = ("_begun", "_clock", "_duty_cycle", "_read", "_rest")
@@ -44,8 +45,7 @@ class Pace:
         clock: Callable[[], float] = time.perf_counter,
         rest: Callable[[float], Steps[None]] = pause,
     ) -> None:
-        if not 0 < duty_cycle <= 1:
-            raise ValueError(f"duty_cycle is a part of the time, over 0 and up to 1, not {duty_cycle}.")
+        _check_part(duty_cycle)
         self._duty_cycle = duty_cycle
         self._clock = clock
         self._rest = rest
@@ -82,8 +82,8 @@ class Pages:
         pace: the rests between pages.
 
     Raises:
-        ValueError: the limit is less than 0. TypeError: it is no integer, or `tr` is neither a transaction nor a
-            database.
+        ValueError: the limit is less than 0. TypeError: it is no integer, `reverse` is neither True nor False, or
+            `tr` is neither a transaction nor a database.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Pages:
         pace: Pace | None = None,
     ) -> None:
         check_limit(limit, "items to look at", least=0, optional=True)
+        check_flag(reverse, "reverse")
         self._tr = tr
         self._begin = begin
         self._end = end
@@ -208,3 +209,10 @@ def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait
             shown += 1
             if shown == limit:
                 return
+
+
+def _check_part(duty_cycle: Any) -> None:
+    if isinstance(duty_cycle, bool) or not isinstance(duty_cycle, Real):
+        raise TypeError(f"duty_cycle is a part of the time, a number over 0 and up to 1, not {duty_cycle!r}.")
+    if not 0 < float(duty_cycle) <= 1:
+        raise ValueError(f"duty_cycle is a part of the time, over 0 and up to 1, not {duty_cycle}.")

@@ -78,6 +78,22 @@ class QueueRenamed(FdbQueueError, LookupError):
         self.name = name
 
 
+class QueuePaused(FdbQueueError):
+    """A queue is paused, and the refused call would have taken items out of it; nothing was taken.
+
+    Calls that take items and may return none, such as `Queue.dequeue`, find none instead.
+
+    Attributes:
+        by: who paused it.
+        reason: why; "" if no reason was given.
+    """
+
+    def __init__(self, message: str, *, by: str, reason: str) -> None:
+        super().__init__(message)
+        self.by = by
+        self.reason = reason
+
+
 class LeaseLost(FdbQueueError):
     """A consumer no longer has its lease: it acked the item or gave it back, or another consumer took the expired item.
 

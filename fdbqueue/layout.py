@@ -93,6 +93,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
+from fdbqueue.arguments import surrogate
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import FormatError
@@ -185,7 +186,8 @@ class Layout:
         name: the queue's name or whole key tuple, or the subspace that it owns.
 
     Raises:
-        ValueError: the name is empty, or too long for a key.
+        TypeError: the name is of another type. ValueError: it is empty, too long for a key, or has a part that can't be
+            in one.
     """
 
     __slots__ = (
@@ -259,7 +261,7 @@ class Layout:
             raise TypeError(f"A queue is named by a str, bytes, a tuple or a Subspace, not {type(name).__name__}.")
         if isinstance(name, str | bytes) and not name:
             raise ValueError(f"A queue needs a name, and {name!r} is empty.")
-        self.space = name if isinstance(name, Subspace) else Subspace(name if isinstance(name, tuple) else (name,))
+        self.space = name if isinstance(name, Subspace) else _space_of(name if isinstance(name, tuple) else (name,))
         self.prefix: bytes = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
@@ -473,6 +475,15 @@ class Layout:
             return repr(fdb_tuple.unpack(self.prefix))
         except (ValueError, IndexError):
             return repr(self.prefix)
+
+
+def _space_of(name: tuple[Any, ...]) -> Subspace:
+    try:
+        return Subspace(name)
+    except UnicodeEncodeError as error:
+        raise surrogate(name, "The name of a queue") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The name {name!r} can't be a key: {error}") from error
 
 
 def pack(position: Position) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.appending import append_items, write_chunks
-from fdbqueue.arguments import check_borders, check_limit
+from fdbqueue.arguments import check_borders, check_limit, check_text, surrogate
 from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
 from fdbqueue.blobcheck import check_blobs
@@ -126,6 +126,7 @@ from fdbqueue.outcomes import begin as begin_outcome
 from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.outcomes import remove as remove_outcome
 from fdbqueue.outcomes import reopen as reopen_outcome
+from fdbqueue.pausing import pause_of, paused_error
 from fdbqueue.payloads import clear_parts
 from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
@@ -233,6 +234,7 @@ __all__ = [
     "check_limit",
     "check_number",
     "check_queue",
+    "check_text",
     "check_values",
     "chunks_of",
     "claimed_places",
@@ -288,6 +290,8 @@ __all__ = [
     "pages",
     "parse",
     "pause",
+    "pause_of",
+    "paused_error",
     "permit_of",
     "positive",
     "predicates",
@@ -324,6 +328,7 @@ __all__ = [
     "started",
     "stored_item",
     "strinc",
+    "surrogate",
     "table_rows",
     "update_of",
     "verb",

@@ -14,7 +14,7 @@ import msgspec
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.errors import FormatError
+from fdbqueue.errors import FormatError, QueuePaused
 from fdbqueue.layout import Layout
 from fdbqueue.renamed import mark_of
 from fdbqueue.reprs import utc
@@ -89,6 +89,17 @@ def pause_of(stored: bytes) -> Pause:
     except UNREADABLE as error:
         raise FormatError(f"A pause can't be read, or is of a newer version of fdbqueue: {error}. Resume.") from error
     return Pause(found.by, found.reason, found.at_us / 1e6)
+
+
+def paused_error(layout: Layout, pause: Pause) -> QueuePaused:
+    """Return the error of a call that a pause refuses."""
+    why = f": {pause.reason}" if pause.reason else ""
+    return QueuePaused(
+        f"The queue {layout.describe()} is paused, by {pause.by}{why}. Nothing was taken. Call Queue.resume, or wait"
+        " until it is resumed.",
+        by=pause.by,
+        reason=pause.reason,
+    )
 
 
 def _line(layout: Layout) -> Layout:

@@ -40,13 +40,19 @@ class Position(Shown):
         """Return the position that `text` describes.
 
         Raises:
-            ValueError: it describes no position.
+            ValueError: it describes no position. TypeError: it is no text.
 
         >>> from fdbqueue import Position
         >>> Position.parse("3:7:72616e646f6d")
         Position(rank=3, index=7, random=b'random')
         """
+        if not isinstance(text, str):
+            raise TypeError(f"The text of a position is a str, as `Position.text` makes it, not {text!r}.")
         *numbers, random = text.split(":")
-        if not 1 <= len(numbers) <= 2 or not all(number.isdecimal() for number in numbers):
-            raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
-        return cls(int(numbers[-1]), bytes.fromhex(random), rank=int(numbers[0]) if len(numbers) == 2 else None)
+        try:
+            if 1 <= len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
+                rank = int(numbers[0]) if len(numbers) == 2 else None
+                return cls(int(numbers[-1]), bytes.fromhex(random), rank=rank)
+        except ValueError:
+            pass  # not in hex, or too many digits
+        raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")

@@ -189,6 +189,16 @@ def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
     return f"Did you mean {name_text(names[near[0]])!r}?" if near else ""
 
 
+def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue is registered, or has a key. It reads by snapshot."""
+    registered = tr.snapshot.get(layout.catalogue_key)
+    begin, end = layout.whole_range()
+    markers: bytes = layout.markers.key()  # a call that found nothing may have left one
+    before = yield from rows(tr.snapshot, begin, markers, limit=1)
+    behind = yield from rows(tr.snapshot, strinc(markers), end, limit=1)
+    return bool(before or behind) or (yield registered).present()
+
+
 def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
     """Yield all queues of a database, registered or not, in the order of their keys. It reads the database's keys.
 

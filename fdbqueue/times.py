@@ -59,8 +59,8 @@ def seconds_or_none(at_us: int) -> float | None:
 
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:
-    """Raise a TypeError if this is no number of seconds."""
-    if type(seconds) is not float and not isinstance(seconds, Real):
+    """Raise a TypeError if this is no number of seconds. True and False are none."""
+    if type(seconds) is not float and (isinstance(seconds, bool) or not isinstance(seconds, Real)):
         raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
 
 

@@ -143,6 +143,8 @@ def _chosen(whole: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
         return whole
     if isinstance(columns, str):
         raise TypeError(f"columns are a list of names, as columns=[{columns!r}], not one str.")
+    if not isinstance(columns, Iterable):
+        raise TypeError(f"columns are a list of names, as columns=['value'], not {columns!r}.")
     names = list(columns)
     unknown = [name for name in names if name not in whole.names]
     if unknown:
@@ -155,6 +157,8 @@ def _chosen(whole: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
 def _states(given: str | Iterable[str] | None) -> tuple[str, ...]:
     if given is None:
         return STATES
+    if not isinstance(given, Iterable):
+        raise TypeError(f"states are names, as states=['available'], not {given!r}.")
     wanted = [given] if isinstance(given, str) else list(given)
     unknown = [one for one in wanted if one not in STATES]
     if unknown or not wanted:

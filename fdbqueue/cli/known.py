@@ -12,13 +12,12 @@ import typer
 from fdbqueue.catalogue import read_about
 from fdbqueue.cli.opening import opened
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
-from fdbqueue.queues import nearest, queues
+from fdbqueue.queues import is_there, nearest, queues
 from fdbqueue.renamed import renamed
 
 COMPLETION_SECONDS = 2.0
@@ -55,7 +54,7 @@ def hint(db: Any, queue: Queue) -> str:
     """Return a sentence about a name that no queue has; "" if there is such a queue, or if no queue is registered."""
     if told := run(queue.read(db, partial(renamed, layout=queue.layout))):
         return told
-    if run(queue.read(db, partial(_is_there, layout=queue.layout))):
+    if run(queue.read(db, partial(is_there, layout=queue.layout))):
         return ""
     near = run(nearest(db, queue.layout))
     return f"There is no queue {queue.layout.describe()}. {near}" if near else ""
@@ -83,12 +82,3 @@ def tell_if_paused(db: Any, queue: Queue) -> None:
         typer.echo(
             f"The queue {queue.layout.describe()} is paused {pause.text}. `fdbqueue resume` ends that.", err=True
         )
-
-
-def _is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
-    registered = tr.snapshot.get(layout.catalogue_key)
-    begin, end = layout.whole_range()
-    markers: bytes = layout.markers.key()  # a command that found nothing may have left one
-    before = yield from rows(tr.snapshot, begin, markers, limit=1)
-    behind = yield from rows(tr.snapshot, strinc(markers), end, limit=1)
-    return bool(before or behind) or (yield registered).present()

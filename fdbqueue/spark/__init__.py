@@ -25,7 +25,9 @@ columns, of looks and of streams.
 
 Streams out of a queue: `streamreader.py` is what Spark calls. `streamsource.py` has its answers, without Spark, on top
 of `fdbqueue.layers.streams`. `operating.py` is for operators. `claims.py` and `claimreader.py` have named claims.
-`draining.py` has `drain_to_table` and `redrive`.
+`draining.py` has `drain_to_table`, `redrive` and `started`. `opening.py` opens what must be there.
+
+`telling.py` puts the sentence of an error in front of its traceback.
 
 Streams into a queue: `streamwriter.py` is what Spark calls, `staging.py` the protocol without Spark, and
 `sinkoptions.py` the options. The guides under docs say where the guarantees of looks and streams end. The rest of this
@@ -57,7 +59,7 @@ Limits:
    checkpoint() a DataFrame with random or time-dependent expressions before you enqueue it.
 2. The sink looks for a row only in the row's own partition. A failed job must have the same partitioning when it is
    submitted again. Another partitioning is refused, and nothing is enqueued. `enqueue_dataframe` keeps the partitioning
-   automatically. With the format alone, the option ``partitions`` refuses another number before the first row is
+   automatically. With the format alone, the option ``partitions`` refuses a larger number before the first row is
    computed.
 3. Rows can be seen, and dequeued, as soon as they are written. A failed job leaves its rows in the queue; submit it
    again. The rows of that submission are first stored aside. One process enqueues them at its end (`resubmitted.py`).
@@ -83,7 +85,7 @@ from fdbqueue.spark.record import JobReport
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register
-    from fdbqueue.spark.draining import DrainReport, drain_to_table, redrive
+    from fdbqueue.spark.draining import DrainReport, drain_to_table, redrive, started
     from fdbqueue.spark.source import FdbQueueDataSource
 
 __all__ = [
@@ -103,6 +105,7 @@ __all__ = [
     "register",
     "release",
     "settle",
+    "started",
     "streams",
 ]
 
@@ -113,6 +116,7 @@ _FROM = {
     "enqueue_dataframe": "dataframe",
     "redrive": "draining",
     "register": "dataframe",
+    "started": "draining",
 }
 
 

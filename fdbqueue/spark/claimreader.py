@@ -12,15 +12,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import fdbqueue
 from fdbqueue.check import CLAIMED
 from fdbqueue.items import is_chunked
-from fdbqueue.layers.streams import Split, Stream
+from fdbqueue.layers.streams import Refusals, Split, Stream
 from fdbqueue.queue import Queue
-from fdbqueue.spark.claimsplits import splits
+from fdbqueue.spark.claimsplits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.itemcolumns import Table
 from fdbqueue.spark.looking import Page
+from fdbqueue.spark.opening import existing
 from fdbqueue.spark.readoptions import StreamOptions
+from fdbqueue.spark.telling import tells
 
 
 @dataclass
@@ -32,6 +33,7 @@ class SplitPartition(InputPartition):
     split: Split
 
 
+@tells("partitions", "read")
 class FdbQueueClaimReader(DataSourceReader):
     """Reads a named claim, the same rows in every action."""
 
@@ -45,7 +47,7 @@ class FdbQueueClaimReader(DataSourceReader):
         Raises:
             StreamError: there is no such claim, or it is acked.
         """
-        with fdbqueue.open(self._options.url) as db:
+        with existing(self._options.url) as db:
             return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
 
     def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
@@ -53,8 +55,8 @@ class FdbQueueClaimReader(DataSourceReader):
         yield from read_split(self._options, self._schema, partition)
 
 
-def _stream(options: StreamOptions) -> Stream[bytes]:
-    return Stream(Queue(options.layout().space), options.stream)
+def _stream(options: StreamOptions, refusals: type[Refusals] = Refusals) -> Stream[bytes]:
+    return Stream(Queue(options.layout().space), options.stream, refusals=refusals)
 
 
 def read_split(options: StreamOptions, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
@@ -63,9 +65,10 @@ def read_split(options: StreamOptions, schema: StructType, partition: SplitParti
     Raises:
         StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
     """
-    table, stream = Table(options, schema), _stream(options)
+    table = Table(options, schema)
+    stream = _stream(options, ClaimRefusals if partition.epoch == EPOCH else Refusals)
     place = stream.queue.layout.claimed(stream.name, partition.batch)
-    with fdbqueue.open(options.url) as db:
+    with existing(options.url) as db:
         for rows in stream.read(db, partition.epoch, partition.batch, partition.split):
             page = Page([row.key for row in rows], len(place.prefix), [row.value for row in rows], CLAIMED)
             if not table.payloads or not page.chunked:

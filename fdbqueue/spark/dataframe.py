@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
+import os
+import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
@@ -17,7 +16,7 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import ChecksBypassed, JobError, OtherCodec
+from fdbqueue.errors import JobError
 from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
@@ -25,22 +24,33 @@ from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
 from fdbqueue.spark.record import Header, JobRecord, JobReport
 from fdbqueue.spark.schema import field_of, header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
+from fdbqueue.spark.telling import own_errors
 
 DEFAULT_PARTITIONS = 8
-_REFUSALS = {kind.__name__: kind for kind in (JobError, ChecksBypassed, OtherCodec)}
 
 
 def register(spark: SparkSession) -> None:
     """Register the format ``fdbqueue`` with a session. Call it once per session; a second call does no harm.
 
-    The library must be installed on the executors. Executors take their Python from ``PYSPARK_PYTHON``, and without it
-    from the PATH. They do not use the driver's environment.
+    It makes the session the active one of this thread. Spark looks for the format there, so a thread that writes to a
+    session which another thread has registered calls this too. `enqueue_dataframe` and `drain_to_table` do it.
+
+    The library must be installed on the executors. They take their Python from ``PYSPARK_PYTHON``. If it is not set and
+    Spark runs on this machine alone, they get the Python of this process. On a cluster it is the ``python3`` of each
+    machine's PATH.
 
     Raises:
         TypeError: `spark` is not a session.
     """
     if not hasattr(spark, "dataSource"):
         raise TypeError(f"register takes a SparkSession, not {type(spark).__name__}.")
+    java_session: Any = getattr(spark, "_jsparkSession", None)
+    if java_session is not None:  # a session of Spark Connect has none, and no active session either
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(java_session)
+        context: Any = spark.sparkContext
+        if not os.environ.get("PYSPARK_PYTHON") and context.master.startswith("local"):
+            context.pythonExec = sys.executable
     spark.dataSource.register(FdbQueueDataSource)
 
 
@@ -106,7 +116,8 @@ def enqueue_dataframe(
         JobError: a job of that id was submitted before with other arguments or other rows.
         ChecksBypassed: the queue is smart, and `smart` is missing.
         OtherCodec: the queue is registered with another codec.
-        The errors that Spark raises for a failed job. Their message contains the task's message, which says what to do.
+        The library's other errors, such as CodecError, if a task fails with one. Spark's error is the cause.
+        The errors that Spark raises for a job that failed otherwise.
 
     *Conflicts:* none with other writers of the queue. *Cost:* three reads per transaction of up to 4,000 rows; one more
     write per transaction, and 16 more bytes per row.
@@ -152,7 +163,7 @@ def enqueue_dataframe(
     dropped = _not_stored(options, order)
     header = header_of(options, df.drop(*dropped).schema)
     writer = _repartitioned(df, header, order).drop(*dropped).write.format(NAME).mode("append")
-    with _refusals():
+    with own_errors():
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
         report = _report(db, options)
@@ -207,18 +218,6 @@ def _hashable(name: str, kind: t.DataType) -> Column:
 
 def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Raise the library's own error if Spark reports it from another process."""
-    try:
-        yield
-    except PySparkException as error:
-        refused = re.search(rf"^\s*fdbqueue\.errors\.({'|'.join(_REFUSALS)}): (.+)$", str(error), re.MULTILINE)
-        if refused is None:
-            raise
-        raise _REFUSALS[refused[1]](refused[2]) from error
 
 
 def _report(db: Database, options: Options) -> JobReport:

@@ -9,16 +9,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-import fdbqueue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layout import Name
+from fdbqueue.layout import Layout, Name
 from fdbqueue.position import Position
 from fdbqueue.queue import Queue
 from fdbqueue.spark.dataframe import register
+from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.optionvalues import naming, url_of
+from fdbqueue.spark.readoptions import parse_stream
 from fdbqueue.spark.source import NAME
+from fdbqueue.spark.telling import own_errors
+from fdbqueue.times import check_number
+
+POLL_SECONDS = 0.1
+"""How often `started` looks at a query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,9 @@ def drain_to_table(
 
     Raises:
         ValueError: not exactly one of `table`, `path` and `foreach_batch` is given, or an option is not valid.
-        The errors that Spark raises for a failed query.
+        UnknownQueue: there is no such queue. StorageError: there is no database at the URL. QueuePaused: the queue is
+            paused, and ``onPaused`` is not ``wait``. StreamError: the checkpoint does not fit what the queue has of it.
+        The errors that Spark raises for a query that failed otherwise.
     """
     if not hasattr(spark, "readStream"):
         raise TypeError(f"drain_to_table takes a SparkSession, not {type(spark).__name__}.")
@@ -77,30 +86,61 @@ def drain_to_table(
         raise ValueError("drain_to_table takes one of table, path and foreach_batch.")
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ValueError(f"limit is a whole number from 1, or None, not {limit!r}.")
-    register(spark)
     name = stream or f"drain to {table or path or getattr(foreach_batch, '__name__', 'a function')}"
     given: dict[str, Any] = {**options, "url": url_of(url), **naming(queue), "streamName": name}
     if limit is not None:
         given["limit"] = str(limit)
-    started = time.monotonic()
+    parse_stream(given)
+    begun = time.monotonic()
     before = _counted(given["url"], queue, name)
-    items = spark.readStream.format(NAME).options(**given).load()
-    rows = items if transform is None else transform(items)
-    writer = rows.writeStream.option("checkpointLocation", os.fspath(checkpoint)).trigger(availableNow=True)
-    if foreach_batch is not None:
-        query = writer.foreachBatch(foreach_batch).start()
-    elif table is not None:
-        query = writer.format(format).toTable(table)
-    else:
-        query = writer.format(format).start(os.fspath(path) if path is not None else None)
-    query.awaitTermination()
+    register(spark)
+    with own_errors():
+        items = spark.readStream.format(NAME).options(**given).load()
+        rows = items if transform is None else transform(items)
+        writer = rows.writeStream.option("checkpointLocation", os.fspath(checkpoint)).trigger(availableNow=True)
+        if foreach_batch is not None:
+            query = writer.foreachBatch(foreach_batch).start()
+        elif table is not None:
+            query = writer.format(format).toTable(table)
+        else:
+            query = writer.format(format).start(os.fspath(path) if path is not None else None)
+        query.awaitTermination()
     after = _counted(given["url"], queue, name)
-    return DrainReport(after[0] - before[0], after[1] - before[1], time.monotonic() - started)
+    return DrainReport(after[0] - before[0], after[1] - before[1], time.monotonic() - begun)
+
+
+def started(query: StreamingQuery, *, timeout: float = 60.0) -> StreamingQuery:
+    """Return a query that Spark has started, when it has looked for items; raise the error if it was refused.
+
+    Spark starts a query before it asks the source and the sink. So a missing ``streamName``, a schema with another
+    column, a ``limit`` without ``availableNow`` or a checkpoint that does not fit ends the query a moment later, where
+    a program does not look: ``query = started(df.writeStream….start())``.
+
+    Args:
+        query: what ``start()`` or ``toTable()`` has returned.
+        timeout: how many seconds to wait at most. A query that has not come so far by then is returned as it is.
+
+    Raises:
+        TypeError: it is no query. ValueError: an option or the schema is not valid.
+        StreamError: the checkpoint does not fit. The library's other errors, and those of Spark.
+    """
+    if not hasattr(query, "awaitTermination"):
+        raise TypeError(f"started takes what start() returns, a StreamingQuery, not {type(query).__name__}.")
+    check_number(timeout, "timeout")
+    end = time.monotonic() + timeout
+    ends_in: Any = query.awaitTermination  # it takes parts of a second, too
+    with own_errors():
+        while not ends_in(POLL_SECONDS):
+            waits = query.status["message"].startswith("Waiting for ")
+            if waits or query.lastProgress is not None or time.monotonic() >= end:
+                break
+    return query
 
 
 def _counted(url: str, queue: Name, name: str) -> tuple[int, int]:
     """Return how many items and batches of the stream were acked so far."""
-    with fdbqueue.open(url) as db:
+    with existing(url) as db:
+        check_queue(db, Layout(queue))
         record = Stream(Queue(queue), name).record(db)
     return (0, 0) if record is None else (record.items, record.acked)
 
@@ -126,6 +166,7 @@ def redrive(
 
     Raises:
         ValueError: there is no such column, it holds no positions, or there is a column of sessions.
+        UnknownQueue: there is no such queue. StorageError: there is no database at the URL.
     """
     if not hasattr(df, "sparkSession"):
         raise TypeError(f"redrive takes a DataFrame of Spark, not {type(df).__name__}.")
@@ -140,7 +181,8 @@ def redrive(
         )
     dead = Leases(Queue(queue)).dead
     done, some = 0, []
-    with fdbqueue.open(url_of(url)) as db:
+    with existing(url_of(url)) as db:
+        check_queue(db, Layout(queue))
         for row in df.select(position_column).toLocalIterator():
             some.append(Position.parse(row[0]))
             if len(some) == 1_000:

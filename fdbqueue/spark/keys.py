@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fdbqueue.arguments import check_text
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import rows, run
@@ -105,6 +106,7 @@ class JobKeys(PartitionKeys):
     def __init__(self, layout: Layout, job_id: str) -> None:
         if not isinstance(job_id, str):
             raise TypeError(f"A job id is a str, not {type(job_id).__name__}: {job_id!r}.")
+        check_text(job_id, "The id of a job")
         size_bytes = len(job_id.encode())
         if not 0 < size_bytes <= MAX_JOB_ID_BYTES:
             raise ValueError(f"A job id has 1 to {MAX_JOB_ID_BYTES:,} bytes; {job_id[:40]!r} has {size_bytes:,}.")

@@ -21,7 +21,7 @@ from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import StreamError
-from fdbqueue.layers.streams import Stream, StreamRecord, StreamState, Terms, foreign
+from fdbqueue.layers.streams import Refusals, Stream, StreamRecord, StreamState, Terms
 from fdbqueue.layout import Layout, Name
 from fdbqueue.queue import Queue
 
@@ -109,7 +109,7 @@ def settle(
     logged = _offsets(folder / "offsets", stream)
     commits = {int(path.name) for path in (folder / "commits").glob("*") if path.name.isdecimal()}
     if not any(epoch == record.epoch for epoch, _ in logged.values()):
-        raise foreign(stream, record)
+        raise Refusals(stream).foreign(record)
     committed = max((batch for number, (_, batch) in logged.items() if number in commits), default=0)
     if committed > record.acked:
         one.ack(db, Terms(epoch=record.epoch, batch=committed, run="settle", items=1, size_bytes=1))

@@ -20,8 +20,8 @@
 | ``ttlColumn`` | a column with seconds after which each row is removed |
 | ``jobId`` | the job's identity; required unless ``delivery`` is ``atLeastOnce`` |
 | ``delivery`` | ``exactlyOnce`` (default) or ``atLeastOnce`` |
-| ``partitions`` | how many partitions the DataFrame has; a job with more is refused, and so is a failed job that is
-  submitted again with another number |
+| ``partitions`` | the most partitions of the DataFrame; a job with more is refused, and so is a failed job that is
+  submitted again with another number in this option. A job with fewer goes through |
 | ``smart`` | ``module:function``; it takes a queue's subspace and returns its `SmartQueue`, and each row is compared
   (`checked.py`); required if the queue is smart |
 | ``batchRows`` | rows in one transaction, at most; default 4,000 |

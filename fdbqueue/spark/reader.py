@@ -9,11 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-import fdbqueue
 from fdbqueue.spark.itemcolumns import Table
 from fdbqueue.spark.looking import Range, pages, ranges
+from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.readoptions import LookOptions
 from fdbqueue.spark.sessionlooking import session_pages, session_ranges
+from fdbqueue.spark.telling import tells
 
 
 @dataclass
@@ -26,6 +27,7 @@ class RangePartition(InputPartition):
     """A range of names of sessions; None: no items in sessions."""
 
 
+@tells("partitions", "read")
 class FdbQueueReader(DataSourceReader):
     """Reads a queue in ranges of positions. Each item that stays in the queue comes exactly once.
 
@@ -37,11 +39,17 @@ class FdbQueueReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of about 50,000 items each. With a limit there is one."""
+        """Return ranges of about 50,000 items each. With a limit there is one.
+
+        Raises:
+            StorageError: there is no database. UnknownQueue: there is no such queue. StreamError: it has items in
+                sessions, and ``includeSessions`` is false.
+        """
         options, layout = self._options, self._options.layout()
         whole = Range(options.begin, options.end)
         at_least = 1 if options.limit is not None else options.min_partitions
-        with fdbqueue.open(options.url) as db:
+        with existing(options.url) as db:
+            check_queue(db, layout)
             found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.sessions)
             names = session_ranges(db, layout, at_least) if options.sessions else []
         if options.limit is not None:
@@ -52,7 +60,7 @@ class FdbQueueReader(DataSourceReader):
         """Yield the items of one range, each page read in one transaction."""
         options, table = self._options, Table(self._options, self._schema)
         layout, states, left = options.layout(), options.states, options.limit
-        with fdbqueue.open(options.url) as db:
+        with existing(options.url) as db:
             for span, read in (partition.span, pages), (partition.names, session_pages):
                 if span is None or left == 0:
                     continue

@@ -29,6 +29,8 @@
 | ``failOnDataLoss`` | ``true`` | whether a batch whose items are gone is an error; otherwise it is empty |
 | ``onLostCheckpoint`` | ``fail`` | what a new checkpoint does with the open batch of a lost one: ``fail``,
   ``redeliver`` or ``drop`` |
+| ``onPaused`` | none | while the queue is paused: ``wait``, or ``fail``. Without it a query that ends, as with
+  availableNow, fails, and one that runs on waits |
 | ``maxAttempts`` | none | the ``max_attempts`` of other consumers, whose expired leases the stream gives back |
 | ``limit`` | none | with availableNow: how many new items a run takes; without it, it is refused |
 """
@@ -55,7 +57,7 @@ from fdbqueue.spark.optionvalues import (
     url_of,
 )
 
-FAIL, NULL, DEAD = "fail", "null", "dead"
+FAIL, NULL, DEAD, WAIT = "fail", "null", "dead", "wait"
 MAX_ITEMS = 10_000
 MAX_BYTES = 8_000_000
 SPLIT_ITEMS = 5_000
@@ -72,6 +74,7 @@ STREAM_NAMES = (
     "includeHeaders",
     "failOnDataLoss",
     "onLostCheckpoint",
+    "onPaused",
     "maxAttempts",
     "limit",
 )
@@ -120,6 +123,8 @@ class StreamOptions(ReadOptions):
     headers: bool = False
     fail_on_data_loss: bool = True
     on_lost: str = FAIL
+    on_paused: str | None = None
+    """``fail`` or ``wait``; None: a query that ends fails, and one that runs on waits."""
     max_attempts: int | None = None
     limit: int | None = None
 
@@ -207,6 +212,7 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
         headers=boolean("includeHeaders", values.get("includeHeaders"), False),
         fail_on_data_loss=boolean("failOnDataLoss", values.get("failOnDataLoss"), True),
         on_lost=one_of("onLostCheckpoint", values.get("onLostCheckpoint", FAIL), (FAIL, "redeliver", "drop")),
+        on_paused=one_of("onPaused", values["onPaused"], (FAIL, WAIT)) if "onPaused" in values else None,
         max_attempts=number("maxAttempts", values.get("maxAttempts")),
         limit=number("limit", values.get("limit")),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fdbqueue.arguments import check_text
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.errors import FormatError, StreamError
@@ -44,6 +45,7 @@ class SinkKeys:
     __slots__ = ("_space", "layout", "name", "record")
 
     def __init__(self, layout: Layout, name: str) -> None:
+        check_text(name, "The name of a stream")
         if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
             raise ValueError(f"The name of a stream has 1 to {MAX_NAME_BYTES} bytes, not {len(name.encode()):,}.")
         self.layout = layout

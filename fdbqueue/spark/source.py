@@ -28,7 +28,7 @@ import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import JobError
+from fdbqueue.errors import FdbQueueError, JobError
 from fdbqueue.spark.attempt import Attempt, PartitionReport
 from fdbqueue.spark.claimreader import FdbQueueClaimReader
 from fdbqueue.spark.columns import Columns
@@ -36,6 +36,7 @@ from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
+from fdbqueue.spark.opening import check_database
 from fdbqueue.spark.options import Options, parse, refuse_overwrite
 from fdbqueue.spark.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.reader import FdbQueueReader
@@ -45,10 +46,12 @@ from fdbqueue.spark.resubmitted import Counter, Holder, drop, release
 from fdbqueue.spark.schema import header_of, value_columns
 from fdbqueue.spark.sinkoptions import parse_sink
 from fdbqueue.spark.streamwriter import FdbQueueStreamWriter
+from fdbqueue.spark.telling import tells
 
 NAME = "fdbqueue"
 
 
+@tells("schema", "reader", "streamReader", "streamWriter", "writer")
 class FdbQueueDataSource(DataSource):
     """The format ``fdbqueue``. The options are in `options.py`, `readoptions.py` and `sinkoptions.py`."""
 
@@ -61,8 +64,11 @@ class FdbQueueDataSource(DataSource):
         """Return the columns of a look, or of a stream if there is a ``streamName``."""
         if is_stream(self.options) or is_claim(self.options):
             options = parse_stream(self.options) if is_stream(self.options) else parse_claim(self.options)
+            check_database(options.url)
             return stream_schema(options, headers=options.headers)
-        return look_schema(parse_look(self.options))
+        look = parse_look(self.options)
+        check_database(look.url)
+        return look_schema(look)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a look at the queue, which takes no items, or the reader of a named claim.
@@ -79,17 +85,23 @@ class FdbQueueDataSource(DataSource):
         return FdbQueueReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a stream that takes items out of the queue.
+        """Return a stream that takes items out of the queue; one that raises the error if something is not valid.
+
+        PySpark loses an error that this method itself raises.
 
         Raises:
-            ValueError: an option or the schema is not valid. NotImplementedError: PySpark is older than 4.2.
+            NotImplementedError: PySpark is older than 4.2.
         """
-        options = parse_stream(self.options)
-        check_schema(schema, stream_schema(options, headers=True))
         try:
-            from fdbqueue.spark.streamreader import FdbQueueStreamReader
+            from fdbqueue.spark.streamreader import FdbQueueStreamReader, RefusedStreamReader
         except ModuleNotFoundError as error:
             raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
+        try:
+            options = parse_stream(self.options)
+            check_schema(schema, stream_schema(options, headers=True))
+            check_database(options.url)
+        except (FdbQueueError, ValueError) as error:
+            return RefusedStreamReader(error)
         return FdbQueueStreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> FdbQueueStreamWriter:
@@ -101,7 +113,7 @@ class FdbQueueDataSource(DataSource):
         if overwrite:
             raise ValueError(
                 "A queue is appended to: complete mode would enqueue the whole result again with each batch. Use append"
-                " or update mode; in update mode each changed row is a new item."
+                " mode. For complete or update mode call enqueue_dataframe in foreachBatch; each row is a new item."
             )
         options = parse_sink(self.options)
         header_of(options.rows, schema)
@@ -131,6 +143,7 @@ class PartitionWritten(WriterCommitMessage):
     report: PartitionReport
 
 
+@tells("write", "commit", "abort")
 class FdbQueueWriter(DataSourceArrowWriter):
     """Writes the partitions of one job."""
 

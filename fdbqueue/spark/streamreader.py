@@ -19,13 +19,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-import fdbqueue
 from fdbqueue.spark.claimreader import SplitPartition, read_split
 from fdbqueue.spark.itemcolumns import bad_payload
+from fdbqueue.spark.opening import existing
 from fdbqueue.spark.readoptions import StreamOptions
 from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.spark.telling import tells
 
 
+@tells("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read", "commit")
 class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Takes items out of a queue in batches, each exactly once."""
 
@@ -75,9 +77,37 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _on_the_driver(self) -> Source:
         if self._source is None:
-            db = fdbqueue.open(self._options.url)
+            db = existing(self._options.url)
             self._source = Source(db, self._options, bad=bad_payload(self._options.codec))
         return self._source
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None}
+
+
+@tells("initialOffset", "latestOffset", "partitions")
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises an error at the first call.
+
+    If `DataSource.streamReader` raises, PySpark's process goes on to stop a reader that it does not have, and reports
+    that instead.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error

@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.engine.api import Database
-from fdbqueue.errors import StreamError
+from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.streams import Look, Split, Stream, Terms, foreign
+from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
+from fdbqueue.pausing import paused_error
 from fdbqueue.queue import Queue
-from fdbqueue.spark.readoptions import DEAD, FAIL, StreamOptions
+from fdbqueue.spark.claimsplits import EPOCH
+from fdbqueue.spark.opening import check_queue
+from fdbqueue.spark.readoptions import DEAD, FAIL, WAIT, StreamOptions
 
 WAIT_SECONDS = 1.0
 """How long a poll waits for an item, instead of asking again every 10 ms."""
@@ -58,6 +61,18 @@ class Place:
         return place
 
 
+class SourceRefusals(Refusals):
+    """The errors of a query's stream."""
+
+    def foreign(self, record: StreamRecord) -> StreamError:
+        """Return the error of a checkpoint that is not the stream's."""
+        if record.epoch == EPOCH:
+            return StreamError(
+                f"{self.name!r} is the name of a claim (fdbqueue.spark.claim). Give this query a streamName of its own."
+            )
+        return super().foreign(record)
+
+
 class Source:
     """One run of a query's source.
 
@@ -90,7 +105,8 @@ class Source:
         self._wait_seconds = wait_seconds
         queue = Queue(options.layout().space)
         leases = Leases(queue, max_attempts=options.max_attempts, clock=wall)
-        self._stream = Stream(leases, options.stream, clock=wall)
+        self._refusals = SourceRefusals(options.stream)
+        self._stream = Stream(leases, options.stream, clock=wall, refusals=SourceRefusals)
         self._epoch = secrets.token_hex(8)
         self._run = secrets.token_hex(8)
         self._established = False
@@ -106,7 +122,12 @@ class Source:
         return self._offset(Place("", 0))
 
     def prepare_for_available_now(self) -> None:
-        """Note how many items there are. The query ends when it has taken so many, though producers go on."""
+        """Note how many items there are. The query ends when it has taken so many, though producers go on.
+
+        Raises:
+            UnknownQueue: there is no such queue. QueueRenamed: it has another name now.
+        """
+        check_queue(self._db, self._stream.queue.layout)
         while self._stream.leases.reclaim(self._db, limit=64).more:
             pass
         self._look = self._stream.look(self._db)
@@ -119,8 +140,8 @@ class Source:
         """Ack what is committed, and return the next batch's offset, or `start` if there is nothing to take.
 
         Raises:
-            StreamError: the checkpoint does not fit the stream's record. ValueError: the query runs without end, and
-                there is a limit.
+            StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, and the
+                query does not wait. ValueError: the query runs without end, and there is a limit.
         """
         if self._options.limit is not None and self._left is None:
             raise ValueError(
@@ -130,12 +151,13 @@ class Source:
             )
         place = Place.parse(start, self._options.stream)
         self._ack(place)
-        look = self._stream.look(self._db, seconds=0.0 if self._left is not None else self._wait_seconds)
-        self._look = look
+        self._unlimited = unlimited
+        look = self._looked()
         following = self._following(place, look)
+        if look.paused is not None:
+            return start
         if not self._is_due(look) and not (following.replaces is not None and self._lost_items(look)):
             return start
-        self._unlimited = unlimited
         self._asked = following.batch
         return self._offset(following)
 
@@ -143,13 +165,17 @@ class Source:
         """Claim the batch, or find it as it was claimed. Return its splits, each with batch and epoch.
 
         Raises:
-            StreamError: the checkpoint does not fit the stream's record.
+            StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, the batch is
+                not sealed, and the query does not wait.
         """
         before, place = Place.parse(start, self._options.stream), Place.parse(end, self._options.stream)
         if place.batch == before.batch:
             return []
         self._ack(before)
-        batch = self._stream.claim(self._db, self._terms(place))
+        try:
+            batch = self._stream.claim(self._db, self._terms(place))
+        except QueuePaused as error:
+            raise _with_the_option(error) from error
         self._established = True
         self._since = None
         if self._left is not None and self._asked == place.batch:
@@ -175,6 +201,30 @@ class Source:
             name: getattr(stats, name)
             for name in ("available", "leased", "delayed", "dead", "claimed", "enqueued", "dequeued")
         }
+
+    def _looked(self) -> Look:
+        """Look at the queue. A query that ends waits while the queue is paused, or fails.
+
+        Raises:
+            QueuePaused: it is paused, and the query does not wait.
+        """
+        seconds = 0.0 if self._left is not None else self._wait_seconds
+        while True:
+            self._look = look = self._stream.look(self._db, seconds=seconds)
+            if look.paused is None or self._left == 0:
+                return look
+            if not self._waits:
+                raise _with_the_option(paused_error(self._stream.queue.layout, look.paused))
+            if self._left is None and not self._unlimited:
+                return look
+            seconds = self._wait_seconds
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the query waits while the queue is paused."""
+        if self._options.on_paused is not None:
+            return self._options.on_paused == WAIT
+        return self._left is None and not self._unlimited
 
     def _is_due(self, look: Look) -> bool:
         """Return whether to take a batch now."""
@@ -206,8 +256,8 @@ class Source:
             return Place(place.epoch, max(place.batch, acked) + 1)
         if record is None or record.epoch == self._epoch:
             return Place(self._epoch, 1)
-        if record.released <= record.acked and self._options.on_lost == FAIL:
-            raise foreign(self._options.stream, record)
+        if record.epoch == EPOCH or (record.released <= record.acked and self._options.on_lost == FAIL):
+            raise self._refusals.foreign(record)
         return Place(self._epoch, 1, replaces=record.epoch)
 
     def _terms(self, place: Place) -> Terms:
@@ -230,6 +280,7 @@ class Source:
             open_batch="drop" if options.on_lost == "drop" else "redeliver",
             strict=options.fail_on_data_loss,
             bad=self._bad,
+            waits=self._waits,
         )
 
     def _offset(self, place: Place) -> Offset:
@@ -237,3 +288,8 @@ class Source:
         if place.replaces is not None:
             offset["replaces"] = place.replaces
         return offset
+
+
+def _with_the_option(error: QueuePaused) -> QueuePaused:
+    told = f"{error} With the option onPaused=wait the query waits itself."
+    return QueuePaused(told, by=error.by, reason=error.reason)

@@ -25,6 +25,7 @@ from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
 from fdbqueue.spark.sinkoptions import SinkOptions
 from fdbqueue.spark.sinkrecord import SinkKeys
 from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.telling import tells
 
 
 @dataclass
@@ -39,6 +40,7 @@ class BatchStored(WriterCommitMessage):
     """The run of the query, if the task wrote to the queue."""
 
 
+@tells("write", "commit")
 class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of one query, each exactly once."""
 

@@ -111,12 +111,12 @@ class BlobWriter(Named, io.BufferedIOBase):
         Raises:
             ItemTooLarge: the blob would have over 2^31 bytes; none of `data` was written.
             UploadLost: the upload's lease ended, and it was swept.
-            ValueError: the writer is closed, or an earlier call failed.
+            ValueError: the writer is closed, or an earlier call failed. TypeError: `data` has no bytes, such as a text.
 
         *Conflicts:* none but with a sweep. *Cost:* a read and a commit for each 990,000 bytes; several are under way at
         once.
         """
-        with memoryview(data) as given, given.cast("B") as view:
+        with _view(data) as given, given.cast("B") as view:
             self._check_usable("write to")
             size = len(view)
             if self.size_bytes + size > MAX_BLOB_BYTES:
@@ -324,3 +324,11 @@ class BlobWriter(Named, io.BufferedIOBase):
             blob = Blob(self._upload.id, self.size_bytes, self._crc32, is_value)
             yield from self._entrance.attach(tr, position, self._terms, blob)
         return enqueued, position
+
+
+def _view(data: object) -> memoryview:
+    try:
+        return memoryview(data)  # type: ignore[arg-type]
+    except TypeError as error:
+        hint = " Encode it: write(text.encode())." if isinstance(data, str) else ""
+        raise TypeError(f"A blob takes bytes, or an object with a buffer, not {data!r:.80}.{hint}") from error

@@ -152,10 +152,11 @@ class Group(Named):
             token: a hold to extend; b"": this group's hold if it has one, else a new one.
 
         Raises:
-            GroupError: there is no such group, or it is done or cancelled.
+            GroupError: there is no such group, or it is done or cancelled. TypeError: the token is not bytes.
 
         *Conflicts:* with the end or a cancel of the group. *Cost:* one read, two writes.
         """
+        check_token(token)
         until_us = self._leases.now_us() + positive(duration, "duration")
         held = token or self.token or new_random()
 
@@ -308,3 +309,13 @@ def set_hold(tr: Transaction, layout: Layout, name: str, token: bytes, until_us:
     keys = group_keys(layout, name)
     tr.set(keys.holds.pack((token,)), until_us.to_bytes(8, "big"))
     tr.set(layout.timer_key(until_us, keys.timer_place, HOLD), b"")
+
+
+def check_token(token: object) -> None:
+    """Refuse what is no token of a hold.
+
+    Raises:
+        TypeError: it is not bytes.
+    """
+    if not isinstance(token, bytes):
+        raise TypeError(f"The token of a hold is bytes, as `Group.token`, not {token!r}.")

@@ -19,6 +19,7 @@ from fdbqueue.lowlevel import (
     Subspace,
     Transaction,
     check_limit,
+    check_text,
     count_members,
     encode_group,
     group_keys,
@@ -37,7 +38,7 @@ from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_i
 from ..leases._leases import Leases
 from ..leases._marking import entered_at, mark
 from ..leases._times import positive
-from ._group import HOLD_SECONDS, Group, set_hold
+from ._group import HOLD_SECONDS, Group, check_token, set_hold
 
 NAME_BYTES = 100
 KEEP_SECONDS = 86_400.0
@@ -114,6 +115,7 @@ class Groups(Named, QueueWithLeases[Any]):
         enqueue for each follow-up.
         """
         _check_name(name)
+        check_token(token)
         follow_ups = follow_ups_of(then)
         check_follow_ups(follow_ups)
         hold_us, keep_s = positive(hold, "hold"), math.ceil(positive(keep, "keep") / 1e6)
@@ -236,5 +238,6 @@ def _behind(groups: Subspace, name: str) -> bytes:
 def _check_name(name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"A group is named by a text, or it is a Group, not {name!r}.")
+    check_text(name, "The name of a group")
     if not name or len(name.encode()) > NAME_BYTES:
         raise ValueError(f"A group's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}: {name[:120]!r}.")

@@ -47,6 +47,19 @@ def several(leases: Iterable[L], verb: str) -> list[L]:
     return list(leases)
 
 
+def check_refs(leases: Iterable[object]) -> None:
+    """Refuse what is no lease.
+
+    Raises:
+        TypeError: one is neither a lease nor a handle.
+    """
+    for lease in leases:
+        if not isinstance(lease, _REFS):
+            raise TypeError(
+                f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
+            )
+
+
 class Live(NamedTuple):
     """A lease that was live at a version."""
 
@@ -151,11 +164,7 @@ class Holding:
 
     def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
         """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
-        for lease in leases:
-            if not isinstance(lease, _REFS):
-                raise TypeError(
-                    f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
-                )
+        check_refs(leases)
         places = [pack(lease.position) for lease in leases]
         found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
         held = {}

@@ -372,10 +372,12 @@ class Leases(Named, ByPosition[V]):
         Raises:
             LeaseLost: some leases are lost, and the error names them; none was acked.
             CodecError, ItemTooLarge: as `ack`, of one of them; none was acked.
-            ValueError: there are more leases than results, or fewer.
+            ValueError: there are more leases than results, or fewer. TypeError: `leases` or `results` is no list.
 
         *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
         """
+        if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
+            raise TypeError(f"results are one for each lease, as a list, not {results!r}.")
         held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
         if done and len(done) != len(held):
             raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")

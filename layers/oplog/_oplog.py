@@ -73,6 +73,10 @@ class OperationLog:
 
         *Conflicts:* none. *Cost:* one more write per transaction that changes the queue.
         """
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns seconds since 1970, as time.time, not {clock!r}.")
+        if not isinstance(by, str | None):
+            raise TypeError(f"by is a text, or None, not {by!r}.")
         terms = Terms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
         return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
 
@@ -111,6 +115,8 @@ class OperationLog:
             yield from body(cast(Transaction, tr))
 
     def _span(self, after: bytes | None) -> tuple[bytes, bytes]:
+        if not isinstance(after, bytes | None):
+            raise TypeError(f"A stamp is bytes, as `Record.stamp`, not {after!r}.")
         whole = self._space.range()
         # Up to 65,536 rows have the same stamp and differ in the user version behind it.
         begin = whole.start if after is None else self._space.key() + b"\x33" + after + b"\xff\xff\xff"

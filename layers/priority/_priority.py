@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
+from fdbqueue import BulkReport, CheckReport, CodecError, Item, Position, Queue
 from fdbqueue.lowlevel import (
     Browser,
     Database,
@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     V,
     check_borders,
     pack,
+    packed_position,
     read_level_counts,
     rows,
     verb,
@@ -208,8 +209,12 @@ class PriorityQueue(Named, QueueWithLeases[V]):
     def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item[V] | None]:
         """Return the next available item after a position, in its level or a later one, or None.
 
+        Raises:
+            TypeError: `position` is no Position.
+
         *Conflicts:* in a transaction, with writes that take the item or add one in between. *Cost:* one read.
         """
+        packed_position(position, "next_item")
         return (yield from self.queue.read(tr, partial(self._next_item, position=position)))
 
     def browse(
@@ -260,4 +265,8 @@ class PriorityQueue(Named, QueueWithLeases[V]):
 
 
 def _with_priority(headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
-    return headers if priority is None else {**(headers or {}), PRIORITY: priority}
+    if priority is None:
+        return headers
+    if not isinstance(headers, Mapping | None):
+        raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
+    return {**(headers or {}), PRIORITY: priority}

@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     parse,
     strinc,
+    surrogate,
 )
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
@@ -264,6 +265,8 @@ def pack_tuple(name: SessionName, what: str) -> bytes:
         raise ValueError(f"A {what} needs a name; {name!r} is empty.")
     try:
         packed: bytes = fdb_tuple.pack((name,))
+    except UnicodeEncodeError as error:
+        raise surrogate(name, f"The name of a {what}") from error
     except (TypeError, ValueError) as error:
         raise TypeError(f"The {what} {name!r} can't be a key: {error}") from error
     if len(packed) > NAME_BYTES:

@@ -65,6 +65,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
+    check_text,
     is_database,
     only_transaction,
     pack,
@@ -142,6 +143,7 @@ class Resend:
         *Conflicts:* with every smart enqueue under way, which then includes it. *Cost:* one read, one write.
         """
         check_recipient(recipient)
+        check_text(recipient, "The name of a recipient")
         if not 0 < len(recipient.encode()) <= NAME_BYTES:
             raise ValueError(f"A recipient's name has from 1 to {NAME_BYTES} bytes, not {len(recipient.encode())}.")
         yield from self._queue.transact(tr, partial(self._register, recipient=recipient))

@@ -18,7 +18,7 @@ from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 
 from ..common._waiting import first_of, in_thread
 from ..leases._granting import UNMARKED
-from ..leases._holding import Live
+from ..leases._holding import Live, check_refs
 from ..leases._lease import Lease, LeaseRef
 from ._allotments import Got
 
@@ -57,7 +57,12 @@ class RecentLeases:
                 self._ages.append((now, list(live)))
 
     def take(self, leases: Sequence[LeaseRef]) -> list[Live]:
-        """Return and forget these leases, if all were live at the same version; else return nothing."""
+        """Return and forget these leases, if all were live at the same version; else return nothing.
+
+        Raises:
+            TypeError: one is no lease.
+        """
+        check_refs(leases)
         with self._lock:
             found = [self._live.pop((lease.position, lease.token), None) for lease in leases]
             fresh = self._ages and time.monotonic() - self._ages[-1][0] <= REMEMBER_SECONDS

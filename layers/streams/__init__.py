@@ -41,6 +41,8 @@ Guarantees
 Limits
     An item with a blob is refused, since an ack would remove the blob unread. So is a queue with items in sessions.
 
+    A paused queue gives a stream no new batch. A batch that is sealed is read and acked all the same.
+
     For other layers a claimed item has left the queue, as a dead letter has. A smart queue does not compare new items
     with it, and a released item comes back without a comparison. It has no deadline and no copies. A stream uses no
     predicate of a message type.
@@ -52,18 +54,19 @@ Source
 from __future__ import annotations
 
 from ._records import BatchRecord, Split, StreamRecord
-from ._stream import Look, Stream, StreamState
-from ._terms import Bad, Terms, foreign, refuse_sessions
+from ._states import Look, StreamState
+from ._stream import Stream
+from ._terms import Bad, Refusals, Terms, refuse_sessions
 
 __all__ = [
     "Bad",
     "BatchRecord",
     "Look",
+    "Refusals",
     "Split",
     "Stream",
     "StreamRecord",
     "StreamState",
     "Terms",
-    "foreign",
     "refuse_sessions",
 ]

@@ -28,6 +28,8 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     parse,
+    pause_of,
+    paused_error,
     raise_high_water_mark,
     rows,
     set_rows,
@@ -96,15 +98,18 @@ class Claiming:
         """Claim up to `limit` more items, and write the batch's record.
 
         Raises:
-            SubscriptionError: the queue has an exclusive subscription.
+            QueuePaused: the queue is paused. SubscriptionError: it has an exclusive subscription.
             FormatError, CodecError: the first item can't be read, or has a blob, and the batch has no other.
 
         *Conflicts:* as `Queue.dequeue_many`. *Cost:* one range read, one write per item, and one read per group.
         """
-        paused = yield from keep_out(tr, self._layout)
+        if (yield from keep_out(tr, self._layout)):
+            stopped = yield tr.snapshot.get(self._layout.paused_key)
+            # A resume after the look of `keep_out` does not matter: this transaction reads one state.
+            raise paused_error(self._layout, pause_of(bytes(stopped)))
         wanted = min(limit, self._terms.items - batch.count)
         begin = self._layout.begin
-        found = [] if paused else (yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted))
+        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted)
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Haul()
         groups = CancelledGroups()

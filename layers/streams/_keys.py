@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdbqueue.lowlevel import Layout, Place, strinc
+from fdbqueue.lowlevel import Layout, Place, check_text, strinc
 
 MAX_NAME_BYTES = 500
 
@@ -11,7 +11,7 @@ class StreamKeys:
     """The keys of one stream of a queue.
 
     Raises:
-        TypeError: the name is not a str. ValueError: it is empty or too long.
+        TypeError: the name is not a str. ValueError: it is empty or too long, or has a lone surrogate.
     """
 
     __slots__ = ("_batches", "_chunks", "_claims", "_tracked", "layout", "name", "record", "seen")
@@ -19,7 +19,8 @@ class StreamKeys:
     def __init__(self, layout: Layout, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(f"A stream is named by a str, not {type(name).__name__}: {name!r}.")
-        size_bytes = len(name.encode("utf-8", "replace"))
+        check_text(name, "The name of a stream")
+        size_bytes = len(name.encode())
         if not 0 < size_bytes <= MAX_NAME_BYTES:
             raise ValueError(f"A stream's name has 1 to {MAX_NAME_BYTES} bytes; {name[:40]!r} has {size_bytes:,}.")
         self.layout = layout

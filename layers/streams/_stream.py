@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckReport, Queue, Stats, StreamError
+from fdbqueue import CheckReport, Queue, QueuePaused, StreamError
 from fdbqueue.lowlevel import (
     Database,
     KeyValue,
@@ -24,7 +23,9 @@ from fdbqueue.lowlevel import (
     notes_of,
     only_database,
     parse,
+    pause_of,
     read_stats,
+    refuse_renamed,
     rows,
     run,
     verb,
@@ -39,62 +40,18 @@ from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
 from ._keys import StreamKeys
 from ._records import BatchRecord, Split, StreamRecord, decode, encode
 from ._returning import Returning
-from ._terms import (
-    TakeOver,
-    Terms,
-    check_record,
-    check_run,
-    foreign,
-    given_back,
-    gone,
-    refuse_sessions,
-    restored,
-    short,
-)
+from ._sifting import Sifting
+from ._states import Look, StreamState
+from ._terms import Refusals, TakeOver, Terms, check_record, check_run, refuse_sessions
 
 TIMERS = 64
 READ_ROWS = 2_000
 READ_BYTES = 1_000_000
 SEEN_US = 10_000_000
 """How often an idle reader writes when it was seen."""
+PAUSED_SECONDS = 5.0
+"""How long a claim relies on its watch of a pause before it looks again."""
 _OUTSIDE = "A stream works in several transactions."
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a reader sees before it asks for a batch."""
-
-    record: StreamRecord | None
-    """The stream's record; None if nothing was ever claimed."""
-    stats: Stats
-    """The queue's counters."""
-    any: bool
-    """Whether an item is available."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """A stream, for operators."""
-
-    name: str
-    acked: int
-    """The last acked batch; its items are gone."""
-    acked_items: int
-    """How many items were acked in all."""
-    released: int
-    """The last batch that was given back; 0: none."""
-    batch: int | None
-    """The open batch; None if there is none."""
-    items: int
-    """How many items the open batch has."""
-    size_bytes: int
-    """About how many bytes their payloads have."""
-    sealed: bool
-    """Whether the open batch is complete."""
-    epoch: str
-    """Identifies the checkpoint."""
-    seen_at: float | None
-    """When its reader was last seen, by its own clock; None if never."""
 
 
 class Stream(Generic[V]):
@@ -106,6 +63,7 @@ class Stream(Generic[V]):
         queue: the queue, or its `Leases`, whose policy decides about other consumers' expired leases.
         name: the stream's name, at most 500 bytes.
         clock: seconds since 1970, as `time.time`.
+        refusals: makes the errors of the stream.
 
     >>> import fdbqueue
     >>> db = fdbqueue.open("memory:")
@@ -122,13 +80,21 @@ class Stream(Generic[V]):
     >>> db.close()
     """
 
-    def __init__(self, queue: Queue[V] | Leases[V], name: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        queue: Queue[V] | Leases[V],
+        name: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        refusals: Callable[[str], Refusals] = Refusals,
+    ) -> None:
         self.leases = queue if isinstance(queue, Leases) else Leases(queue, clock=clock)
         self.queue = self.leases.queue
         self.name = name
         self._keys = StreamKeys(self.queue.layout, name)
         self._layout = self.queue.layout
         self._clock = clock
+        self._refusals = refusals(name)
 
     def __repr__(self) -> str:
         return f"Stream({self._layout.describe()}, {self.name!r})"
@@ -139,7 +105,10 @@ class Stream(Generic[V]):
 
         Args:
             db: the database.
-            seconds: if no item is available, how long to wait for one.
+            seconds: if no item is available, how long to wait for one; of a paused queue, for the end of the pause.
+
+        Raises:
+            StreamError: the queue has items in sessions. QueueRenamed: it has another name now.
 
         *Conflicts:* only if timers are due, as `Leases.reclaim`. *Cost:* one transaction, and one more after a wait
         that ended early.
@@ -166,26 +135,50 @@ class Stream(Generic[V]):
     def claim(self, db: Database, terms: Terms) -> Steps[BatchRecord]:
         """Claim a batch, or return it as it was claimed. Everything before it must be acked.
 
+        A batch that is sealed stays as it is during a pause. A batch that has begun is continued after the pause. If it
+        was sealed without `terms.bad`, its items that do not decode become dead letters now.
+
         Raises:
-            StreamError: the terms do not fit the stream's record. SubscriptionError: the queue has an exclusive
-                subscription. FormatError: the first item can't be read. CodecError: it has a blob.
+            StreamError: the terms do not fit the stream's record. QueuePaused: the queue is paused, and `terms.waits`
+                is false. SubscriptionError: the queue has an exclusive subscription. FormatError: the first item can't
+                be read. CodecError: it has a blob.
 
         *Conflicts:* as `Queue.dequeue_many`. It takes fewer items at once after a conflict. *Cost:* a transaction for
-        each 4,000 items or 1 MB.
+        each 4,000 items or 1 MB. With `terms.bad`, a sealed batch is read.
         """
         only_database(db, "Stream.claim", _OUTSIDE)
         adaptive = GrowingLimit(min(FIRST_ROWS, terms.items))
         while True:
             try:
-                batch = yield from self.queue.transact(
+                batch, was_sealed = yield from self.queue.transact(
                     db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
                 yield from self._take_over(db, terms)
                 continue
+            except QueuePaused:
+                if not terms.waits:
+                    raise
+                yield from self._until_resumed(db)
+                continue
+            if batch.sealed and not batch.count and not terms.seals_empty:
+                return BatchRecord()
+            if was_sealed and terms.bad is not None and batch.count:
+                return (yield from self._sifted(db, terms, batch))
             if batch.sealed:
                 return batch
             adaptive.grow(batch)
+
+    @verb
+    def sealed(self, db: Database, batch: int) -> Steps[BatchRecord | None]:
+        """Return an open batch as it was sealed; None if there is none of that number, or it is not sealed.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read.
+        """
+        only_database(db, "Stream.sealed", _OUTSIDE)
+        value = yield from attempts(db, partial(self._stored_batch, number=batch))
+        record = self._batch(bytes(value), batch) if value.present() else None
+        return record if record is not None and record.sealed else None
 
     @verb
     def ack(self, db: Database, terms: Terms) -> Steps[None]:
@@ -227,7 +220,7 @@ class Stream(Generic[V]):
             limit = max(1, min(READ_ROWS, READ_BYTES // mean))
             yield page
         if found != split.count:
-            raise short(self.name, batch, found, split.count)
+            raise self._refusals.short(batch, found, split.count)
 
     def payload(self, db: Database, batch: int, row: KeyValue) -> bytes:
         """Return the payload of an item in chunks.
@@ -288,16 +281,40 @@ class Stream(Generic[V]):
         _, written = yield from reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
         record = yield from self._record(tr)
         stats = yield from read_stats(tr, self._layout)
+        stopped = yield tr.snapshot.get(self._layout.paused_key)
+        paused = None
+        if stopped.present():
+            refuse_renamed(bytes(stopped))
+            paused = pause_of(bytes(stopped))
         head = yield from rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
         if record is not None:
             seen = yield tr.snapshot.get(self._keys.seen)
             if not seen.present() or now_us - int.from_bytes(bytes(seen), "big") > SEEN_US:
                 tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
         watches = []
-        if watched and not head and not written:
+        if watched and paused is not None:
+            watches.append(tr.watch(self._layout.paused_key))
+        elif watched and not head and not written:
             # Items that come back in a queue without subscriptions change no counter: the wait is short for them.
             watches.append(tr.watch(self._layout.count_key("enqueued")))
-        return Look(record, stats, bool(head)), watches
+        return Look(record, stats, bool(head), paused), watches
+
+    def _stored_batch(self, tr: Transaction, number: int) -> Steps[Any]:
+        return (yield tr.snapshot.get(self._keys.batch(number)))
+
+    def _until_resumed(self, db: Database) -> Steps[None]:
+        """Wait until the queue is not paused, or for `PAUSED_SECONDS`."""
+
+        def body(tr: Transaction) -> Steps[Any]:
+            stopped = yield tr.snapshot.get(self._layout.paused_key)
+            return tr.watch(self._layout.paused_key) if stopped.present() else None
+
+        watch = yield from attempts(db, body)
+        if watch is not None:
+            try:
+                yield from within(watch, PAUSED_SECONDS)
+            finally:
+                watch.cancel()
 
     def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
         value = yield tr.snapshot.get(self._keys.record)
@@ -310,7 +327,8 @@ class Stream(Generic[V]):
     def _batch(self, stored: bytes, number: int) -> BatchRecord:
         return decode(BatchRecord, stored, f"batch {number} of the stream {self.name!r}")
 
-    def _claim(self, tr: Transaction, terms: Terms, limit: int) -> Steps[BatchRecord]:
+    def _claim(self, tr: Transaction, terms: Terms, limit: int) -> Steps[tuple[BatchRecord, bool]]:
+        """Claim some items; return the batch, and whether it was sealed before."""
         # Plain reads: of two readers that claim at the same time, one fails and sees what the other did.
         stored = tr.get(self._keys.record)
         value = yield tr.get(self._keys.batch(terms.batch))
@@ -318,24 +336,52 @@ class Stream(Generic[V]):
         record = self._decoded((yield stored))
         if record is None:
             if terms.batch > 1 and terms.strict:
-                raise gone(self.name, terms.batch)
+                raise self._refusals.gone(terms.batch)
             yield from refuse_sessions(tr, self._layout, "a stream")
             record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
-        elif not check_record(record, self.name, terms):
-            return BatchRecord(sealed=True)
+        elif not check_record(record, self._refusals, terms):
+            return BatchRecord(sealed=True), True
         if record.acked != terms.batch - 1:
             raise StreamError(
                 f"The stream {self.name!r} has acked batch {record.acked}, and batch {terms.batch} was asked for: ack"
                 " the batches before it first."
             )
         batch = self._batch(bytes(value), terms.batch) if value.present() else BatchRecord(begun_us=now_us)
+        if batch.sealed and not batch.count and not terms.seals_empty:
+            batch = BatchRecord(begun_us=now_us)  # an older version of the library sealed it
+        was_sealed = batch.sealed
+        if not was_sealed:
+            batch = yield from Claiming(self._keys, terms, now_us).more(tr, batch, limit)
+            if not batch.count and not terms.seals_empty:
+                return batch, False
+            tr.set(self._keys.batch(terms.batch), encode(batch))
+            tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
         if record.run != terms.run or not value.present():
             tr.set(self._keys.record, encode(replace(record, run=terms.run)))
-        if batch.sealed:
-            return batch
-        batch = yield from Claiming(self._keys, terms, now_us).more(tr, batch, limit)
-        tr.set(self._keys.batch(terms.batch), encode(batch))
-        tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
+        return batch, was_sealed
+
+    def _sifted(self, db: Database, terms: Terms, batch: BatchRecord) -> Steps[BatchRecord]:
+        """Make the items of a sealed batch that do not decode dead letters, and return what is left."""
+        limit = max(1, min(READ_ROWS, READ_BYTES // (batch.size_bytes // batch.count + 1)))
+        begin = self._keys.items(terms.batch).prefix
+
+        def some(tr: Transaction) -> Steps[tuple[BatchRecord, bytes]]:
+            # Plain reads: an ack, a release or another reader's claim conflicts.
+            stored, value = tr.get(self._keys.record), tr.get(self._keys.batch(terms.batch))
+            record = self._decoded((yield stored))
+            found = yield value
+            if record is not None and not check_record(record, self._refusals, terms):
+                return BatchRecord(sealed=True), b""
+            if record is None or not found.present():
+                raise self._refusals.gone(terms.batch)
+            before = self._batch(bytes(found), terms.batch)
+            left, after = yield from Sifting(self._keys, terms, self._now_us()).some(tr, before, begin, limit)
+            if left != before:
+                tr.set(self._keys.batch(terms.batch), encode(left))
+            return left, after
+
+        while begin:
+            batch, begin = yield from self.queue.transact(db, some)
         return batch
 
     def _ack(self, tr: Transaction, terms: Terms) -> Steps[bool]:
@@ -344,21 +390,21 @@ class Stream(Generic[V]):
         record = self._decoded((yield tr.get(keys.record)))
         if record is None:
             if terms.strict:
-                raise gone(self.name, last)
+                raise self._refusals.gone(last)
             tr.set(keys.record, encode(StreamRecord(epoch=terms.epoch, acked=last, begun_us=self._now_us())))
             return False
         if record.epoch != terms.epoch:
-            raise foreign(self.name, record)
+            raise self._refusals.foreign(record)
         check_run(record, self.name, terms.run, established=terms.established)
         if record.acked > last and terms.strict:
-            raise restored(self.name, record, last + 1)
+            raise self._refusals.restored(record, last + 1)
         if record.acked >= last:
             return bool((yield from rows(tr.snapshot, *keys.all_chunks(last), limit=1)))
         if record.released >= last:
-            raise given_back(self.name, record)
+            raise self._refusals.given_back(record)
         found = [self._batch(row.value, keys.number_of(row.key)) for row in (yield from rows(tr, *keys.batches(last)))]
         if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
-            raise gone(self.name, last)
+            raise self._refusals.gone(last)
         yield from self._remove(tr, record, last, found)
         return any(batch.chunked for batch in found)
 
@@ -406,13 +452,13 @@ class Stream(Generic[V]):
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         record = self._decoded((yield stored))
         if record is None:
-            raise gone(self.name, batch)
+            raise self._refusals.gone(batch)
         if record.epoch != epoch:
-            raise foreign(self.name, record)
+            raise self._refusals.foreign(record)
         if record.acked >= batch:
-            raise restored(self.name, record, batch)
+            raise self._refusals.restored(record, batch)
         if record.released >= batch:
-            raise given_back(self.name, record)
+            raise self._refusals.given_back(record)
         return found
 
     def _take_over(self, db: Database, terms: Terms) -> Steps[None]:

@@ -44,13 +44,67 @@ class Terms:
     """Whether a batch that is gone is an error. Otherwise it is empty."""
     bad: Bad | None = None
     """Decides which items become dead letters instead of being claimed; None: none."""
+    seals_empty: bool = True
+    """Whether a batch is sealed though there was nothing to take. Otherwise nothing is written then."""
+    waits: bool = False
+    """Whether a claim waits while the queue is paused. Otherwise that is an error."""
 
 
 class TakeOver(Exception):
     """The record has the epoch that this claim replaces; nothing was written."""
 
 
-def check_record(record: StreamRecord, stream: str, terms: Terms) -> bool:
+class Refusals:
+    """The errors of a stream. A caller whose users know no checkpoints gives its own words.
+
+    Args:
+        name: the stream's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def foreign(self, record: StreamRecord) -> StreamError:
+        """Return the error of a log that is not the stream's."""
+        return StreamError(
+            f"The stream {self.name!r} belongs to another checkpoint, which has acked batch {record.acked}. If that one"
+            " is lost, set onLostCheckpoint: redeliver brings the items of its open batch again, drop takes them for"
+            " processed. If it is in use, give this query a streamName of its own. fdbqueue.spark.streams shows all"
+            " streams of a queue."
+        )
+
+    def restored(self, record: StreamRecord, batch: int) -> StreamError:
+        """Return the error of a log that is older than the record."""
+        return StreamError(
+            f"Batch {batch} of the stream {self.name!r} was acked before, and its items are gone; the last acked batch"
+            f" is {record.acked}. The checkpoint is an older copy, or another driver went on. If the sink has kept what"
+            " it had, set failOnDataLoss=false: acked batches are then empty."
+        )
+
+    def given_back(self, record: StreamRecord) -> StreamError:
+        """Return the error of a reader whose batch was released."""
+        return StreamError(
+            f"Batch {record.released} of the stream {self.name!r} was released, and its items went back to the queue."
+            " This checkpoint can't go on: it would write them a second time. Start the query with a new checkpoint."
+        )
+
+    def gone(self, batch: int) -> StreamError:
+        """Return the error of a stream whose record is gone."""
+        return StreamError(
+            f"The record of the stream {self.name!r} is gone, and the checkpoint is at batch {batch}: the queue was"
+            " cleared, or the stream was forgotten. With failOnDataLoss=false the query goes on with what is in the"
+            " queue now."
+        )
+
+    def short(self, batch: int, found: int, count: int) -> StreamError:
+        """Return the error of a split that lacks items."""
+        return StreamError(
+            f"A split of batch {batch} of the stream {self.name!r} has {found:,} of its {count:,} items: another driver"
+            " acked or released the batch, or the queue was cleared. Nothing of this attempt may be used."
+        )
+
+
+def check_record(record: StreamRecord, refusals: Refusals, terms: Terms) -> bool:
     """Return whether the batch is still to be claimed; False: it was acked, and counts as empty.
 
     Raises:
@@ -59,14 +113,14 @@ def check_record(record: StreamRecord, stream: str, terms: Terms) -> bool:
     if record.epoch != terms.epoch:
         if terms.batch == 1 and terms.replaces == record.epoch and terms.open_batch is not None:
             raise TakeOver
-        raise foreign(stream, record)
-    check_run(record, stream, terms.run, established=terms.established)
+        raise refusals.foreign(record)
+    check_run(record, refusals.name, terms.run, established=terms.established)
     if record.acked >= terms.batch:
         if terms.strict:
-            raise restored(stream, record, terms.batch)
+            raise refusals.restored(record, terms.batch)
         return False
     if record.released >= terms.batch:
-        raise given_back(stream, record)
+        raise refusals.given_back(record)
     return True
 
 
@@ -102,46 +156,3 @@ def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = ""
             f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
             " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."
         )
-
-
-def foreign(stream: str, record: StreamRecord) -> StreamError:
-    """Return the error of a log that is not the stream's."""
-    return StreamError(
-        f"The stream {stream!r} belongs to another checkpoint, which has acked batch {record.acked}. If that one is"
-        " lost, set onLostCheckpoint: redeliver brings the items of its open batch again, drop takes them for"
-        " processed. If it is in use, give this query a streamName of its own. fdbqueue.spark.streams shows all"
-        " streams of a queue."
-    )
-
-
-def restored(stream: str, record: StreamRecord, batch: int) -> StreamError:
-    """Return the error of a log that is older than the record."""
-    return StreamError(
-        f"Batch {batch} of the stream {stream!r} was acked before, and its items are gone; the last acked batch is"
-        f" {record.acked}. The checkpoint is an older copy, or another driver went on. If the sink has kept what it"
-        " had, set failOnDataLoss=false: acked batches are then empty."
-    )
-
-
-def given_back(stream: str, record: StreamRecord) -> StreamError:
-    """Return the error of a reader whose batch was released."""
-    return StreamError(
-        f"Batch {record.released} of the stream {stream!r} was released, and its items went back to the queue. This"
-        " checkpoint can't go on: it would write them a second time. Start the query with a new checkpoint."
-    )
-
-
-def gone(stream: str, batch: int) -> StreamError:
-    """Return the error of a stream whose record is gone."""
-    return StreamError(
-        f"The record of the stream {stream!r} is gone, and the checkpoint is at batch {batch}: the queue was cleared,"
-        " or the stream was forgotten. With failOnDataLoss=false the query goes on with what is in the queue now."
-    )
-
-
-def short(stream: str, batch: int, found: int, count: int) -> StreamError:
-    """Return the error of a split that lacks items."""
-    return StreamError(
-        f"A split of batch {batch} of the stream {stream!r} has {found:,} of its {count:,} items: another driver acked"
-        " or released the batch, or the queue was cleared. Nothing of this attempt may be used."
-    )

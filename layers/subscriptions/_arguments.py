@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fdbqueue.lowlevel import check_text
+
 NAME_BYTES = 200
 
 
@@ -10,10 +12,11 @@ def check_name(name: object) -> None:
 
     Raises:
         TypeError: it is not a str.
-        ValueError: it is empty or too long.
+        ValueError: it is empty or too long, or has a lone surrogate.
     """
     if not isinstance(name, str):
         raise TypeError(f"A subscription is named by a str, not by {name!r}.")
+    check_text(name, "The name of a subscription")
     size = len(name.encode())
     if not 1 <= size <= NAME_BYTES:
         raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {size}.")

@@ -86,9 +86,18 @@ def parse_selector(text: str) -> Tree[Any]:
     Raises:
         SelectorError: the text is not a selector; the message says where the fault is.
     """
-    if len(text.encode()) > MAX_SELECTOR_BYTES:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        before = text[: error.start]
         raise SelectorError(
-            f"A selector of {len(text.encode()):,} bytes is over the limit of {MAX_SELECTOR_BYTES:,}."
+            f"A selector has a lone surrogate, which is no text: {text!r:.200}. Remove it.",
+            line=before.count("\n") + 1,
+            column=error.start - before.rfind("\n"),
+        ) from error
+    if size > MAX_SELECTOR_BYTES:
+        raise SelectorError(
+            f"A selector of {size:,} bytes is over the limit of {MAX_SELECTOR_BYTES:,}."
             " Put what it looks for into a header.",
             line=1,
             column=1,

@@ -62,6 +62,8 @@ class Selector:
     __slots__ = ("_test", "text")
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"The text of a selector is a str, such as \"color = 'red'\", not {text!r}.")
         self.text = text
         self._test = _compiled(text)
 
@@ -79,6 +81,9 @@ class ItemTest:
     Args:
         layout: the queue's layout.
         selector: a condition, or a function of your own.
+
+    Raises:
+        TypeError: it is neither.
     """
 
     __slots__ = ("_accepts", "_facts")
@@ -88,6 +93,8 @@ class ItemTest:
         self._accepts: Callable[[Mapping[str, Any], Any], Any]
         if isinstance(selector, Selector):
             self._accepts = selector._test
+        elif not callable(selector):
+            raise TypeError(f"A selector is a str, a Selector or a function of the headers, not {selector!r}.")
         else:
             self._accepts = lambda headers, _: bool(selector(headers))
 

@@ -212,11 +212,12 @@ class Subscription(Named, Generic[V]):
 
         Raises, *Conflicts*, *Cost:* as `resume`.
         """
-        given: tuple[Any, ...] = (items, size_bytes)
-        if not all(one is None or (isinstance(one, int) and not isinstance(one, bool) and one >= 0) for one in given):
-            raise ValueError(
-                f"Credit is an integer from 0 on, or None for no limit, not {items} items and {size_bytes} bytes."
-            )
+        for one in (items, size_bytes):
+            if one is not None and (type(one) is not int or not 0 <= one < 2**63):
+                raise ValueError(
+                    "Credit is an integer from 0 on and less than 2^63, or None for no limit, not"
+                    f" {items} items and {size_bytes} bytes."
+                )
         yield from self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
 
     @verb

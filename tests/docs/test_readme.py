@@ -98,11 +98,23 @@ def test_python_blocks_with_spark_run_unchanged(block: str, tmp_path: Path) -> N
     missing = why_no_spark()
     if missing:
         pytest.skip(f"Spark can't run here, since {missing}")
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    # As without an activated environment: no PYSPARK_PYTHON, and the first python3 of the path is another one.
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PATH": f"{_other_python(tmp_path)}:{os.environ['PATH']}"}
     run = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment)
 
     assert run.returncode == 0, run.stderr
     assert run.stdout == "".join(expected(block))
+
+
+def _other_python(folder: Path) -> Path:
+    """Return a folder with a `python3` that has no packages."""
+    bin = folder / "another python"
+    bin.mkdir()
+    python = bin / "python3"
+    python.write_text(f'#!/bin/sh\nexec "{sys.base_prefix}/bin/python3" -I -S "$@"\n')
+    python.chmod(0o755)
+    return bin
 
 
 def expected(block: str) -> list[str]:

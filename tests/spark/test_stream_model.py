@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from fdbqueue import Queue, StreamError
+from fdbqueue import Queue, QueuePaused, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
@@ -37,6 +38,7 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
     on_lost = {"s": "fail", "t": "fail"}
     enqueued: list[bytes] = []
     taken: list[bytes] = []
+    queue.register(db)
     for _ in range(draw.randint(4, 12)):
         action = draw.random()
         if action < 0.35:
@@ -67,12 +69,16 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
                 split_items=draw.randint(1, 5),
                 max_bytes=draw.choice((3, 1_000)),
                 on_lost=on_lost[name],
+                on_paused="fail",
             )
-            with dying():
+            if draw.random() < 0.2:
+                queue.pause(db)
+            with dying(), suppress(QueuePaused):
                 query = Query(killer.database(db), options, checkpoints[name], killer.at)
                 if draw.random() < 0.3:
                     query.source.prepare_for_available_now()
                 query.until_dry(draw.randint(1, 4))
+            queue.resume(db)
         got = taken + all_rows(checkpoints, lost)
         assert len(got) == len(set(got)), f"seed {seed}: an item came twice"
     for name, checkpoint in checkpoints.items():

@@ -1,0 +1,60 @@
+"""Opens what must be there: the database of a look, a stream or a claim, and its queue. A mistyped name is an error."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import fdbqueue
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.url import parse
+from fdbqueue.errors import StorageError, UnknownQueue
+from fdbqueue.layout import Layout
+from fdbqueue.queues import is_there, nearest
+from fdbqueue.renamed import refuse_renamed
+
+
+def check_database(url: str) -> None:
+    """Refuse a folder without a database, which an opening would make.
+
+    Raises:
+        StorageError: there is none. UrlError: the URL is not valid.
+    """
+    scheme, path, _ = parse(url)
+    if scheme == "file" and path and not os.path.isfile(os.path.join(path, "data.mdb")):
+        raise StorageError(
+            f"{path}: there is no database. Only a load of a queue makes one; correct the url, or open it first by"
+            " fdbqueue.open."
+        )
+
+
+def existing(url: str) -> Database:
+    """Open a database that is there.
+
+    Raises:
+        StorageError: there is none. UrlError: the URL is not valid.
+    """
+    check_database(url)
+    return fdbqueue.open(url)
+
+
+def check_queue(db: Database, layout: Layout) -> None:
+    """Refuse a name that no queue has.
+
+    Raises:
+        UnknownQueue: it is not registered, and has no key. QueueRenamed: it has another name now.
+    """
+    if run(attempts(db, partial(_is_there, layout=layout))):
+        return
+    near = run(nearest(db, layout))
+    told = f"There is no queue {layout.describe()}. {near}".rstrip()
+    raise UnknownQueue(f"{told} fdbqueue.queues(db) lists all. Queue.register makes one that is empty.")
+
+
+def _is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
+    stopped = yield tr.snapshot.get(layout.paused_key)
+    if stopped.present():
+        refuse_renamed(bytes(stopped))
+    return (yield from is_there(tr, layout))

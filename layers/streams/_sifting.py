@@ -1,0 +1,103 @@
+"""Move items that do not decode out of a sealed batch, so that a reader that failed at one can go on."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fdbqueue.lowlevel import (
+    KeyValue,
+    Notes,
+    Steps,
+    Transaction,
+    has_parts,
+    join_chunks,
+    notes_of,
+    parse,
+    rows,
+    size_of,
+    strinc,
+)
+
+from ..leases._transitions import Transitions, at_rest, cut, size_beside
+from ._claiming import ERROR_BYTES
+from ._keys import StreamKeys
+from ._records import BatchRecord
+from ._terms import Terms
+
+SIFT_BYTES = 1_000_000
+"""About how many bytes of items one transaction looks at."""
+
+
+class Sifting:
+    """Makes the bad items of a sealed batch dead letters, in several transactions.
+
+    Args:
+        keys: the keys of the stream.
+        terms: the terms; `terms.bad` decides.
+        now_us: the time.
+    """
+
+    def __init__(self, keys: StreamKeys, terms: Terms, now_us: int) -> None:
+        self._keys = keys
+        self._terms = terms
+        self._now_us = now_us
+        self._place = keys.items(terms.batch)
+
+    def some(self, tr: Transaction, batch: BatchRecord, begin: bytes, limit: int) -> Steps[tuple[BatchRecord, bytes]]:
+        """Look at up to `limit` items; return the batch without the bad ones, and where to go on, b"" at the end.
+
+        The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
+        """
+        found = yield from rows(tr.snapshot, begin, strinc(self._place.prefix), limit=limit)
+        moves = Transitions(tr, self._keys.layout, self._now_us)
+        size = 0
+        after = b""
+        for number, row in enumerate(found, 1):
+            error = yield from self._error(tr, row)
+            if error:
+                batch = self._without(tr, moves, batch, row, error)
+            size += size_of(row.value)
+            if size >= SIFT_BYTES or number == limit:
+                after = row.key + b"\x00"
+                break
+        yield from moves.settle()
+        moves.finish()
+        return batch, after
+
+    def _error(self, tr: Transaction, row: KeyValue) -> Steps[str]:
+        payload = (opened := parse(row.value)).payload
+        if opened.chunked is not None:
+            span = self._keys.layout.chunk_range_of(self._place.packed(row.key))
+            payload = join_chunks(opened.chunked, [chunk.value for chunk in (yield from rows(tr.snapshot, *span))])
+        return "" if self._terms.bad is None else self._terms.bad(payload)
+
+    def _without(
+        self, tr: Transaction, moves: Transitions, batch: BatchRecord, row: KeyValue, error: str
+    ) -> BatchRecord:
+        packed, notes = self._place.packed(row.key), notes_of(row.value)
+        number, size = self._terms.batch, size_of(row.value)
+        tr.clear(row.key)
+        tr.clear(self._keys.chunks(number, packed))
+        if notes.is_tracked:
+            tr.clear(self._keys.tracked(number, packed))
+            moves.count_claimed(notes, -1)
+        moves.enter_dead(packed, row.value, self._dead(notes, error))
+        moves.tally("claimed", -1)
+        splits = [
+            replace(split, count=split.count - 1, size_bytes=max(0, split.size_bytes - size))
+            if split.first <= packed <= split.last
+            else split
+            for split in batch.splits
+        ]
+        return replace(
+            batch,
+            count=batch.count - 1,
+            size_bytes=max(0, batch.size_bytes - size),
+            splits=tuple(split for split in splits if split.count),
+            chunked=batch.chunked - (has_parts(row.value) and parse(row.value).chunked is not None),
+            tracked=batch.tracked - notes.is_tracked,
+        )
+
+    def _dead(self, notes: Notes, error: str) -> Notes:
+        told = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
+        return at_rest(notes, error=told, died_at_us=self._now_us)

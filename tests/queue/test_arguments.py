@@ -1,0 +1,123 @@
+"""Arguments of a wrong kind are refused by a sentence. `tests/layers/test_every_wrong_kind.py` tries all verbs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fdbqueue import Position, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import (
+    Blobs,
+    Groups,
+    Leases,
+    PriorityQueue,
+    Selector,
+    Sessions,
+    StagedQueue,
+    Subscriptions,
+)
+from fdbqueue.layers.streams import Stream
+from fdbqueue.layout import Layout
+
+SURROGATE = "a\udc80"
+
+
+@pytest.fixture
+def queue(db: Any, space: Subspace) -> Queue[str]:
+    queue = Queue(space, codec="str")
+    queue.enqueue(db, "x")
+    return queue
+
+
+@pytest.mark.parametrize("text", [None, 7, b"7:72"])
+def test_a_position_is_parsed_from_a_text(text: Any) -> None:
+    with pytest.raises(TypeError, match=r"The text of a position is a str, as `Position\.text` makes it, not"):
+        Position.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "7", "7:xy", "7:7", "x:72", "1:2:3:72", "1" * 5_000 + ":72", "²:72"])
+def test_a_text_that_is_no_position_is_refused_in_one_way(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a position\. A position looks like INDEX:RANDOM"):
+        Position.parse(text)
+
+
+@pytest.mark.parametrize("name", [SURROGATE, ("a", SURROGATE), (("a", SURROGATE),)])
+def test_a_name_with_a_lone_surrogate_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"The name of a queue has a lone surrogate.*os\.fsencode"):
+        Layout(name)
+
+
+def test_a_name_with_a_part_that_is_no_key_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"The name \(\{\},\) can't be a key: "):
+        Queue(({},))
+
+
+def test_other_names_with_a_lone_surrogate_are_refused(db: Any, queue: Queue[str]) -> None:
+    for call in (
+        lambda: Groups(Leases(queue)).open(db, SURROGATE),
+        lambda: Subscriptions(queue).subscribe(db, SURROGATE),
+        lambda: Sessions(Queue(queue.layout.space["sessions"], codec="str")).enqueue(db, "x", session=SURROGATE),
+        lambda: Stream(queue, SURROGATE),
+        lambda: queue.pause(db, reason=SURROGATE),
+        lambda: queue.pause(db, by=SURROGATE),
+    ):
+        with pytest.raises(ValueError, match="has a lone surrogate, which is no text"):
+            call()
+    with pytest.raises(ValueError, match="A selector has a lone surrogate") as refused:
+        Subscriptions(queue).subscribe(db, "s", selector=f"a = 1 or\nb = '{SURROGATE}'")
+    assert (refused.value.line, refused.value.column) == (2, 7)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["delay", "ttl", "at"])
+def test_true_is_no_number_of_seconds(db: Any, queue: Queue[str], name: str) -> None:
+    terms: dict[str, Any] = {name: True}
+    with pytest.raises(TypeError, match=f"{name} is a number of seconds, not True"):
+        Leases(queue).enqueue(db, "y", **terms)
+
+
+def test_every_browser_checks_its_arguments(db: Any, queue: Queue[str]) -> None:
+    leases = Leases(queue)
+    for browse in (
+        queue.browse,
+        leases.browse,
+        leases.dead.browse,
+        PriorityQueue(Queue(queue.layout.space["jobs"], codec="str"), levels=2).browse,
+        Subscriptions(leases).browse,
+        Groups(leases).browse,
+    ):
+        for reverse in "yes", 1, None:
+            with pytest.raises(TypeError, match="reverse is True or False, not"):
+                browse(db, reverse=reverse)  # type: ignore[arg-type]
+        for part in None, "0.5", True:
+            with pytest.raises(TypeError, match="duty_cycle is a part of the time, a number over 0 and up to 1, not"):
+                browse(db, duty_cycle=part)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"duty_cycle is a part of the time, over 0 and up to 1, not 1\.5"):
+            browse(db, duty_cycle=1.5)
+    with pytest.raises(ValueError, match=r"limit is how many items to take, less than 2\^63, not 1000"):
+        queue.dequeue_many(db, limit=10**30)
+
+
+def test_a_selector_is_a_text_or_a_function(db: Any, queue: Queue[str]) -> None:
+    with pytest.raises(TypeError, match="The text of a selector is a str"):
+        Selector(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="A selector is a str, a Selector or a function of the headers, not 5"):
+        Subscriptions(queue).browse(db, selector=5)  # type: ignore[arg-type]
+
+
+def test_an_ack_of_nothing_is_refused_in_every_layer(db: Any, queue: Queue[str]) -> None:
+    leases = Leases(queue)
+    for ack in leases.ack, StagedQueue(leases).ack, Subscriptions(leases).subscribe(db, "s").ack:
+        with pytest.raises(TypeError, match="Give a lease, or its handle, not None"):
+            ack(db, None)  # type: ignore[arg-type]
+    for results in 7, "x", {"x": 1}:
+        with pytest.raises(TypeError, match="results are one for each lease, as a list, not"):
+            leases.ack_many(db, [], results=results)  # type: ignore[arg-type]
+
+
+def test_a_blob_takes_bytes(db: Any, queue: Queue[str]) -> None:
+    with Blobs(Leases(queue)).write(db, "x") as file:
+        with pytest.raises(TypeError, match=r"A blob takes bytes.*not 'text'. Encode it: write\(text.encode\(\)\)\."):
+            file.write("text")  # type: ignore[arg-type]
+        assert file.write(b"bytes") == 5
