@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.aside import written_aside
 from fdbqueue.cli import errors
 from fdbqueue.cli.agents.options import (
     SECONDS,
@@ -35,15 +36,18 @@ def receive(
 ) -> None:
     """Receive data that was sent to agents of a type, and lock it. Exits with 1 if there is none.
 
-    Without FILE it prints a JSON line with "id" and "data". Process the data, then run `fdbqueue agents confirm` with
-    the ID. If the lock ends before, another agent gets the data.
+    FILE appears, or is replaced, when the data are complete. Without FILE it prints a JSON line with "id" and "data".
+    Process the data, then run `fdbqueue agents confirm` with the ID. If the lock ends before, another agent gets the
+    data.
     """
     client = client_of(at, timeout, ca, cert, key)
     if file is None:
         received = client.receive(type)
     else:
-        with errors.system_errors(), file.open("wb") as into:
+        with errors.system_errors(), written_aside(file) as into:
             received = client.receive(type, into=into)
+            if received is None:
+                raise typer.Exit(errors.EMPTY)
     if received is None:
         raise typer.Exit(errors.EMPTY)
     if file is None:
