@@ -19,7 +19,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.positional import ByPosition
 from fdbqueue.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
-from fdbqueue.renamed import refuse_renamed
+from fdbqueue.renamed import check_renamed, refuse_renamed
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -42,8 +42,12 @@ class Administered(ByPosition[V]):
         An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
         or to correct a registration. It stays registered since the same time.
 
-        *Conflicts:* with another call that corrects the registration. *Cost:* one read, one write.
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* with another call that corrects the registration. *Cost:* two reads, one write.
         """
+        yield from self.read(tr, partial(check_renamed, layout=self.layout))
         yield from self.read(tr, partial(set_about, layout=self.layout))
 
     @verb
@@ -59,8 +63,8 @@ class Administered(ByPosition[V]):
             by: who pauses it; host name and process id by default.
 
         Raises:
-            TypeError: an argument is no text. ValueError: it is over 1,000 bytes. QueueRenamed: the queue has another
-                name now.
+            TypeError: an argument is no text. ValueError: it is over 1,000 bytes, or `by` is empty. QueueRenamed: the
+                queue has another name now.
 
         *Conflicts:* with staged dequeues that take items at this moment. *Cost:* one read, three writes.
 
@@ -79,6 +83,8 @@ class Administered(ByPosition[V]):
         _check_text(reason, "reason")
         if by is not None:
             _check_text(by, "by")
+            if not by:
+                raise ValueError("by is empty. Say who pauses the queue; without it is host name and process id.")
         who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
 
         def body(tr: Transaction) -> Steps[None]:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.cli.errors import noted
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened, opened_queue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -36,8 +36,9 @@ def export(
 
     Example: fdbqueue export orders --to orders.parquet --where "color = 'red'"
     """
-    with opened(url) as db, noted(_AGAIN), _pyarrow():
-        report = export_items(db, queue_of(queue, codec), to, where=where)
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db, noted(_AGAIN), _pyarrow():
+        report = export_items(db, source, to, where=where)
     tell(items=report.items, digest=report.digest, resumed=report.resumed)
 
 

@@ -55,7 +55,7 @@ class Parts:
         """The header of an export that was begun; None if none was."""
         try:
             return msgspec.json.decode(self._header.read_bytes(), type=Header)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, *UNREADABLE) as error:
             raise TransferError(

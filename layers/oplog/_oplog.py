@@ -73,6 +73,8 @@ class OperationLog:
 
         *Conflicts:* none. *Cost:* one more write per transaction that changes the queue.
         """
+        if by == "":
+            raise ValueError("by is empty. Give the name for the records; without one it is host name and process id.")
         terms = Terms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
         return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
 

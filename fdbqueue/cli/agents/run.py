@@ -9,7 +9,7 @@ import typer
 from fdbqueue.agents.watchdog import AgentEvent, AgentWatchdog
 from fdbqueue.agents.words import MAX_TYPE
 from fdbqueue.cli.errors import OutputFailed
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -42,6 +42,7 @@ def run(
         float, typer.Option("--grace", min=0, help="Seconds that running commands have to end after SIGTERM or Ctrl-C.")
     ] = 30.0,
     once: Annotated[bool, typer.Option("--once", help="End when no item is available.")] = False,
+    create: Create = False,
     url: Url = None,
 ) -> None:
     """Run a command for each item of a queue until SIGTERM or Ctrl-C: the data on its input, exit code 0 confirms.
@@ -54,7 +55,8 @@ def run(
     name = queue if queue is not None else encode_json(["agents", type])
     leases = Leases(queue_of(name), max_attempts=max_attempts, backoff=exponential(first=backoff, longest=3_600.0))
     dog = AgentWatchdog(leases, command, processes=processes, lock=lock, grace=grace, on_event=_print)
-    with opened(url, create=True) as db:
+    # Agents of a type may wait before the first data come. Another queue must be there.
+    with opened_queue(url, leases.queue, create=create or queue is None) as db:
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)
         report = dog.drain(db) if once else dog.run(db)
