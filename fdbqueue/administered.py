@@ -84,7 +84,9 @@ class Administered(ByPosition[V]):
         if by is not None:
             _check_text(by, "by")
             if not by:
-                raise ValueError("by is empty. Say who pauses the queue; without it is host name and process id.")
+                raise ValueError(
+                    "by is empty. Give the name of the person or program that pauses the queue, or leave it out."
+                )
         who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
 
         def body(tr: Transaction) -> Steps[None]:

@@ -56,7 +56,7 @@ def written_aside(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         with suppress(OSError):
             new.unlink()
         raise
-    _sync_folder(target.parent)
+    sync(target.parent)
 
 
 def _rights(path: Path) -> int | None:
@@ -75,8 +75,9 @@ def _rights(path: Path) -> int | None:
     return found
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync(path: str | os.PathLike[str]) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

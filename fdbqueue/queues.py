@@ -259,7 +259,7 @@ def _registered(tr: Transaction, prefix: bytes) -> Steps[list[bytes]]:
 def _scan(
     tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]
 ) -> Steps[tuple[bytes, QueueInfo | None, bytes]]:
-    """Look for a queue among the next keys. Return its prefix, what is known of it, and where to go on."""
+    """Look for a queue among the next keys. Return its prefix and description, and the key to go on from."""
     page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
     candidates = list(dict.fromkeys(one for row in page for one in _prefixes(row.key) if one not in tested))
     reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]

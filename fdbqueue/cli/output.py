@@ -183,7 +183,7 @@ class Output:
                     self._written += written
 
     def _wait_for_reader(self, fd: int) -> None:
-        """Wait until the reader of a pipe has read what is in there.
+        """Wait until the reader of a pipe has read all lines in it.
 
         Raises:
             BrokenPipeError: the reader has gone. What it left in the pipe does not count as written.

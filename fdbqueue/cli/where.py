@@ -94,7 +94,7 @@ def confirm_removal(what: str, *, yes: bool) -> None:
     """Ask whether something may be removed, unless the command says so.
 
     Args:
-        what: what is removed, with its number, as in "3 items of orders".
+        what: the things to remove, with their number, as in "3 items of orders".
         yes: whether the command says so.
     """
     if yes:

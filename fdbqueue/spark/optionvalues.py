@@ -137,6 +137,7 @@ def from_hex(name: str, value: str | None) -> bytes | None:
     """Return the bytes, which may be missing."""
     if value is None:
         return None
+    not_empty(name, value)
     try:
         return bytes.fromhex(value)
     except ValueError as error:
