@@ -192,15 +192,14 @@ class Output:
         look_at = time.monotonic() + LOOK_SECONDS
         pause = 0.0
         while self._follows:
+            closed = self._is_closed(fd)  # before the number, which is final then
             unread = _unread(fd)
-            if unread is None:
-                self._follows = False
-            elif self._is_closed(fd):
+            if not unread:
+                return
+            if closed:
                 self._written -= min(unread, self._written)
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-            elif not unread:
-                return
-            elif time.monotonic() >= give_up_at:
+            if time.monotonic() >= give_up_at:
                 self._follows = False
             else:
                 if time.monotonic() >= look_at:
@@ -213,7 +212,7 @@ class Output:
         """Return whether the reader of a pipe has gone."""
         poll = select.poll()
         poll.register(fd, 0)
-        return any(event & select.POLLERR for _, event in poll.poll(0))
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
     def _pieces(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Join lines to pieces that a pipe takes at once, and note the end of each line."""

@@ -322,6 +322,14 @@ def test_a_pipe_whose_reader_ends_early_takes_what_was_read(
     assert left(db, queue) == [*range(5, 700)]
 
 
+def test_a_reader_that_ends_with_the_last_item_is_no_error(db: Any, queue: fdbqueue.Queue, name: str, url: str) -> None:
+    queue.enqueue_many(db, range(9))
+    command = f"{sys.executable} -m fdbqueue dequeue '{name}' -n 5 | head -5; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env={**os.environ, "FDBQUEUE_URL": url}, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"0\n1\n2\n3\n4\n")
+    assert left(db, queue) == [5, 6, 7, 8]
+
+
 def test_leases_that_a_reader_did_not_read_go_back(db: Any, queue: fdbqueue.Queue, name: str, url: str) -> None:
     queue.enqueue_many(db, range(70))
 
