@@ -20,7 +20,7 @@ from fdbqueue.layout import Layout
 from fdbqueue.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.positional import ByPosition
 from fdbqueue.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
-from fdbqueue.renamed import refuse_renamed
+from fdbqueue.renamed import check_renamed, refuse_renamed
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -49,14 +49,16 @@ class Administered(ByPosition[V]):
                 which corrects a wrong registration. It changes no item.
 
         Raises:
+            QueueRenamed: the queue has another name now.
             OtherCodec: the queue has items, and is registered with another codec. ValueError: `on_codec` is neither.
                 Nothing was changed.
 
         *Conflicts:* with another call that corrects the registration. To replace a codec, with the first items of the
-        queue. *Cost:* one read, one write; up to six more reads to replace a codec.
+        queue. *Cost:* two reads, one write; up to six more reads to replace a codec.
         """
         if on_codec not in ("fail", "replace"):
             raise ValueError(f"on_codec is 'fail' or 'replace', not {on_codec!r}.")
+        yield from self.read(tr, partial(check_renamed, layout=self.layout))
         yield from self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
 
     @verb
@@ -75,8 +77,8 @@ class Administered(ByPosition[V]):
             by: who pauses it; host name and process id by default.
 
         Raises:
-            TypeError: an argument is no text. ValueError: it is over 1,000 bytes. QueueRenamed: the queue has another
-                name now.
+            TypeError: an argument is no text. ValueError: it is over 1,000 bytes, or `by` is empty. QueueRenamed: the
+                queue has another name now.
 
         *Conflicts:* with staged dequeues that take items at this moment. *Cost:* one read, three writes.
 
@@ -95,6 +97,10 @@ class Administered(ByPosition[V]):
         _check_text(reason, "reason")
         if by is not None:
             _check_text(by, "by")
+            if not by:
+                raise ValueError(
+                    "by is empty. Give the name of the person or program that pauses the queue, or leave it out."
+                )
         who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
 
         def body(tr: Transaction) -> Steps[None]:

@@ -16,6 +16,8 @@ from fdbqueue.arguments import check_flag, check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, pause, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.layout import Layout
+from fdbqueue.renamed import check_renamed
 
 PAGE_ROWS = 1_000
 PAGE_BYTES = 1_000_000
@@ -80,6 +82,7 @@ class Pages:
         limit: how many rows at most; None: all.
         reverse: from the last row to the first.
         pace: the rests between pages.
+        layout: the layout of the queue, if its caller named it: without rows, its old name is refused.
 
     Raises:
         ValueError: the limit is less than 0. TypeError: it is no integer, `reverse` is neither True nor False, or
@@ -95,6 +98,7 @@ class Pages:
         limit: int | None = None,
         reverse: bool = False,
         pace: Pace | None = None,
+        layout: Layout | None = None,
     ) -> None:
         check_limit(limit, "items to look at", least=0, optional=True)
         check_flag(reverse, "reverse")
@@ -104,11 +108,17 @@ class Pages:
         self._left = limit
         self._reverse = reverse
         self._pace = pace if is_database(tr) else None
+        self._layout = layout
+        """The queue whose name is in doubt; None: it is not."""
         self._page_rows = _FIRST_PAGE_ROWS
         self._ended = False
 
     def next(self) -> Steps[list[KeyValue] | None]:
-        """Read the next page; None if there is none."""
+        """Read the next page; None if there is none.
+
+        Raises:
+            QueueRenamed: there are no rows, and the queue has another name now.
+        """
         if self._ended or self._begin >= self._end or self._left == 0:
             return None
         wanted = self._page_rows if self._left is None else min(self._left, self._page_rows)
@@ -129,7 +139,11 @@ class Pages:
 
     def _read(self, limit: int) -> Steps[list[KeyValue]]:
         def read(tr: Transaction) -> Steps[list[KeyValue]]:
-            return rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
+            found = yield from rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
+            if self._layout is not None and not found:
+                yield from check_renamed(tr, self._layout)
+            self._layout = None
+            return found
 
         if is_database(self._tr):
             db: Database = self._tr  # type: ignore[assignment]

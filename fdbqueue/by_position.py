@@ -41,6 +41,7 @@ from fdbqueue.outcomes import reopen as reopen_outcome
 from fdbqueue.payloads import clear_blob
 from fdbqueue.places import Standing, locate
 from fdbqueue.position import Position
+from fdbqueue.renamed import check_renamed
 from fdbqueue.stored import STATES, StoredItem, stored_item
 from fdbqueue.times import HELD_US, not_negative
 
@@ -143,6 +144,8 @@ class Editing(Generic[V]):
         for one in [*there.values(), *(yield from self._claimed(tr, [at for at in places if at not in there]))]:
             item = yield from self.queue.item(tr, self._position(one.packed), one.stored)
             found[one.packed] = stored_item(item, one.stored, one.state)
+        if not any(found.values()):
+            yield from check_renamed(tr, self._layout)
         return found
 
     def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
@@ -256,6 +259,8 @@ class Editing(Generic[V]):
                 f"The item {self._position(one.packed).text} of {self.queue!r} is in a batch of a stream, which never"
                 " changes. Nothing was written. Wait until the batch is acked, or release it."
             )
+        if not there:
+            yield from check_renamed(tr, self._layout)
         return there
 
     # --- changing

@@ -22,7 +22,7 @@ from fdbqueue.layout import Layout, Place, pack
 from fdbqueue.ordercheck import OrderCheck
 from fdbqueue.position import Position
 from fdbqueue.reprs import Shown
-from fdbqueue.stats import Stats, read_level_counts, read_stats
+from fdbqueue.stats import Stats, read_level_counts, read_own_stats, read_stats
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def check_queue(
         order: checks the items' order; None: as of every queue.
         blobs: gets the blobs of all items. They are elsewhere, and the caller checks them. None: they are checked here.
     """
-    before = _read(tr, partial(read_stats, layout=layout))
+    before = _read(tr, partial(read_own_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
     order = order or OrderCheck()

@@ -29,7 +29,7 @@ from fdbqueue.position import Position
 from fdbqueue.quotas import Quota, quota_of
 from fdbqueue.reprs import Shown, Table, bar, brief, sparkline, utc
 from fdbqueue.sessionpage import SessionsPage, read_sessions_page
-from fdbqueue.stats import Stats, read_stats
+from fdbqueue.stats import Stats, read_own_stats
 
 STATES = ("available", "leased", "claimed", "delayed", "dead")
 PLACES_LOOKED_AT = 32
@@ -275,7 +275,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     now_us = int(now * 1e6)
     view = tr.snapshot
     marking = started(rows(view, layout.high_water_mark_key, layout.type_key + b"\x00"))  # order and quota
-    reading = started(read_stats(tr, layout))
+    reading = started(read_own_stats(tr, layout))
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
     due = started(rows(view, *layout.timers_until(now_us), limit=MOST_TIMERS))

@@ -130,9 +130,17 @@ from fdbqueue.pausing import pause_of, paused_error
 from fdbqueue.payloads import clear_parts
 from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
-from fdbqueue.renamed import refuse_renamed, renamed
+from fdbqueue.renamed import check_renamed, refuse_renamed, renamed
 from fdbqueue.reprs import Named, Shown
-from fdbqueue.stats import COUNTED_RANKS, count, count_levels, read_counts, read_level_counts, read_stats
+from fdbqueue.stats import (
+    COUNTED_RANKS,
+    count,
+    count_levels,
+    read_counts,
+    read_level_counts,
+    read_own_stats,
+    read_stats,
+)
 from fdbqueue.stored import STATES, State, stored_item
 from fdbqueue.times import HELD_US, LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
 from fdbqueue.verbs import BoundVerb, verb
@@ -234,6 +242,7 @@ __all__ = [
     "check_limit",
     "check_number",
     "check_queue",
+    "check_renamed",
     "check_text",
     "check_values",
     "chunks_of",
@@ -304,6 +313,7 @@ __all__ = [
     "read_high_water_mark",
     "read_level_counts",
     "read_member_counts",
+    "read_own_stats",
     "read_record",
     "read_stats",
     "refuse_if_changed",

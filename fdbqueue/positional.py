@@ -41,10 +41,11 @@ class ByPosition(Generic[V]):
             position: the item's position, as `enqueue` returned it. `Position.parse` makes one of its text.
 
         Raises:
-            TypeError: it is no position. FormatError, CodecError: the item can't be read.
+            TypeError: it is no position. FormatError, CodecError: the item can't be read. QueueRenamed: it is not
+                there, and the queue has another name now.
 
         *Conflicts:* in a transaction, with every change of the item. *Cost:* one read for an available item, else two
-        rounds; one more if it is not there, and one for a large payload.
+        rounds; two more if it is not there, and one for a large payload.
 
         >>> import fdbqueue
         >>> from fdbqueue import Queue
@@ -81,7 +82,8 @@ class ByPosition(Generic[V]):
             position: the item's position.
 
         Raises:
-            TypeError: it is no position. StreamError: a batch of a stream has the item. Nothing was written.
+            TypeError: it is no position. StreamError: a batch of a stream has the item. QueueRenamed: as `get`. Nothing
+                was written.
 
         *Conflicts:* with every transaction that takes, moves or changes the item. *Cost:* as `get`, and about four
         writes.
@@ -91,7 +93,7 @@ class ByPosition(Generic[V]):
 
     @verb
     def cancel_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> Steps[list[bool]]:
-        """Remove the items at positions. Return for each whether it was there.
+        """Remove the items at positions. Return for each whether it was there; False for one that is given again.
 
         Given a database, it uses transactions of up to 50 items, each exactly once.
 
@@ -208,7 +210,7 @@ class ByPosition(Generic[V]):
     def _cancel_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[bool]]:
         editing = self.editing()
         editing.check(places)
-        return in_batches(editing.queue, tr, places, editing.cancel)
+        return in_batches(editing.queue, tr, places, editing.cancel, again=False)
 
     def _update(
         self,
@@ -294,8 +296,12 @@ def in_batches(
     body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]],
     *,
     reads: bool = False,
+    again: R | None = None,
 ) -> Steps[list[R]]:
     """Run `body` for all items in the caller's transaction. Given a database, use several transactions if needed.
+
+    Args:
+        again: the result for an item that was given before; None: the same.
 
     Returns:
         the result for each item. An item that is given twice is handled once.
@@ -315,7 +321,9 @@ def in_batches(
                 if error.code != TRANSACTION_TOO_LARGE or len(batch) == 1:
                     raise
                 waiting[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
-    return [results[packed] for packed in places]
+    if again is None:
+        return [results[packed] for packed in places]
+    return [results.pop(packed, again) for packed in places]
 
 
 def _at(

@@ -62,9 +62,10 @@ from fdbqueue.outcomes import end as end_outcome
 from fdbqueue.payloads import clear_parts
 from fdbqueue.position import Position
 from fdbqueue.queues import open_queue
+from fdbqueue.renamed import check_renamed
 from fdbqueue.report import BulkReport
 from fdbqueue.reprs import Named
-from fdbqueue.stats import Stats, count, count_levels, read_stats
+from fdbqueue.stats import Stats, count, count_levels, read_own_stats
 from fdbqueue.verbs import verb
 
 T = TypeVar("T")
@@ -269,7 +270,11 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Return the first item without taking it; None if the queue is empty.
 
-        *Conflicts:* in a transaction, with a take of that item and with an enqueue before it. *Cost:* one read.
+        Raises:
+            FormatError, CodecError: the item can't be read. QueueRenamed: the queue has another name now.
+
+        *Conflicts:* in a transaction, with a take of that item and with an enqueue before it. *Cost:* one read; one
+        more if there is no item.
         """
         return (yield from self.read(tr, self._first))
 
@@ -277,8 +282,11 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
         """Return whether there is no item.
 
+        Raises:
+            QueueRenamed: the queue has another name now.
+
         *Conflicts:* in a transaction, with a take of the first item and with an enqueue before it. If the queue is
-        empty, it conflicts with any enqueue. *Cost:* one read.
+        empty, it conflicts with any enqueue. *Cost:* one read; one more if there is no item.
         """
         return (yield from self.read(tr, self._is_empty))
 
@@ -308,13 +316,14 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             FormatError, CodecError: the next item can't be read. Use `after` to read the items behind it.
+            QueueRenamed: there is no item, and the queue has another name now.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
         """
         check_borders(after, before)
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
-        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle))
+        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle), layout=self.layout)
         return Browser(found, partial(self.look_at, tr))
 
     @verb
@@ -330,9 +339,13 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def stats(self, tr: Transaction | Database) -> Steps[Stats]:
         """Return how many items there are, and how many came and went.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one read; it does not grow with the queue.
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read, and one more if nothing was ever enqueued; it does
+        not grow with the queue.
         """
-        return (yield from self.read(tr, partial(read_stats, layout=self.layout)))
+        return (yield from self.read(tr, partial(read_own_stats, layout=self.layout)))
 
     @verb
     def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Steps[Inspection]:
@@ -346,7 +359,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             limit: how many items to show at each end.
 
         Raises:
-            TypeError, ValueError: the limit is not an integer from 1 on.
+            TypeError, ValueError: the limit is not an integer from 1 on. QueueRenamed: the queue has another name now.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* up to 46 reads, most of them in parallel, of about 2,500 rows
         in all. If it has sessions, up to 105 more, most of them in parallel. That does not grow with the queue.
@@ -364,6 +377,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
         """
@@ -580,10 +596,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
         found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
-        return (yield from self._item(tr, found[0])) if found else None
+        if not found:
+            yield from check_renamed(tr, self.layout)
+            return None
+        return (yield from self._item(tr, found[0]))
 
     def _is_empty(self, tr: Transaction) -> Steps[bool]:
-        return not (yield from rows(tr, self.layout.begin, self.layout.end, limit=1))
+        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+        if not found:
+            yield from check_renamed(tr, self.layout)
+        return not found
 
     def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
         return self.item(tr, self.layout.position_of(row.key), row.value)

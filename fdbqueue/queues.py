@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
@@ -32,6 +33,8 @@ PAGE_QUEUES = 100
 SCAN_ROWS = 100
 NEAR = 0.75
 """How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
+MOST_NEAR = 3
+"""How many names are proposed at most."""
 _OWN_CODECS = ("json", "msgpack", "str", "tuple", "bytes")
 _UNKNOWN = Stats(**dict.fromkeys((field.name for field in fields(Stats)), 0))
 _COUNTED: tuple[bytes, ...] = (
@@ -173,7 +176,7 @@ open_queue = _Catalogue().open
 
 
 def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
-    """Return a sentence with the queue's new name, or with the nearest registered name; "" if there is none."""
+    """Return a sentence with the queue's new name, or with the nearest registered names; "" if there is none."""
 
     def body(tr: Transaction) -> Steps[tuple[str, list[KeyValue]]]:
         told = yield from renamed(tr, layout)
@@ -182,21 +185,52 @@ def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
     told, found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
     if told:
         return told
-    own = name_of(layout.prefix)
-    # Names that differ in their last part only, so that queues with a common begin are not taken for each other.
-    names = {str(name[-1]): name for row in found if (name := name_of(row.key[len(CATALOGUE) :]))[:-1] == own[:-1]}
-    near = difflib.get_close_matches(str(own[-1]), sorted(names), n=1, cutoff=NEAR)
-    return f"Did you mean {name_text(names[near[0]])!r}?" if near else ""
+    near = _nearest(name_of(layout.prefix), [name_of(row.key[len(CATALOGUE) :]) for row in found])
+    return f"Did you mean {' or '.join(repr(name_text(name)) for name in near)}?" if near else ""
+
+
+def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | bytes]) -> list[tuple[Any, ...]]:
+    """Return the names that are most like `own`, the nearest first.
+
+    They differ in one part only, and little there; or they are inside `own`, or `own` is their end.
+
+    >>> _nearest(("order",), [("Orders",), ("shop", "order"), ("zebra",)]), _nearest(("shop",), [("shop", "orders")])
+    ([('shop', 'order'), ('Orders',)], [('shop', 'orders')])
+    """
+    alike: list[tuple[float, tuple[Any, ...]]] = []
+    for name in names:
+        if isinstance(own, bytes) or isinstance(name, bytes):
+            continue
+        if len(name) > len(own):
+            if own in (name[: len(own)], name[-len(own) :]):
+                alike.append((1.0, name))
+        elif len(name) == len(own):
+            parts = [(one, other) for one, other in zip(own, name, strict=True) if one != other]
+            if len(parts) == 1:
+                one, other = (str(part).casefold() for part in parts[0])
+                alike.append((difflib.SequenceMatcher(None, one, other).ratio(), name))
+    alike.sort(key=lambda found: -found[0])
+    return [name for ratio, name in alike if ratio >= NEAR][:MOST_NEAR]
 
 
 def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
-    """Return whether a queue is registered, or has a key. It reads by snapshot."""
-    registered = tr.snapshot.get(layout.catalogue_key)
+    """Return whether a queue is registered, or has a key of its own. By snapshot.
+
+    Keys of registered queues below this name are not its own. A commit marker is none either: a call that found nothing
+    may have left it.
+    """
+    if (yield tr.snapshot.get(layout.catalogue_key)).present():
+        return True
+    inside = yield from rows(tr.snapshot, layout.catalogue_key, strinc(layout.catalogue_key), limit=PAGE_QUEUES)
+    if len(inside) == PAGE_QUEUES:
+        return False  # a name above many queues is hardly that of one
+    others = [row.key[len(CATALOGUE) :] for row in inside]
     begin, end = layout.whole_range()
-    markers: bytes = layout.markers.key()  # a call that found nothing may have left one
-    before = yield from rows(tr.snapshot, begin, markers, limit=1)
-    behind = yield from rows(tr.snapshot, strinc(markers), end, limit=1)
-    return bool(before or behind) or (yield registered).present()
+    for prefix in sorted([layout.markers.key(), *others]):
+        if begin < prefix and (yield from rows(tr.snapshot, begin, prefix, limit=1)):
+            return True
+        begin = max(begin, strinc(prefix))
+    return bool((yield from rows(tr.snapshot, begin, end, limit=1)))
 
 
 def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
@@ -206,20 +240,43 @@ def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueIn
         db: a database.
         within: only queues in this subspace or directory, or below this name; None: all.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* skips the keys of queues, and reads all others with their values.
+    *Conflicts:* none, it reads by snapshot. *Cost:* reads the catalogue, skips the keys of queues, and reads all others
+    with their values.
     """
     only_database(db, "find_queues", "In a transaction use queues(tr), for registered queues.")
     prefix = b"" if within is None else _space_of(within).key()
     begin, end = prefix, strinc(prefix) if prefix else CATALOGUE[:1]
+    # A queue without keys is met in the catalogue only.
+    registered = deque(run(attempts(db, partial(_registered, prefix=prefix))))
     tested: set[bytes] = set()
     while begin < end:
-        info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
+        found, info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
+        bound = begin if info is None else found
+        while registered and registered[0] < bound:
+            yield _described(db, registered.popleft())
         if info is not None:
+            if registered and registered[0] == found:
+                registered.popleft()
             yield info
+    for one in registered:
+        yield _described(db, one)
 
 
-def _scan(tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]) -> Steps[tuple[QueueInfo | None, bytes]]:
-    """Look for a queue among the next keys. Return it, and where to go on."""
+def _described(db: Database, prefix: bytes) -> QueueInfo:
+    [info] = run(attempts(db, partial(_infos, found=[(prefix, None)])))
+    return info
+
+
+def _registered(tr: Transaction, prefix: bytes) -> Steps[list[bytes]]:
+    """Return the prefixes of the registered queues."""
+    found = yield from rows(tr.snapshot, CATALOGUE + prefix, strinc(CATALOGUE + prefix))
+    return [row.key[len(CATALOGUE) :] for row in found]
+
+
+def _scan(
+    tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]
+) -> Steps[tuple[bytes, QueueInfo | None, bytes]]:
+    """Look for a queue among the next keys. Return its prefix and description, and the key to go on from."""
     page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
     candidates = list(dict.fromkeys(one for row in page for one in _prefixes(row.key) if one not in tested))
     reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]
@@ -227,9 +284,9 @@ def _scan(tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]) -> Step
         for count in counts:
             if (yield count).present():
                 [info] = yield from _infos(tr, [(one, None)])
-                return info, strinc(one)
+                return one, info, strinc(one)
     tested.update(candidates)
-    return None, page[-1].key + b"\x00" if len(page) == SCAN_ROWS else end
+    return b"", None, page[-1].key + b"\x00" if len(page) == SCAN_ROWS else end
 
 
 def _prefixes(key: bytes) -> Iterator[bytes]:

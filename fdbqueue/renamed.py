@@ -99,6 +99,19 @@ def refusal(mark: Mark) -> QueueRenamed:
     return QueueRenamed(f"The queue {mark.text}. Nothing was changed. {remedy}", name=new)
 
 
+def check_renamed(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Refuse the old name of a queue; for calls that read, when they find nothing. One read by snapshot.
+
+    A rename takes all items away, so a call that finds some has the right name. It need not look.
+
+    Raises:
+        QueueRenamed: the queue has another name now, or will have it in a moment.
+    """
+    value: Any = yield tr.snapshot.get(layout.type_key)
+    if value.present():
+        refuse_renamed(bytes(value))
+
+
 def renamed(tr: Transaction, layout: Layout) -> Steps[str]:
     """Return a sentence about the queue's new name; "" if it has none. One read by snapshot."""
     value: Any = yield tr.snapshot.get(layout.type_key)

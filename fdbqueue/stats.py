@@ -10,6 +10,7 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.layout import Layout
+from fdbqueue.renamed import check_renamed
 from fdbqueue.reprs import Shown
 
 _COUNT = struct.Struct("<q")
@@ -90,6 +91,18 @@ def _number(layout: Layout, row: KeyValue) -> int:
             f"The counter {row.key!r} of {layout.describe()} can't be read: it has {len(row.value)} bytes and not 8."
         ) from error
     return number
+
+
+def read_own_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
+    """Read the `Stats` of a queue that a caller names.
+
+    Raises:
+        QueueRenamed: it has another name now.
+    """
+    stats = yield from read_stats(tr, layout)
+    if not stats.enqueued:
+        yield from check_renamed(tr, layout)
+    return stats
 
 
 def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:

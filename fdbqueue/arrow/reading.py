@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from fdbqueue.errors import StreamError
 from fdbqueue.items import is_chunked, join_chunks, parse
 from fdbqueue.layout import Layout, pack
 from fdbqueue.position import Position
+from fdbqueue.renamed import check_renamed
 
 TAKEN = ("position", "rank", "index", "value", "headers")
 """The columns of items that were taken out."""
@@ -64,7 +66,7 @@ class Reading:
         self._layout = layout
         self._columns = Columns(layout, codec, fields, on_bad=on_bad)
         self._look = Look(tr, layout, Range(begin, end), _states(states), payloads=self._columns.payloads, limit=limit)
-        self._is_checked = False
+        self._is_checked = self._found = False
 
     @property
     def schema(self) -> pa.Schema:
@@ -78,14 +80,17 @@ class Reading:
             StreamError: the queue has items in sessions.
             OtherCodec: the queue is registered with another codec.
             CodecError, FormatError: an item can't be read.
+            QueueRenamed: there is no item, and the queue has another name now.
         """
         if not self._is_checked:
-            tr: Any = self._tr
-            yield from (attempts(tr, self._refuse_sessions) if self._own_transactions else self._refuse_sessions(tr))
+            yield from self._read(self._refuse_sessions)
             if self._columns.payloads:
-                yield from check_decodes(tr, self._layout)
+                yield from check_decodes(self._tr, self._layout)
             self._is_checked = True
         page = yield from self._look.next()
+        if page is None and not self._found:
+            yield from self._read(partial(check_renamed, layout=self._layout))
+        self._found = True
         return None if page is None else self._columns.batch(page)
 
     def table(self) -> Steps[pa.Table]:
@@ -102,6 +107,10 @@ class Reading:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while (batch := run(self.next())) is not None:
             yield batch
+
+    def _read(self, body: Callable[[Transaction], Steps[None]]) -> Steps[None]:
+        tr: Any = self._tr
+        return attempts(tr, body) if self._own_transactions else body(tr)
 
     def _refuse_sessions(self, tr: Transaction) -> Steps[None]:
         span = self._layout.space["items"].range()

@@ -70,6 +70,7 @@ class ArrowVerbs:
             ModuleNotFoundError: pyarrow is not installed.
             CodecError, FormatError: an item can't be read, and `on_bad` is "fail".
             StreamError: the queue has items in sessions.
+            QueueRenamed: there is no item, and the queue has another name now.
             ValueError, TypeError: an argument is not valid.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* a read for each state and page of up to 5,000 items; memory for

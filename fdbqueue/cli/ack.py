@@ -11,7 +11,7 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost, with_those_held
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.sessioning import sessions_of
@@ -33,7 +33,7 @@ def ack(
     ] = None,
     url: Url = None,
 ) -> None:
-    """Acknowledge leased items: their work is done. Exits with 5 if leases are lost.
+    """Acknowledge leased items: their work is done. Exits with 5 if leases are lost, and with 1 if none are given.
 
     It prints the lost leases and acks the others.
 
@@ -48,7 +48,7 @@ def ack(
     given = handles_of(handles, results)
     leases = Leases(queue_of(queue))
     acked = taken = 0
-    with opened(url) as db:
+    with opened_queue(url, leases.queue) as db:
         try:
             for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
                 taken += len(bundle)
@@ -65,6 +65,7 @@ def ack(
             raise
     if not taken:
         typer.echo("Standard input had no handles of leases: nothing was acked.", err=True)
+        raise typer.Exit(errors.EMPTY)
     say(f"{acked:,} items acked")
     if acked < taken:
         raise typer.Exit(errors.LOST)

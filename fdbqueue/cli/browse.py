@@ -8,8 +8,7 @@ import typer
 
 from fdbqueue.browse import Browser
 from fdbqueue.cli import errors
-from fdbqueue.cli.known import tell_if_unknown
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.cli.where import Where, wanted_rows
@@ -50,8 +49,8 @@ def browse(
     table = wants_table(as_json) and not raw
     start = None if after is None else position(after)
     most = limit or (SCREENFUL if table else None)
-    with opened(url) as db:
-        source = queue_of(queue, codec)
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db:
         found: Browser[Item] | Browser[StoredItem]
         if records or where is not None:
             found = browse_kept(
@@ -74,8 +73,6 @@ def browse(
             else:
                 write_lines([line(item, codec, records=records, raw=raw)])
             printed += 1
-        if not printed:
-            tell_if_unknown(db, source)
     if shown:
         print_shown(items_table(shown, codec))
     if not printed:

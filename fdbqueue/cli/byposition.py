@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -16,9 +15,7 @@ from fdbqueue.by_position import UNCHANGED
 from fdbqueue.check import PLACES
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
-from fdbqueue.cli.input import is_terminal
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import (
     AsJson,
     Codec,
@@ -37,9 +34,10 @@ from fdbqueue.cli.output import headers_shown, headers_text, rank_of, say, to_co
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
-from fdbqueue.cli.where import Where, chosen_positions, refuse_both, refuse_neither
+from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.position import Position
+from fdbqueue.queue import Queue
 from fdbqueue.stored import StoredItem
 
 Items = Annotated[
@@ -77,8 +75,9 @@ def get(
     """
     chosen = [position(item) for item in items]
     table = wants_table(as_json)
-    with opened(url) as db:
-        found = _source(db, queue, codec, session).verb("get", db, chosen)()
+    own = queue_of(queue, codec)
+    with opened_queue(url, own) as db:
+        found = _source(db, own, session).verb("get", db, chosen)()
     lines = [_line(item, codec) for item in found if item is not None]
     if table and lines:
         write_lines([to_copy(_table([item for item in found if item is not None], codec), lines)])
@@ -103,21 +102,21 @@ def cancel(
 ) -> None:
     """Remove items by their positions, or by a condition, whatever their states. Exits with 1 if one was not there.
 
-    With --where it asks first. Items in batches of streams stay. A consumer that has one of the items learns it when it
-    acks: its lease is lost.
+    With --where it asks first, with their number. Items in batches of streams stay. A consumer that has one of the
+    items learns it when it acks: its lease is lost.
 
     Example: fdbqueue cancel orders --where "color = 'red'" --limit 100
     """
-    refuse_both(where, items)
-    refuse_neither(where, items)
+    check_chosen(where, items)
     if where is not None:
         _cancel_where(queue, where, limit, yes, session, url)
         return
     if limit is not None:
         raise typer.BadParameter("it goes with --where", param_hint="--limit")
     chosen = [position(item) for item in items or ()]
-    with opened(url) as db:
-        gone = _source(db, queue, None, session).verb("cancel", db, chosen)()
+    own = queue_of(queue)
+    with opened_queue(url, own) as db:
+        gone = _source(db, own, session).verb("cancel", db, chosen)()
     say(f"{sum(gone):,} items cancelled")
     _tell_missing(chosen, gone)
 
@@ -128,13 +127,12 @@ def _cancel_where(
     if session is not None:
         raise typer.BadParameter("items of a session are named by their positions", param_hint="--where")
     own = queue_of(queue)
-    with opened(url) as db:
-        check_known(db, own)
-        found = chosen_positions(db, where, own.layout, PLACES, limit)
+    with opened_queue(url, own) as db:
+        found: Iterable[list[Position]] = chosen_positions(db, where, own.layout, PLACES, limit)
         if not yes:
-            if not is_terminal(sys.stdin):
-                raise typer.BadParameter(f"to remove items of {queue} unasked, say --yes", param_hint="cancel")
-            typer.confirm(f"Remove the items of {queue} for which {where}?", abort=True, err=True)
+            found = list(found)  # only those that were asked for
+            if found:
+                confirm_removal(f"{sum(map(len, found)):,} items of {queue} for which {where}", yes=yes)
         with noted("Some items may be cancelled already; the same command cancels the others."):
             gone = sum(sum(own.cancel_many(db, positions)) for positions in found)
     say(f"{gone:,} items cancelled")
@@ -167,8 +165,9 @@ def update(
         "headers": None if headers is None else terms_of(headers, None, None, None).headers or {},
     }
     chosen = [position(item) for item in items]
-    with opened(url) as db:
-        changed = _source(db, queue, codec, session).verb("update", db, chosen)(**terms)
+    own = queue_of(queue, codec)
+    with opened_queue(url, own) as db:
+        changed = _source(db, own, session).verb("update", db, chosen)(**terms)
     _tell_changed(chosen, changed, "updated")
 
 
@@ -199,14 +198,13 @@ def reschedule(
     if all(term is None for term in terms.values()):
         raise typer.BadParameter("say what changes", param_hint="--delay / --at / --priority")
     chosen = [position(item) for item in items]
-    with opened(url) as db:
-        # The rank of an item without an order by its value needs no codec.
-        changed = _source(db, queue, None, session).verb("reschedule", db, chosen)(**terms)
+    own = queue_of(queue)  # the rank of an item without an order by its value needs no codec
+    with opened_queue(url, own) as db:
+        changed = _source(db, own, session).verb("reschedule", db, chosen)(**terms)
     _tell_changed(chosen, changed, "rescheduled")
 
 
-def _source(db: Any, name: str, codec: CodecName | None, session: str | None) -> Source:
-    queue = queue_of(name, codec)
+def _source(db: Any, queue: Queue, session: str | None) -> Source:
     if session is not None:
         return Source(sessions_of(queue), (session_named(session, "--session"),))
     levels = levels_of(db, queue, None, None)

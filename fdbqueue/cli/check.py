@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import sessions_of
@@ -41,8 +40,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     Example: fdbqueue check orders
     """
     checked = queue_of(queue)
-    with opened(url) as db:
-        check_known(db, checked)
+    with opened_queue(url, checked) as db:
         staged = StagedQueue(checked)
         report = staged.check(db)
         problems = [

@@ -9,7 +9,7 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.export import tell
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened, opened_queue
 from fdbqueue.cli.options import QueueName, queue_of
 from fdbqueue.transfer import copy_queue
 
@@ -30,8 +30,10 @@ def copy(
 
     Example: fdbqueue copy orders file:shop fdb:
     """
-    with opened(source) as one, opened(target, create=True) as other, noted("Run the same command again: it goes on."):
-        report = copy_queue(one, other, queue_of(queue))
+    moved = queue_of(queue)
+    again = noted("Run the same command again: it goes on.")
+    with opened_queue(source, moved) as one, opened(target, create=True) as other, again:
+        report = copy_queue(one, other, moved)
     tell(
         items=report.items,
         moved=report.moved,

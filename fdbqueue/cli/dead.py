@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
@@ -44,8 +44,8 @@ def dead(
     lines: list[bytes] = []
     for column in ("item", "value", "error", "attempts", "died"):
         shown.add_column(column, overflow="fold", no_wrap=column == "item")  # a column to copy from
-    with opened(url) as db:
-        source = queue_of(queue, codec)
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db:
         wanted = wanted_rows(where, source.layout, source.layout.dead)
         most = limit or (SCREENFUL if table else None)
         for letter in browse(db, source, state="dead", limit=most, wanted=wanted):

@@ -12,8 +12,8 @@ from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
-from fdbqueue.cli.known import tell_if_paused, tell_if_unknown
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.known import tell_if_paused
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import CUT_OFF, Output, items_table, line, lines_of, rendered, wants_table
 from fdbqueue.cli.stopping import StopSignals
@@ -34,7 +34,9 @@ EXTEND_SECONDS = 20.0
 
 def dequeue(
     queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of items.")] = 1,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items. Default: 1.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Take all items.")] = False,
     url: Url = None,
     codec: Codec = CodecName.json,
@@ -49,24 +51,25 @@ def dequeue(
     No item is lost. Each batch of up to 500 items is leased, printed, and then taken out. If the command is
     interrupted, the disk is full, or the reader closes the pipe, the other items go back to their places. A message
     gives their number. After `kill -9` the last batch becomes available within a minute, and the next `fdbqueue
-    dequeue` prints it again. A line that was written into a pipe counts as printed, even if its reader exits without
-    reading it. To keep items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
+    dequeue` prints it again. In a pipe a line counts as printed when its reader has read it. So `fdbqueue dequeue
+    orders --all | head -5` takes out five items. If the reader reads nothing for a second, the command fills the pipe,
+    and its lines count as printed. To keep items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
 
     Example: fdbqueue dequeue orders --limit 10
     """
     check_raw(raw, codec)
+    if everything and limit is not None:
+        raise typer.BadParameter("say how many items, or all of them; not both", param_hint="--limit / --all")
     show = partial(line, codec=codec, records=records, raw=raw)
     table = (lambda items: rendered(items_table(items, codec))) if wants_table(as_json) and not raw else None
     leases = Leases(queue_of(queue, codec))
-    with opened(url) as db, StopSignals() as signals:
+    with opened_queue(url, leases.queue) as db, StopSignals() as signals:
         while leases.reclaim(db).more:
             signals.check()  # each call fires the timers that fit into a transaction
         drain = Drain(db, leases, signals, show, table)
         with noted(f"Items that were not taken out yet come back within {LEASE_SECONDS:g} s."):
-            drain.run(None if everything else limit)
-        if not drain.out:
-            tell_if_unknown(db, leases.queue)
-        if everything or drain.out < limit:
+            drain.run(None if everything else limit or 1)
+        if everything or drain.out < (limit or 1):
             tell_if_paused(db, leases.queue)
     if drain.lost:
         raise typer.Exit(errors.LOST)
@@ -175,7 +178,7 @@ class Drain:
 
     def _print(self) -> None:
         lines, wrong = lines_of(self._waiting, self._show)
-        output = Output(self._between)
+        output = Output(self._between, counts_read=True)
         try:
             output.write([self._table(self._waiting[: len(lines)])] if self._table and lines else lines)
         finally:

@@ -23,8 +23,11 @@ from fdbqueue.errors import (
     ItemTooLarge,
     LeaseLost,
     OrderError,
+    QueueFull,
     QueueRenamed,
     SelectorError,
+    SessionClosed,
+    StreamError,
     SubscriptionError,
     TransferError,
     UnknownQueue,
@@ -32,30 +35,35 @@ from fdbqueue.errors import (
 )
 
 EMPTY = 1
-"""There was no item, or the check found something wrong."""
 USAGE = 2
-"""The command line itself is wrong."""
 ENGINE = 3
-"""The database is unusable or refused a call, standard input can't be read, or the answer can't be written."""
 VALUE = 4
-"""The queue's codec does not take a value, or a stored value can't be read."""
-
 LOST = 5
-"""A lease is lost."""
 DEAD = 6
-"""An item became a dead letter while the command waited for it."""
 EXPIRED = 7
-"""The time to live of an item was over while the command waited for it."""
 REMOVED = 8
-"""An item or its group was cancelled or removed while the command waited for it."""
 TIMED_OUT = 9
-"""The time to wait is over."""
+FULL = 10
+
+CODES = {
+    0: "done",
+    EMPTY: "there was no item, or nothing to do; or the check found something wrong",
+    USAGE: "wrong usage; or there is no such queue, or it has another name now",
+    ENGINE: "the database, a file, standard input or standard output failed",
+    VALUE: "a value can't be encoded or decoded",
+    LOST: "a lease is lost",
+    DEAD: "after a wait: the item is a dead letter",
+    EXPIRED: "after a wait: the item expired",
+    REMOVED: "after a wait: the item or its group was cancelled or removed",
+    TIMED_OUT: "after a wait: the time is over",
+    FULL: "the queue is full, or its session is closing: try again later",
+}
+"""Every exit code, and its meaning. Besides, 128 + N: stopped by signal N."""
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done; 1 the queue is empty, or the check failed; 2 wrong usage; 3 the database, standard input or"
-    " standard output failed; 4 a value can't be encoded or decoded; 5 a lease is lost; 128 + N stopped by signal N."
-    " After a wait: 6 the item is a dead letter; 7 it expired; 8 it or its group was cancelled or removed; 9 the time"
-    " is over."
+    "Exit codes: "
+    + "; ".join(f"{code} {meaning}" for code, meaning in CODES.items())
+    + "; 128 + N stopped by signal N."
 )
 
 
@@ -122,28 +130,41 @@ def told(error: BaseException) -> str:
     return f"{text} ({error.code})."
 
 
+_CODE_OF: dict[type[BaseException], int] = {
+    UrlError: USAGE,
+    OrderError: USAGE,
+    ChecksBypassed: USAGE,
+    SelectorError: USAGE,
+    SubscriptionError: USAGE,
+    GroupError: USAGE,
+    StreamError: USAGE,
+    TransferError: USAGE,
+    UnknownQueue: USAGE,
+    QueueRenamed: USAGE,
+    BadValue: VALUE,
+    CodecError: VALUE,
+    FormatError: VALUE,
+    ItemTooLarge: VALUE,
+    LeaseLost: LOST,
+    QueueFull: FULL,
+    SessionClosed: FULL,
+    FdbQueueError: ENGINE,
+    FDBError: ENGINE,
+}
+"""The exit code of each error. An error has the code of its nearest class that is named here."""
+
+
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code for an error of the library's."""
     if isinstance(error, BulkInterrupted) and error.__cause__ is not None:
         return exit_code_of(error.__cause__)
     if isinstance(error, Stopped):
         return 128 + error.number
-    if isinstance(
-        error,
-        UrlError
-        | OrderError
-        | ChecksBypassed
-        | SelectorError
-        | SubscriptionError
-        | GroupError
-        | TransferError
-        | UnknownQueue
-        | QueueRenamed,
-    ):
-        return USAGE
-    if isinstance(error, BadValue | CodecError | FormatError | ItemTooLarge):
-        return VALUE
-    if isinstance(error, LeaseLost) or (isinstance(error, AgentError) and error.step == "confirm" and error.received):
+    if isinstance(error, AgentError) and error.step == "confirm" and error.received:
         return LOST
-    # A ValueError that is not one of ours means that the library does not take an argument.
-    return ENGINE if isinstance(error, FdbQueueError | FDBError) else USAGE
+    if isinstance(error, TransferError) and isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+        return ENGINE  # the disk refused
+    for kind in type(error).__mro__:
+        if kind in _CODE_OF:
+            return _CODE_OF[kind]
+    return USAGE  # a ValueError that is not one of ours: the library does not take an argument

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from fdbqueue.cli.errors import noted
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened, opened_queue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -39,9 +39,10 @@ def export(
 
     Example: fdbqueue export orders --to orders.parquet --where "color = 'red'"
     """
-    with opened(url) as db, noted(_AGAIN), _pyarrow():
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db, noted(_AGAIN), _pyarrow():
         on_bad: Literal["fail", "skip"] = "skip" if skip_bad else "fail"
-        report = export_items(db, queue_of(queue, codec), to, where=where, on_bad=on_bad)
+        report = export_items(db, source, to, where=where, on_bad=on_bad)
     for left_out in report.skipped:
         typer.echo(f"The item {place(left_out)} can't be read, and was left out.", err=True)
     skipped = {"skipped": len(report.skipped)} if skip_bad else {}

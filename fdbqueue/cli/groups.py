@@ -13,7 +13,7 @@ from rich.text import Text
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.grouping import groups_of, with_hold
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_shown, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
@@ -56,9 +56,10 @@ def groups(
         raise typer.BadParameter("name a group to close, cancel or wait for", param_hint="GROUP")
     if close and cancel:
         raise typer.BadParameter("a group is closed or cancelled", param_hint="--close / --cancel")
-    source = groups_of(queue_of(queue), of_sessions=sessions)
+    own = queue_of(queue)
+    source = groups_of(own, of_sessions=sessions)
     table = wants_table(as_json)
-    with opened(url) as db:
+    with opened_queue(url, own) as db:
         if name is None:
             most = limit or (SCREENFUL if table else None)
             printed = _print(queue, _listed(source, db, after, most), table=table)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
 from fdbqueue.cli.queues import pause_shown, quota_shown
@@ -33,8 +33,9 @@ def inspect(
 
     Example: fdbqueue inspect orders
     """
-    with opened(url) as db:
-        page = queue_of(queue, codec).inspect(db, limit=limit)
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db:
+        page = source.inspect(db, limit=limit)
     if wants_table(as_json):
         print_shown(Text(repr(page)))
     else:

@@ -1,4 +1,4 @@
-"""Queues by their names: completion in the shell, and a hint for a name that no queue has."""
+"""Queues by their names: completion in the shell, and the codec that a queue is registered with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
+from fdbqueue.errors import FormatError, StorageError, UrlError
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
-from fdbqueue.queues import is_there, nearest, queues
-from fdbqueue.renamed import renamed
+from fdbqueue.queues import queues
 
 COMPLETION_SECONDS = 2.0
 """How long the shell waits for names."""
@@ -27,7 +26,7 @@ COMPLETION_SECONDS = 2.0
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the registered names that begin with the typed text; none if the database can't be read."""
     url = ctx.params.get("url") or os.environ.get("FDBQUEUE_URL")
-    if url is None or url.startswith("memory:"):
+    if url is None:
         return []
     with suppress(Exception), opened(url, patience=COMPLETION_SECONDS) as db:
         return [info.text for info in queues(db) if info.text.startswith(incomplete)]
@@ -48,32 +47,6 @@ def _codec(tr: Transaction, layout: Layout) -> Steps[str]:
     with suppress(FormatError):
         return read_about(layout, bytes(value))[1].codec if value.present() else ""
     return ""
-
-
-def hint(db: Any, queue: Queue) -> str:
-    """Return a sentence about a name that no queue has; "" if there is such a queue, or if no queue is registered."""
-    if told := run(queue.read(db, partial(renamed, layout=queue.layout))):
-        return told
-    if run(queue.read(db, partial(is_there, layout=queue.layout))):
-        return ""
-    near = run(nearest(db, queue.layout))
-    return f"There is no queue {queue.layout.describe()}. {near}" if near else ""
-
-
-def check_known(db: Any, queue: Queue) -> None:
-    """Refuse a name that is probably mistyped, where the answer would be zeros.
-
-    Raises:
-        UnknownQueue: there is no such queue, and another one has nearly this name.
-    """
-    if told := hint(db, queue):
-        raise UnknownQueue(f"{told} `fdbqueue queues` lists all.")
-
-
-def tell_if_unknown(db: Any, queue: Queue) -> None:
-    """Say on standard error that a name is probably mistyped."""
-    if told := hint(db, queue):
-        typer.echo(told, err=True)
 
 
 def tell_if_paused(db: Any, queue: Queue) -> None:

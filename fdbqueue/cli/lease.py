@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
-from fdbqueue.cli.known import tell_if_paused, tell_if_unknown
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.known import tell_if_paused
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import (
     CUT_OFF,
@@ -80,14 +80,14 @@ def lease(
             raise typer.BadParameter("a subscription has no items of sessions", param_hint="--subscription")
         taken = lease_sessions(queue, codec, url, limit, duration, consumer, max_attempts, as_json)
         raise typer.Exit(0 if taken else errors.EMPTY)
-    with opened(url) as db, StopSignals() as signals:
+    with opened_queue(url, leases.queue) as db, StopSignals() as signals:
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
         # One call leases as many items as fit into a transaction.
         while printed < limit and (
             batch := source.lease_many(db, limit=limit - printed, duration=duration, consumer=consumer)
         ):
             lines, wrong = lines_of(batch, partial(_line, codec=codec))
-            output = Output(signals.check)
+            output = Output(signals.check, counts_read=True)
             try:
                 output.write([to_copy(_table(batch[: len(lines)], codec), lines)] if table and lines else lines)
                 if wrong is not None:
@@ -99,8 +99,6 @@ def lease(
                 typer.echo(told + (CUT_OFF if output.cut_off else ""), err=True)
                 raise
             printed += len(batch)
-        if not printed:
-            tell_if_unknown(db, leases.queue)
         if printed < limit:
             tell_if_paused(db, leases.queue)
             if isinstance(source, Subscription) and source.stats(db).suspended:
@@ -124,7 +122,7 @@ def lease_sessions(
     source = sessions_of(queue_of(queue), max_attempts=max_attempts, consumer=consumer)
     wants_table(as_json)  # it raises if there is no standard output
     printed = 0
-    with opened(url) as db, StopSignals() as signals:
+    with opened_queue(url, source.queue) as db, StopSignals() as signals:
         while printed < limit and (lease := source.lease(db, duration=duration)) is not None:
             try:
                 signals.check()

@@ -12,7 +12,7 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.sessioning import sessions_of
@@ -41,8 +41,9 @@ def nack(
 ) -> None:
     """Give leased items back after failed attempts. Exits with 5 if leases are lost, and prints those.
 
-    A line of standard input is a handle, or a line that `fdbqueue lease` printed. For each item it prints a line with
-    the item's disposition: available again in its old place, delayed, dead or expired.
+    It exits with 1 if none are given. A line of standard input is a handle, or a line that `fdbqueue lease` printed.
+    For each item it prints a line with the item's disposition: available again in its old place, delayed, dead or
+    expired.
 
     Example: fdbqueue nack orders --delay 30 --error 'printer is off' < leases.jsonl
     """
@@ -51,7 +52,7 @@ def nack(
     own = sessions_of(leases.queue, max_attempts=max_attempts)
     fates: Counter[str] = Counter()
     taken = 0
-    with opened(url) as db:
+    with opened_queue(url, leases.queue) as db:
         give_back = partial(leases.nack_many, db, delay=delay, error=error)
         try:
             for bundle in chain.from_iterable(bundles(group, BUNDLE_ITEMS) for group in given):
@@ -68,6 +69,7 @@ def nack(
             raise
     if not taken:
         typer.echo("Standard input had no handles of leases: nothing was given back.", err=True)
+        raise typer.Exit(errors.EMPTY)
     say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
     if fates.total() < taken:
         raise typer.Exit(errors.LOST)

@@ -1,4 +1,8 @@
-"""Opens the database of a command. Only an enqueue creates it, and no opening waits for ever."""
+"""Opens the database of a command, and finds the queue that it names.
+
+No command makes a database or a queue by a mistyped name. `enqueue` and `import` make what they need; others do if they
+are told to by --create. No opening waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,30 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.catalogue import name_of, name_text
 from fdbqueue.cli.errors import ENGINE
 from fdbqueue.engine import open
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.url import parse
-from fdbqueue.errors import StorageError
+from fdbqueue.errors import StorageError, UnknownQueue, UrlError
+from fdbqueue.layout import Layout
+from fdbqueue.queue import Queue
+from fdbqueue.queues import is_there, nearest
+from fdbqueue.renamed import check_renamed
 
 PATIENCE_SECONDS = 30.0
 """How long one transaction may take, including its retries, before the command gives up."""
+_REMEDY = "Give file:PATH, or fdb: or fdb:CLUSTER_FILE."
+
+Create = Annotated[
+    bool, typer.Option("--create", help="Make the queue, and its database, if there is none of this name.")
+]
 
 
 @contextmanager
@@ -25,15 +42,18 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
 
     Args:
         url: as on the command line.
-        create: whether to make a missing folder. Otherwise a mistyped path would look like an empty queue.
+        create: whether to make a missing database. Otherwise a mistyped path would look like an empty one.
         patience: how many seconds each transaction may take. Without a limit, calls to a lost cluster wait for ever.
 
     Raises:
-        StorageError: there is no such folder.
+        StorageError: there is no such database.
+        UrlError: it would end with the command.
     """
     scheme, path, _ = parse(url) if url else ("", "", {})
-    if scheme == "file" and path and not create and not os.path.exists(path):
-        raise StorageError(f"{path}: the folder does not exist. `fdbqueue enqueue` creates it.")
+    if scheme == "memory":
+        raise UrlError(f"{url!r}: a memory: database ends with the command, and its items with it. {_REMEDY}")
+    if scheme == "file" and path and not create:
+        _refuse_missing(path)
     with _waiting_for(path):
         db = open(url)
     with db:
@@ -42,6 +62,61 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
             yield db
         finally:
             db.options.set_transaction_timeout(0)  # a process has only one database per binding
+
+
+@contextmanager
+def opened_queue(
+    url: str | None,
+    queue: Queue[Any],
+    *,
+    create: bool = False,
+    renamed: bool = False,
+    patience: float = PATIENCE_SECONDS,
+) -> Iterator[Any]:
+    """Open the database that `url` names, and check that the queue is there.
+
+    Args:
+        url: as on the command line.
+        queue: the queue that the command names.
+        create: whether the command may make the database and the queue.
+        renamed: whether the command takes the old name of a queue that was renamed.
+        patience: as `opened`.
+
+    Raises:
+        StorageError, UrlError: as `opened`.
+        UnknownQueue: there is no such queue. The message proposes the nearest names.
+        QueueRenamed: it has another name now.
+    """
+    with opened(url, create=create, patience=patience) as db:
+        run(queue.read(db, partial(check_known, layout=queue.layout, create=create, renamed=renamed)))
+        yield db
+
+
+def check_known(tr: Transaction, layout: Layout, *, create: bool = False, renamed: bool = False) -> Steps[None]:
+    """Check that a queue is there.
+
+    Raises:
+        UnknownQueue: it neither is registered nor has a key.
+        QueueRenamed: it has another name now.
+    """
+    if not renamed:
+        yield from check_renamed(tr, layout)
+    if not create and not (yield from is_there(tr, layout)):
+        near = yield from nearest(tr, layout)
+        told = (f"There is no queue {name_text(name_of(layout.prefix))!r}.", near, "`fdbqueue queues` lists all.")
+        raise UnknownQueue(" ".join(filter(None, told)))
+
+
+def _refuse_missing(path: str) -> None:
+    """Refuse a folder without a database.
+
+    Raises:
+        StorageError: there is none.
+    """
+    if not os.path.exists(path):
+        raise StorageError(f"{path}: the folder does not exist. `fdbqueue enqueue` creates it.")
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
+        raise StorageError(f"{path}: there is no database in the folder. `fdbqueue enqueue` creates one.")
 
 
 @contextmanager

@@ -29,12 +29,6 @@ _ENCODING = ("enqueue", "update", "register")
 """Commands for which the codec bytes is no way to look at a program's own codec."""
 
 
-def _kept(url: str | None) -> str | None:
-    if url is not None and url.startswith("memory:"):
-        raise typer.BadParameter("a memory: database ends with the command; give file:PATH or fdb:")
-    return url
-
-
 def _registered(ctx: typer.Context, codec: CodecName) -> CodecName:
     """Return the codec that was given; else the one that the queue is registered with, or that has the same bytes.
 
@@ -66,7 +60,6 @@ Url = Annotated[
         envvar="FDBQUEUE_URL",
         help="The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.",
         metavar="URL",
-        callback=_kept,
     ),
 ]
 Codec = Annotated[
@@ -88,7 +81,7 @@ MaxAttempts = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DeadItems = Annotated[
     list[str] | None,
-    typer.Argument(metavar="INDEX:RANDOM", help="The dead letters, as `fdbqueue dead` prints them. Default: all."),
+    typer.Argument(metavar="INDEX:RANDOM", help="The dead letters, as `fdbqueue dead` prints them."),
 ]
 Records = Annotated[bool, typer.Option("--records", help="Print each value with its position and headers.")]
 Raw = Annotated[

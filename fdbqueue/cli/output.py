@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import os
 import select
+import stat
 import sys
+import termios
+import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +35,8 @@ CUT_OFF = " The last line of the output is cut off: its item is among these."
 LOOK_SECONDS = 0.1
 """How often a command that waits for the reader of its output checks for a signal."""
 
+READER_SECONDS = 1.0
+"""How long a command waits for the reader of a pipe before it fills the pipe."""
 BESIDE_COLUMNS = 30
 """The least width of a table's other columns and lines, next to a column that is to be copied."""
 
@@ -123,10 +131,13 @@ class Output:
 
     Args:
         between: called before each piece, and repeatedly while a reader is slow. An exception from it ends the writing.
+        counts_read: whether a line in a pipe counts as written when the reader has read it. The lines go into the pipe
+            one by one then, as fast as they are read. If none is read for a second, they count as soon as they are in.
     """
 
-    def __init__(self, between: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, between: Callable[[], None] = lambda: None, *, counts_read: bool = False) -> None:
         self._between = between
+        self._follows = counts_read
         self._ends: list[int] = []
         self._written = 0
 
@@ -151,12 +162,14 @@ class Output:
         try:
             sys.stdout.flush()
             fd = _descriptor()
+            self._follows = self._follows and fd is not None and _unread(fd) is not None
             for piece in self._pieces(lines):
                 if fd is None:
                     self._between()
                     self._written += sys.stdout.buffer.write(piece)
                 else:
                     self._write(fd, memoryview(piece))
+                    self._wait_for_reader(fd)
         except OSError as error:
             raise OutputFailed(f"Standard output can't be written: {error.strerror}.") from error
 
@@ -170,12 +183,44 @@ class Output:
                     rest = rest[written:]
                     self._written += written
 
+    def _wait_for_reader(self, fd: int) -> None:
+        """Wait until the reader of a pipe has read all lines in it.
+
+        Raises:
+            BrokenPipeError: the reader has gone. What it left in the pipe does not count as written.
+        """
+        give_up_at = time.monotonic() + READER_SECONDS
+        look_at = time.monotonic() + LOOK_SECONDS
+        pause = 0.0
+        while self._follows:
+            closed = self._is_closed(fd)  # before the number, which is final then
+            unread = _unread(fd)
+            if not unread:
+                return
+            if closed:
+                self._written -= min(unread, self._written)
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            if time.monotonic() >= give_up_at:
+                self._follows = False
+            else:
+                if time.monotonic() >= look_at:
+                    self._between()
+                    look_at += LOOK_SECONDS
+                time.sleep(pause)  # at first it only lets the reader run
+                pause = min(pause + 0.000_02, 0.002)
+
+    def _is_closed(self, fd: int) -> bool:
+        """Return whether the reader of a pipe has gone."""
+        poll = select.poll()
+        poll.register(fd, 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
     def _pieces(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Join lines to pieces that a pipe takes at once, and note the end of each line."""
         piece = bytearray()
         end = self._written
         for one in lines:
-            if piece and len(piece) + len(one) > select.PIPE_BUF:
+            if piece and (self._follows or len(piece) + len(one) > select.PIPE_BUF):
                 yield bytes(piece)
                 piece.clear()
             piece += one
@@ -192,6 +237,18 @@ def write_lines(lines: Iterable[bytes]) -> None:
         OutputFailed: as `Output.write`.
     """
     Output().write(lines)
+
+
+def _unread(fd: int) -> int | None:
+    """Return how many bytes of a pipe are not read yet; None if it is no pipe, or the system does not tell."""
+    try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return None
+        number = array("i", [0])
+        fcntl.ioctl(fd, termios.FIONREAD, number)
+    except OSError:
+        return None
+    return number[0]
 
 
 def _descriptor() -> int | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.known import tell_if_unknown
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.items import Item
@@ -26,15 +25,13 @@ def peek(
     Example: fdbqueue peek orders
     """
     check_raw(raw, codec)
-    with opened(url) as db:
-        source = queue_of(queue, codec)
+    source = queue_of(queue, codec)
+    with opened_queue(url, source) as db:
         item: Item | StoredItem | None
         if records:  # records show more of an item than `Queue.peek` returns
             item = next(iter(browse(db, source, state="available", limit=1)), None)
         else:
             item = source.peek(db)
-        if item is None:
-            tell_if_unknown(db, source)
     if item is None:
         raise typer.Exit(errors.EMPTY)
     if wants_table(as_json) and not raw:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
@@ -88,6 +87,7 @@ def queues(
 
 def register(
     queue: QueueName,
+    create: Create = False,
     url: Url = None,
     codec: Codec = CodecName.json,
     on_codec: Annotated[
@@ -101,9 +101,8 @@ def register(
 
     Example: fdbqueue register orders --codec msgpack
     """
-    with opened(url) as db:
-        own = queue_of(queue, codec)
-        check_known(db, own)
+    own = queue_of(queue, codec)
+    with opened_queue(url, own, create=create) as db:
         own.register(db, on_codec=on_codec.value)
     say(f"{queue} is registered with the codec {codec.value}")
 
@@ -112,15 +111,16 @@ def pause(
     queue: QueueName,
     reason: Annotated[str, typer.Option("--reason", help="Why, for people who look at the queue.")] = "",
     by: Annotated[str | None, typer.Option("--by", help="Who pauses it. Default: host:pid.")] = None,
+    create: Create = False,
     url: Url = None,
 ) -> None:
     """Pause a queue: consumers find no items, and wait. Producers go on, and leased items can be acked.
 
     Example: fdbqueue pause orders --reason stocktaking
     """
-    with opened(url) as db:
-        check_known(db, queue_of(queue))
-        queue_of(queue).pause(db, reason=reason, by=by)
+    own = queue_of(queue)
+    with opened_queue(url, own, create=create) as db:
+        own.pause(db, reason=reason, by=by)
     say(f"{queue} is paused; fdbqueue resume ends that")
 
 
@@ -129,9 +129,8 @@ def resume(queue: QueueName, url: Url = None) -> None:
 
     Example: fdbqueue resume orders
     """
-    with opened(url) as db:
-        own = queue_of(queue)
-        check_known(db, own)
+    own = queue_of(queue)
+    with opened_queue(url, own) as db:
         was = own.paused(db)
         own.resume(db)
     if was is None:
@@ -168,6 +167,7 @@ def quota(
         WhenFull, typer.Option("--when-full", help="What an enqueue does then: fail, or wait for room.")
     ] = WhenFull.refuse,
     none: Annotated[bool, typer.Option("--none", help="Remove the quota.")] = False,
+    create: Create = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -181,9 +181,8 @@ def quota(
     limited = items is not None or size is not None
     if none and limited:
         raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --bytes / --none")
-    with opened(url) as db:
-        own = queue_of(queue)
-        check_known(db, own)
+    own = queue_of(queue)
+    with opened_queue(url, own, create=create and limited) as db:
         if none or limited:
             own.set_quota(db, items, size_bytes=size, when_full=when_full.value)
         found = own.quota(db)

@@ -9,10 +9,10 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.cli.where import Where, chosen_positions, refuse_both
+from fdbqueue.cli.where import Where, check_chosen, chosen_positions
 from fdbqueue.layers.leases import Leases
 
 
@@ -26,6 +26,7 @@ def redrive(
         bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
     ] = False,
     where: Where = None,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     url: Url = None,
 ) -> None:
     """Make dead letters available again, with their attempts reset to 0. Exits with 1 if there was none.
@@ -35,9 +36,9 @@ def redrive(
     leases = Leases(queue_of(queue))
     redriven = partial(leases.dead.redrive, to="tail" if tail else "place")
     chosen = [position(item) for item in items] if items else None
-    refuse_both(where, items)
+    check_chosen(where, items, everything)
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
-    with opened(url) as db, noted(note):
+    with opened_queue(url, leases.queue) as db, noted(note):
         if where is None:
             moved = redriven(db, chosen, limit=limit)
         else:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
@@ -68,9 +68,10 @@ def sessions(
     given = {verb: name for verb, name in actions.items() if name is not None}
     if len(given) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
-    source = sessions_of(queue_of(queue))
+    own = queue_of(queue)
+    source = sessions_of(own)
     table = wants_table(as_json)
-    with opened(url) as db:
+    with opened_queue(url, own) as db:
         if given:
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
@@ -26,14 +25,14 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     Example: fdbqueue stats orders
     """
-    with opened(url) as db:
-        check_known(db, queue_of(queue))
-        staged = StagedQueue(queue_of(queue)).stats(db)
-        paused, quota = queue_of(queue).paused(db), queue_of(queue).quota(db)
-        order = order_stats(db, queue_of(queue))
-        subscribed = Subscriptions(queue_of(queue)).count(db)
-        blobs = Blobs(queue_of(queue)).stats(db)
-        sessions = session_stats(db, queue_of(queue))
+    own = queue_of(queue)
+    with opened_queue(url, own) as db:
+        staged = StagedQueue(own).stats(db)
+        paused, quota = own.paused(db), own.quota(db)
+        order = order_stats(db, own)
+        subscribed = Subscriptions(own).count(db)
+        blobs = Blobs(own).stats(db)
+        sessions = session_stats(db, own)
     found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
     if subscribed:
         found["subscriptions"] = subscribed

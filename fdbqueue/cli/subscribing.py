@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
@@ -23,9 +23,9 @@ def subscribe(
     queue: QueueName,
     name: Name,
     selector: Annotated[
-        str,
+        str | None,
         typer.Option("--selector", "-s", help="Condition: \"color = 'red' AND weight > 2\". Default: all items."),
-    ] = "",
+    ] = None,
     credit: Annotated[
         int | None,
         typer.Option("--credit", min=0, help="Number of items that its consumers may have at once. Default: no limit."),
@@ -33,6 +33,7 @@ def subscribe(
     credit_bytes: Annotated[
         int | None, typer.Option("--credit-bytes", min=0, help="Number of bytes that they may have at once.")
     ] = None,
+    create: Create = False,
     url: Url = None,
 ) -> None:
     """Register a subscription. `fdbqueue lease --subscription NAME` then leases the items that it selects, in order.
@@ -41,8 +42,9 @@ def subscribe(
 
     Example: fdbqueue subscribe orders red --selector "color = 'red'" --credit 10
     """
-    with opened(url, create=True) as db:
-        subscription = Subscriptions(queue_of(queue)).subscribe(db, name, selector=selector)
+    own = queue_of(queue)
+    with opened_queue(url, own, create=create) as db:
+        subscription = Subscriptions(own).subscribe(db, name, selector=selector)
         subscription.grant(db, items=credit, size_bytes=credit_bytes)
     say(f"{name} is subscribed")
 
@@ -52,8 +54,9 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
 
     Example: fdbqueue subscriptions orders
     """
-    with opened(url) as db:
-        found = Subscriptions(queue_of(queue)).stats(db)
+    own = queue_of(queue)
+    with opened_queue(url, own) as db:
+        found = Subscriptions(own).stats(db)
     if wants_table(as_json) and found:
         print_shown(_table(found))
     else:
@@ -67,8 +70,9 @@ def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
 
     Example: fdbqueue unsubscribe orders red
     """
-    with opened(url) as db:
-        if not Subscriptions(queue_of(queue)).unsubscribe(db, name):
+    own = queue_of(queue)
+    with opened_queue(url, own) as db:
+        if not Subscriptions(own).unsubscribe(db, name):
             raise typer.Exit(errors.EMPTY)
     say(f"{name} is not subscribed any more")
 

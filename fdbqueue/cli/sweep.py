@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.agents.locks import Locks
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -22,7 +21,6 @@ def sweep(queue: QueueName, url: Url = None) -> None:
     """
     swept = queue_of(queue)
     leases = Leases(swept)
-    with opened(url) as db:
-        check_known(db, swept)
+    with opened_queue(url, swept) as db:
         removed = {"uploads": Blobs(leases).sweep(db).swept, "locks": Locks(leases).sweep(db)}
     write_lines([encode_json(removed).encode() + b"\n"])

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -15,12 +16,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fdbqueue.cli.known import check_known
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
+from fdbqueue.engine.steps import run
 from fdbqueue.layers.staged import StagedQueue, StagedStats
 from fdbqueue.reprs import sparkline
 
@@ -58,9 +59,10 @@ def top(
     """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:
-        for name in queues:
-            check_known(db, queue_of(name))
         watched = {name: StagedQueue(queue_of(name)) for name in queues}
+        for staged in watched.values():
+            own = staged.leases.queue
+            run(own.read(db, partial(check_known, layout=own.layout)))
         shown = _looks(db, watched, looks, interval)
         if not wants_table(as_json):
             for look in shown:

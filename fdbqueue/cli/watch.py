@@ -12,7 +12,7 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import Stopped, told
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, write_lines
 from fdbqueue.cli.stopping import SIGNALS
@@ -36,6 +36,7 @@ def watch(
     timeout: Annotated[
         float | None, typer.Option("--timeout", "-t", min=0.0, help="End after this many seconds without an arrival.")
     ] = None,
+    create: Create = False,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: Records = False,
@@ -51,10 +52,11 @@ def watch(
     Example: fdbqueue watch orders --where "color = 'red'"
     """
     check_raw(raw, codec)
-    source = Subscriptions(queue_of(queue, codec))
+    own = queue_of(queue, codec)
+    source = Subscriptions(own)
     printed = 0
-    with opened(url) as db, _stopped_by_signals():
-        follower = source.follow(db, name, selector=where or "", start="head" if head else "tail")
+    with opened_queue(url, own, create=create) as db, _stopped_by_signals():
+        follower = source.follow(db, name, selector=where, start="head" if head else "tail")
         try:
             while limit is None or printed < limit:
                 most = ITEMS_AT_ONCE if limit is None else min(ITEMS_AT_ONCE, limit - printed)

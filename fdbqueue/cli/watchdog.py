@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.cli.errors import OutputFailed
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.sessioning import name_shown, sessions_of
@@ -39,6 +39,7 @@ def watchdog(
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Fire the due timers once and exit.")] = False,
     max_attempts: MaxAttempts = None,
+    create: Create = False,
     url: Url = None,
 ) -> None:
     """Fire due timers until SIGTERM or Ctrl-C: give back expired leases, end delays, remove expired items.
@@ -50,9 +51,12 @@ def watchdog(
     Example: fdbqueue watchdog orders --exec 'systemctl restart worker'
     """
     try:
-        hook = _hook(shlex.split(command) if command else None)
+        words = None if command is None else shlex.split(command)
     except ValueError as error:
         raise typer.BadParameter(f"{error} in {command!r}", param_hint="--exec") from error
+    if words == []:
+        raise typer.BadParameter("the command is empty", param_hint="--exec")
+    hook = _hook(words)
     own = queue_of(queue)
     sources = (Leases(own, max_attempts=max_attempts), sessions_of(own, max_attempts=max_attempts))
     dogs = [Watchdog(source, hook=hook, interval=interval) for source in sources]
@@ -61,7 +65,7 @@ def watchdog(
         for dog in dogs:
             dog.stop()
 
-    with opened(url, create=True, patience=PATIENCE_SECONDS) as db:
+    with opened_queue(url, own, create=create, patience=PATIENCE_SECONDS) as db:
         if once:
             for dog in dogs:
                 dog.sweep(db)

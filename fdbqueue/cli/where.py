@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 from fdbqueue.arrow.stored import Range, pages
+from fdbqueue.cli.input import is_terminal
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions._selectors import ItemTest
 from fdbqueue.layout import Layout, Place
 from fdbqueue.position import Position
+
+
+def _condition(where: str | None) -> str | None:
+    """Refuse a condition that is wrong or empty, before anything else is done.
+
+    Raises:
+        SelectorError: it is.
+    """
+    if where is not None:
+        Selector(where)
+    return where
+
 
 Where = Annotated[
     str | None,
@@ -21,6 +35,7 @@ Where = Annotated[
         "-w",
         metavar="CONDITION",
         help="Only items whose headers fit: \"color = 'red' AND weight > 2\". The language of selectors.",
+        callback=_condition,
     ),
 ]
 
@@ -58,13 +73,32 @@ def chosen_positions(
                 return
 
 
-def refuse_neither(where: str | None, items: list[str] | None) -> None:
-    """Refuse a command that names no items and has no condition."""
-    if where is None and not items:
-        raise typer.BadParameter("name items, or give a condition", param_hint="INDEX:RANDOM / --where")
+def check_chosen(where: str | None, items: list[str] | None, everything: bool | None = None) -> None:
+    """Refuse a command unless it says in one way which items it means.
+
+    Args:
+        where: the condition.
+        items: the named items.
+        everything: whether all are meant; None: the command has no word for that.
+    """
+    ways = [where is not None, bool(items), bool(everything)]
+    if sum(ways) == 1:
+        return
+    last = "" if everything is None else ", or --all"
+    if any(ways):
+        raise typer.BadParameter(f"name items or give a condition{last}: only one of these", param_hint="--where")
+    raise typer.BadParameter(f"name items, or give a condition{last}", param_hint="INDEX:RANDOM / --where")
 
 
-def refuse_both(where: str | None, items: list[str] | None) -> None:
-    """Refuse a condition beside items that are named."""
-    if where is not None and items:
-        raise typer.BadParameter("name items or give a condition, not both", param_hint="--where")
+def confirm_removal(what: str, *, yes: bool) -> None:
+    """Ask whether something may be removed, unless the command says so.
+
+    Args:
+        what: the things to remove, with their number, as in "3 items of orders".
+        yes: whether the command says so.
+    """
+    if yes:
+        return
+    if not is_terminal(sys.stdin):
+        raise typer.BadParameter(f"to remove {what} unasked, say --yes", param_hint="--yes")
+    typer.confirm(f"Remove {what}?", abort=True, err=True)

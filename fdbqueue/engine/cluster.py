@@ -55,6 +55,14 @@ class ClusterDatabase:
         self._pid = 0
         self._closed = False
 
+    def check_cluster_file(self) -> None:
+        """Look for the cluster file, without a connection.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        _find_cluster_file(self._cluster_file)
+
     def create_transaction(self) -> Any:
         """Return a new transaction of the binding."""
         return self._database().create_transaction()

@@ -88,6 +88,7 @@ def open(url: str | None = None) -> Database:
         UrlError: there is no URL, it is none of the three kinds, or it names a host.
         TypeError: `url` is no string.
         StorageError: the folder can't be used; the message says why.
+        ClusterError: there is no cluster file. Whether the cluster answers shows at first use.
 
     >>> import fdbqueue
     >>> with fdbqueue.open("memory:") as db:
@@ -107,7 +108,9 @@ def open(url: str | None = None) -> Database:
 
         if options:
             raise UrlError(f"{url!r}: a cluster's URL takes no options, but {', '.join(sorted(options))} were given.")
-        return cast(Database, ClusterDatabase(path or None))
+        database = ClusterDatabase(path or None)
+        database.check_cluster_file()
+        return cast(Database, database)
     from fdbqueue.engine import embedded
 
     if scheme == "memory":

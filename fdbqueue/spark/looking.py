@@ -10,7 +10,7 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.layout import Layout
-from fdbqueue.stats import read_stats
+from fdbqueue.stats import read_own_stats
 
 __all__ = ["Page", "Range", "Stored", "pages", "ranges"]
 
@@ -44,7 +44,7 @@ def _ranges(
 ) -> Steps[list[Range]]:
     if refuses:
         yield from refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
-    stats = yield from read_stats(tr, layout)
+    stats = yield from read_own_stats(tr, layout)
     items = sum(getattr(stats, state) for state in states)
     wanted = max(at_least, -(-items // PARTITION_ITEMS))
     if wanted <= 1:

@@ -34,11 +34,11 @@ def url_of(given: str | None) -> str:
     """Return the database's URL, with an absolute path: executors have other folders than the driver.
 
     Raises:
-        ValueError: there is none, or it is ``memory:``. TypeError: it is no str.
+        ValueError: there is none, it is empty, or it is ``memory:``. TypeError: it is no str.
     """
     if given is not None and not isinstance(given, str):
         raise TypeError(f"url is a str, not {type(given).__name__}: tasks open the database themselves.")
-    url = given or os.environ.get("FDBQUEUE_URL")
+    url = not_empty("url", given) or os.environ.get("FDBQUEUE_URL")
     if not url:
         raise ValueError(
             "The option url is missing, and FDBQUEUE_URL is not set. Give file:PATH or fdb:[CLUSTER_FILE]."
@@ -137,6 +137,7 @@ def from_hex(name: str, value: str | None) -> bytes | None:
     """Return the bytes, which may be missing."""
     if value is None:
         return None
+    not_empty(name, value)
     try:
         return bytes.fromhex(value)
     except ValueError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from fdbqueue.aside import written_aside
 from fdbqueue.codecs import UNREADABLE
 from fdbqueue.errors import TransferError
 from fdbqueue.transfer.records import FORMAT, Digest, Footer, Header, Record, from_line
@@ -54,7 +55,7 @@ class Parts:
         """The header of an export that was begun; None if none was."""
         try:
             return msgspec.json.decode(self._header.read_bytes(), type=Header)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, *UNREADABLE) as error:
             raise TransferError(
@@ -65,14 +66,16 @@ class Parts:
         """Make the folder, with a header."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            _write(self._header, msgspec.json.encode(header))
+            with written_aside(self._header) as file:
+                file.write(msgspec.json.encode(header))
         except OSError as error:
             raise TransferError(f"{self.folder}: can't be written ({error.strerror}).") from error
 
     def add(self, lines: list[bytes]) -> None:
         """Write a part. It is whole, or it is not there."""
         try:
-            _write(self.folder / f"{len(self.names()):08d}.jsonl", b"\n".join(lines) + b"\n")
+            with written_aside(self.folder / f"{len(self.names()):08d}.jsonl") as file:
+                file.write(b"\n".join(lines) + b"\n")
         except OSError as error:
             raise TransferError(
                 f"{self.folder}: can't be written ({error.strerror}). Export again, and it goes on there."
@@ -97,24 +100,19 @@ class Parts:
     def finish(self, header: Header, format: str) -> Footer:
         """Make the file from the parts, and remove them."""
         digest = Digest()
-        new = self.folder / f"whole.{format}.tmp"
         try:
-            if format == JSONL:
-                with new.open("wb") as file:
+            with written_aside(self._path) as file:
+                if format == JSONL:
                     file.write(msgspec.json.encode(header) + b"\n")
                     for line in self.lines():
                         digest.add(from_line(line).digest())
                         file.write(line + b"\n")
                     footer = Footer(digest.items, digest.hex)
                     file.write(msgspec.json.encode(footer) + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-            else:
-                from fdbqueue.transfer import parquet
+                else:
+                    from fdbqueue.transfer import parquet
 
-                footer = parquet.write(new, header, map(from_line, self.lines()))
-            os.replace(new, self._path)
-            _sync_folder(self._path.parent)
+                    footer = parquet.write(file, header, map(from_line, self.lines()))
         except OSError as error:
             raise TransferError(
                 f"{self._path}: can't be written ({error.strerror}). Export again, and it goes on."
@@ -208,20 +206,3 @@ def _ends(path: Path) -> tuple[Header, Footer]:
         return header, msgspec.json.decode(last, type=Footer)
     except UNREADABLE as error:
         raise TransferError(f"{path}: is not whole: its last line is missing. Export it again.") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    new = path.with_name(path.name + ".tmp")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -10,6 +10,7 @@ from fdbqueue.items import Notes
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.layout import Layout
 from fdbqueue.queue import Queue
+from fdbqueue.renamed import check_renamed
 
 REMEDY = {
     "blob": "Read the blob by fdbqueue.layers.Blobs, and ack the item",
@@ -56,10 +57,11 @@ def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
     """Refuse a queue whose items belong to a layer: one with sessions, and a smart one.
 
     Raises:
-        StreamError, ChecksBypassed: it is such a queue.
+        StreamError, ChecksBypassed: it is such a queue. QueueRenamed: it has another name now.
 
-    *Conflicts:* none. *Cost:* two reads.
+    *Conflicts:* none. *Cost:* three reads.
     """
+    yield from check_renamed(tr, layout)
     yield from refuse_sessions(tr, layout, what)
     yield from refuse_smart(tr, layout)
 

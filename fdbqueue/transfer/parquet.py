@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -20,19 +19,17 @@ _TIMES = ("enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us")
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(Record))
 
 
-def write(path: Path, header: Header, records: Iterable[Record]) -> Footer:
-    """Write records into a file, a row group at a time."""
+def write(file: BinaryIO, header: Header, records: Iterable[Record]) -> Footer:
+    """Write records into an open file, a row group at a time."""
     pa, pq = _libraries("an export")
     schema = _schema(pa).with_metadata({_HEADER: msgspec.json.encode(header)})
     digest = Digest()
-    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _groups(records, digest):
             columns: dict[str, list[Any]] = {_name(name): [getattr(one, name) for one in group] for name in _FIELDS}
             writer.write_table(pa.table(columns, schema=schema))
         footer = Footer(digest.items, digest.hex)
         writer.add_key_value_metadata({_FOOTER: msgspec.json.encode(footer)})
-    with path.open("rb+") as written:
-        os.fsync(written.fileno())
     return footer
 
 

@@ -15,7 +15,7 @@ from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
 from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common._handlers import Handler
-from ..leases._leases import Leases
+from ..leases._leases import Leases, this_consumer
 from ..leases._times import not_negative, positive
 from ..sessions._lease import SessionLease
 from ..sessions._sessions import Sessions
@@ -114,8 +114,7 @@ class Consumer(Named, Generic[V]):
         not_negative(grace, "grace")
         if handler_timeout is not None:
             positive(handler_timeout, "handler_timeout")
-        if consumer is not None and not isinstance(consumer, str):
-            raise TypeError(f"consumer is a text, the name in its leases, not {consumer!r}.")
+        this_consumer(consumer)
         given: Any = getattr(source, "sessions", None) or source  # those of Results, Groups or SmartSessions
         if not isinstance(given, Subscription | Sessions):
             given = given_leases(given, "Consumer", "or a Subscription, or Sessions")

@@ -58,7 +58,8 @@ def browse(
         return _open(tr, queue, place, row, state) if wanted is None or wanted(row) else None
 
     read = limit if wanted is None else None
-    return Browser(Pages(tr, begin, end, limit=read, reverse=reverse, pace=Pace(duty_cycle)), look, limit=limit)
+    found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=Pace(duty_cycle), layout=queue.layout)
+    return Browser(found, look, limit=limit)
 
 
 def _open(

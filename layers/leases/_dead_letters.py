@@ -5,7 +5,7 @@ A dead letter keeps its position, so that a redrive can put it back into its pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, cast
 
@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     V,
     as_new,
     check_limit,
+    check_renamed,
     is_chunked,
     new_random,
     notes_of,
@@ -143,7 +144,7 @@ class DeadLetters(Named, Generic[V]):
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return (yield from self._from_the_first(tr, deal, limit))
-        alone = isinstance(position, Position) or not isinstance(position, Iterable)
+        alone = isinstance(position, Position | str | bytes | Mapping) or not isinstance(position, Iterable)
         places: list[Any] = [position] if alone else list(cast("Iterable[Any]", position))
         for place in places:
             if not isinstance(place, Position):
@@ -177,6 +178,8 @@ class DeadLetters(Named, Generic[V]):
         asked = started(moves.ask())
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         yield from asked
+        if not found:
+            yield from check_renamed(tr, self._layout)
         dealt, looked_at = yield from self._deal_with(tr, moves, found, deal)
         if looked_at < limit and looked_at == len(found):
             return dealt, end
@@ -193,6 +196,8 @@ class DeadLetters(Named, Generic[V]):
         for read in reads:
             row = yield from read
             found.append(row[0] if row else None)
+        if not any(found):
+            yield from check_renamed(tr, self._layout)
         return (yield from self._deal_with(tr, moves, found, deal))
 
     def _deal_with(

@@ -593,12 +593,14 @@ def this_consumer(name: str | None) -> str:
     """Return a consumer's name: host name and process id by default.
 
     Raises:
-        TypeError: it is not a str.
+        TypeError: it is not a str. ValueError: it is empty.
     """
     if name is None:
         return _this_process(os.getpid())
     if not isinstance(name, str):
         raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
+    if not name:
+        raise ValueError("consumer is empty. Give the name for its leases; without one it is host name and process id.")
     return cut(name, CONSUMER_BYTES)
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from fdbqueue import FormatError, Stats
-from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rank_of, read_stats, rows, started
+from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rank_of, read_own_stats, rows, started
 
 from ._timers import due_timers
 
@@ -94,7 +94,7 @@ def read_lease_stats(
     """
     overdue = started(due_timers(tr, layout, now_us, limit=OVERDUE_LIMIT))
     first = started(rows(tr.snapshot, layout.begin, layout.end, limit=1))
-    counted = yield from read_stats(tr, layout)
+    counted = yield from read_own_stats(tr, layout)
     late = yield from overdue
     age_s = at_least_s = None
     found = yield from first

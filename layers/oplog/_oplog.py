@@ -77,6 +77,8 @@ class OperationLog:
             raise TypeError(f"clock is a function that returns seconds since 1970, as time.time, not {clock!r}.")
         if not isinstance(by, str | None):
             raise TypeError(f"by is a text, or None, not {by!r}.")
+        if by == "":
+            raise ValueError("by is empty. Give the name for the records; without one it is host name and process id.")
         terms = Terms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
         return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -75,15 +75,17 @@ class Items(Generic[V]):
 
         *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
         """
-        return (yield from self._edit(tr, session, [packed_position(position, "cancel")], SessionEditing.cancel))[0]
+        return (yield from self._cancel_at(tr, session, [packed_position(position, "cancel")]))[0]
 
     @verb
     def cancel_many(
         self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
     ) -> Steps[list[bool]]:
-        """Remove the items at positions of a session. Return for each whether it was there; otherwise as `cancel`."""
-        places = packed_positions(positions, "cancel_many")
-        return (yield from self._edit(tr, session, places, SessionEditing.cancel))
+        """Remove the items at positions of a session. Return for each whether it was there; otherwise as `cancel`.
+
+        It returns False for a position that is given again.
+        """
+        return (yield from self._cancel_at(tr, session, packed_positions(positions, "cancel_many")))
 
     @verb
     def update(
@@ -184,14 +186,8 @@ class Items(Generic[V]):
         editing.check(places)
         return editing
 
-    def _edit(
-        self,
-        tr: Transaction | Database,
-        session: SessionName,
-        places: list[bytes],
-        edit: Callable[[SessionEditing, Transaction, list[bytes]], Steps[dict[bytes, R]]],
-    ) -> Steps[list[R]]:
-        return in_batches(self.queue, tr, places, partial(edit, self._at(session, places)))
+    def _cancel_at(self, tr: Transaction | Database, session: SessionName, places: list[bytes]) -> Steps[list[bool]]:
+        return in_batches(self.queue, tr, places, self._at(session, places).cancel, again=False)
 
     def _change(
         self, tr: Transaction | Database, session: SessionName, places: list[bytes], change: Change, level: int | None

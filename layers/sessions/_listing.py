@@ -15,6 +15,7 @@ from fdbqueue.lowlevel import (
     Shown,
     Steps,
     Transaction,
+    check_renamed,
     notes_of,
     read_stats,
     rows,
@@ -118,7 +119,7 @@ class Listing:
             info = yield from self._line.items.read(tr, partial(self.info, name=name))
             return info if info is None or status in (None, info.status) else None
 
-        return Browser(Pages(tr, max(span.start, begin), span.stop), look, limit=limit)
+        return Browser(Pages(tr, max(span.start, begin), span.stop, layout=self._line.layout), look, limit=limit)
 
     def info(self, tr: Transaction, name: bytes) -> Steps[SessionInfo | None]:
         """Describe a session; None if it has nothing."""
@@ -195,6 +196,8 @@ class Listing:
             if len(row.value) != 8:
                 raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
             sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
+        if not sums["enqueued"]:
+            yield from check_renamed(tr, self._line.layout)
         gated = sums.pop("gated", 0)
         gone = sum(sums.values()) - sums["enqueued"]
         return SessionStats(

@@ -17,6 +17,7 @@ from ..leases._backoff import Backoff
 from ..leases._done import Done, FollowUp, done_of
 from ..leases._enqueueing import enqueue_with_notes
 from ..leases._lease import Disposition
+from ..leases._leases import this_consumer
 from ..leases._marking import Entered
 from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
 from ..leases._transitions import Retry, check_error
@@ -133,8 +134,7 @@ class Sessions(Named, Operators[V]):
         for told, function in functions:
             if not callable(function):
                 raise TypeError(f"{told} is a function, not {function!r}.")
-        if consumer is not None and not isinstance(consumer, str):
-            raise TypeError(f"consumer is a text, not {consumer!r}.")
+        this_consumer(consumer)
         if len(queue.layout.prefix) > QUEUE_BYTES:
             raise ValueError(
                 f"The queue's name has {len(queue.layout.prefix):,} bytes as a key. That of a queue with sessions may"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -254,7 +253,7 @@ class StagedQueue(Named, ByPosition[V]):
         pid = os.getpid()  # a forked process starts with a state of its own
         crews = self._states.get(pid)
         if crews is None:
-            consumer = self._consumer or f"{socket.gethostname()}:{pid}"
+            consumer = this_consumer(self._consumer)
             new = _ProcessState(self.leases, consumer, type(self).delivery)
             crews = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
         return crews

@@ -64,7 +64,7 @@ def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[s
     registration, spans = run(leases.queue.read(tr, look))
     if registration.selector is None or registration.browser:
         return  # a browser leaves the items that it has told of
-    wants = ItemTest(layout, Selector(registration.selector))
+    wants = ItemTest(layout, Selector.of_stored(registration.selector))
     place = layout.available
     for page in pages(tr, place.begin, place.end):
         for row in page:

@@ -187,7 +187,7 @@ class Follower(Named, Generic[V]):
         name: str,
         db: Database,
         *,
-        selector: str | Selects,
+        selector: str | Selects | None,
         first: FirstPlace,
         keep_us: int,
     ) -> None:
@@ -197,7 +197,7 @@ class Follower(Named, Generic[V]):
         self._layout = leases.layout
         self._keep_us = keep_us
         self._accepts: Callable[[bytes, bytes], bool] | None = None
-        if selector != "":
+        if selector is not None:
             self._accepts = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
         self._place = self._given = first.place
         """The places behind the items in `_buffer`, and behind those that the caller has got."""

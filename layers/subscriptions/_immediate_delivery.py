@@ -166,7 +166,7 @@ class ImmediateDelivery:
         if registration.selector is None:
             return False
         if isinstance(head, Cursor) and registration.selector:
-            head.accepts = ItemTest(layout, Selector(registration.selector))
+            head.accepts = ItemTest(layout, Selector.of_stored(registration.selector))
             if not head.accepts(layout.available.key(new.packed), new.stored):
                 return False
         return (yield from self._deliver(tr, new, request, head, registration, now_us))

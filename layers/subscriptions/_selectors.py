@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from fdbqueue import FormatError
+from fdbqueue import FormatError, SelectorError
 from fdbqueue.lowlevel import Layout, headers_of
 
 from ._compiling import Compiler, Test
@@ -41,10 +41,11 @@ class Selector:
     """A condition, compiled once.
 
     Args:
-        text: the condition; "" accepts everything.
+        text: the condition. It can't be empty: a call that takes a selector accepts everything without one.
 
     Raises:
-        SelectorError: the text is no condition; the message marks the fault, with line and column.
+        TypeError: it is no text. SelectorError: the text is empty, or no condition; the message marks the fault, with
+            line and column.
 
     >>> from fdbqueue.layers import Selector
     >>> Selector("color = 'red' AND weight > 2.5").accepts({"color": "red", "weight": 3})
@@ -64,8 +65,22 @@ class Selector:
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f"The text of a selector is a str, such as \"color = 'red'\", not {text!r}.")
+        if not text.strip():
+            raise SelectorError(
+                "The selector is empty. Give a condition, as in \"color = 'red'\". To accept all items, give none.",
+                line=1,
+                column=1,
+            )
         self.text = text
         self._test = _compiled(text)
+
+    @classmethod
+    def of_stored(cls, text: str) -> Selector:
+        """Return the selector of a registration, where "" accepts everything."""
+        own = cls.__new__(cls)
+        own.text = text
+        own._test = _compiled(text)
+        return own
 
     def __repr__(self) -> str:
         return f"Selector({self.text!r})"

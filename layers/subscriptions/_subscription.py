@@ -333,7 +333,7 @@ class Subscription(Named, Generic[V]):
             return ItemTest(self._layout, self._function)
         if not registration.selector:
             return lambda key, stored: True
-        return ItemTest(self._layout, Selector(registration.selector))
+        return ItemTest(self._layout, Selector.of_stored(registration.selector))
 
     def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""

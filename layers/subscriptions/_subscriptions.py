@@ -90,7 +90,7 @@ class Subscriptions(Named, ByPosition[V]):
         tr: Transaction | Database,
         name: str,
         *,
-        selector: str | Selects = "",
+        selector: str | Selects | None = None,
         exclusive: bool = False,
         ownership: float = 30.0,
     ) -> Steps[Subscription[V]]:
@@ -102,13 +102,13 @@ class Subscriptions(Named, ByPosition[V]):
             tr: a transaction, or a database.
             name: the subscription's name.
             selector: the items that it wants, in the syntax of `fdbqueue.layers.subscriptions`, or as a function of
-                their headers; "" for all.
+                their headers; None: all.
             exclusive: whether only this process may use it, as the queue's only consumer.
             ownership: seconds without a call by its owner after which another process can own it; a call that waits
                 for items keeps it.
 
         Raises:
-            SelectorError: the selector is no condition; line and column mark the fault.
+            SelectorError: the selector is empty, or no condition; line and column mark the fault.
             SubscriptionError: the queue has an exclusive subscription with a live owner. Or this one would be
                 exclusive, and the queue has others.
             QueueRenamed: the queue has another name now.
@@ -141,7 +141,7 @@ class Subscriptions(Named, ByPosition[V]):
         db: Database,
         name: str | None = None,
         *,
-        selector: str | Selects = "",
+        selector: str | Selects | None = None,
         start: Start = "head",
         keep: float | None = None,
     ) -> Steps[Follower[V]]:
@@ -339,7 +339,7 @@ class Subscriptions(Named, ByPosition[V]):
         self,
         tr: Transaction | Database,
         *,
-        selector: str | Selects = "",
+        selector: str | Selects | None = None,
         after: Position | None = None,
         before: Position | None = None,
         limit: int | None = None,
@@ -359,18 +359,21 @@ class Subscriptions(Named, ByPosition[V]):
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* as `Queue.browse`, for all items that it passes over.
         """
-        not_awaited(None if isinstance(selector, str) else selector, "A selector")
+        _selector_of(selector)
         check_borders(after, before)
         check_limit(limit, "items to look at", least=0, optional=True)
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
         end = self._layout.end if before is None else self._layout.item_key(before)
-        wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
+        wants = None
+        if selector is not None:
+            wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
 
         def look(row: KeyValue) -> Item[V] | Steps[Item[V] | None] | None:
             # This opens only accepted items. So only a browser without a selector reports an unreadable item.
-            return self._queue.look_at(tr, row) if selector == "" or wants(row.key, row.value) else None
+            return self._queue.look_at(tr, row) if wants is None or wants(row.key, row.value) else None
 
-        return Browser(Pages(tr, begin, end, reverse=reverse, pace=Pace(duty_cycle)), look, limit=limit)
+        found = Pages(tr, begin, end, reverse=reverse, pace=Pace(duty_cycle), layout=self._layout)
+        return Browser(found, look, limit=limit)
 
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and check subscriptions.
@@ -468,12 +471,14 @@ class Subscriptions(Named, ByPosition[V]):
         return {names[key]: read_registration(layout, names[key], value) for key, value in found.items()}
 
 
-def _selector_of(selector: str | Selects) -> tuple[str | None, Selects | None]:
-    """Return a selector as its text or as its function.
+def _selector_of(selector: str | Selects | None) -> tuple[str | None, Selects | None]:
+    """Return a selector as its text, "" for none, or as its function.
 
     Raises:
-        TypeError: it is neither. SelectorError: it is no condition.
+        TypeError: it is neither. SelectorError: it is empty, or no condition.
     """
+    if selector is None:
+        return "", None
     if not isinstance(selector, str) and not callable(selector):
         raise TypeError(f"A selector is a condition, as in \"color = 'red'\", or a function, not {selector!r}.")
     function = None if isinstance(selector, str) else selector

@@ -186,7 +186,7 @@ class Waiters(Requests):
             # A concurrent lease of this subscription may use up the credit; it writes the pointer.
             tr.add_read_conflict_key(self._layout.pointers.pack((name,)))
         if registration.selector:
-            return Want(ItemTest(self._layout, Selector(registration.selector)), True, left)
+            return Want(ItemTest(self._layout, Selector.of_stored(registration.selector)), True, left)
         # No condition, or a function that only its consumers have.
         return Want(lambda key, stored: True, registration.selector is not None, left)
 

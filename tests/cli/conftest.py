@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.layout import Layout
 
 
 class Result(Protocol):
@@ -27,8 +28,9 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture
-def name(space: Subspace) -> str:
-    """The queue's name, as the command line takes it."""
+def name(db: Any, space: Subspace) -> str:
+    """The name, as the command line takes it, of a queue that is there, is empty, and is not registered."""
+    db.add(Layout(space).count_key("returned"), bytes(8))
     return msgspec.json.encode(fdb_tuple.unpack(space.key())).decode()
 
 

@@ -73,6 +73,18 @@ def test_a_shell_sends_receives_and_confirms(tmp_path: Path) -> None:
         assert Leases(queue_of_type(5)).stats(db).dequeued == 2
 
 
+def test_a_file_stays_what_it_was_if_nothing_is_received(tmp_path: Path) -> None:
+    kept = tmp_path / "out"
+    kept.write_bytes(b"of yesterday")
+    with serving(tmp_path / "db") as address:
+        assert run("receive", "5", str(kept), "--at", address).returncode == 1
+    assert kept.read_bytes() == b"of yesterday"
+    refused = run("receive", "5", str(kept), "--at", address)  # the server is gone
+    assert refused.returncode == 3
+    assert kept.read_bytes() == b"of yesterday"
+    assert sorted(os.listdir(tmp_path)) == ["db", "out"]
+
+
 def test_a_server_serves_the_given_types_and_sizes(tmp_path: Path) -> None:
     with serving(tmp_path / "db", "--types", "5,7-9", "--max-size", "4", stop=signal.SIGINT) as address:
         assert run("send", "8", "--at", address, stdin=b"data").returncode == 0

@@ -283,7 +283,7 @@ def test_clear_counts_the_items_of_every_state(run: Run, name: str) -> None:
     run("enqueue", name, "1", "2")
     run("lease", name)
 
-    assert "has 2 items" in run("clear", name).stderr
+    assert "the 2 items" in run("clear", name).stderr
 
 
 @pytest.mark.engines("file")
@@ -315,9 +315,9 @@ def test_a_database_that_ends_with_the_command_is_a_usage_error(run: Run) -> Non
     ],
 )
 def test_an_argument_that_the_library_does_not_take_is_a_usage_error(
-    run: Run, arguments: list[str], reason: str
+    run: Run, name: str, arguments: list[str], reason: str
 ) -> None:
-    refused = run(*arguments)
+    refused = run(*(name if argument == "q" else argument for argument in arguments))
 
     assert refused.exit_code == errors.USAGE
     assert reason in refused.stderr

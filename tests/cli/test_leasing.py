@@ -62,7 +62,7 @@ def test_leased_items_are_piped_into_ack_and_gone(run: Run, name: str) -> None:
 def test_an_empty_input_changes_nothing_and_says_so(run: Run, name: str, command: str) -> None:
     ended = run(command, name, stdin="")
 
-    assert ended.exit_code == 0
+    assert ended.exit_code == errors.EMPTY
     assert "Standard input had no handles of leases: nothing was" in ended.stderr
 
 
@@ -232,19 +232,20 @@ def test_dead_letters_are_shown_and_redriven_one_by_one_or_all(run: Run, name: s
     assert [(letter["value"], letter["error"]) for letter in letters] == [("a", "no a"), ("b", "no b"), ("c", "no c")]
     assert run("redrive", name, letters[1]["item"]).exit_code == 0
     assert lines(run("browse", name).stdout) == ["b"]
-    assert run("redrive", name, "--tail").exit_code == 0
+    assert run("redrive", name, "--all", "--tail").exit_code == 0
     assert lines(run("browse", name).stdout) == ["b", "a", "c"]
-    assert run("redrive", name).exit_code == errors.EMPTY
+    assert run("redrive", name, "--all").exit_code == errors.EMPTY
     assert run("redrive", name, "nonsense").exit_code == errors.USAGE
 
 
 def test_purge_removes_nothing_unasked(run: Run, name: str, db: Any, leases: Leases) -> None:
     kill(db, leases, "a", "b")
 
-    assert run("purge", name).exit_code == errors.USAGE
+    assert run("purge", name, "--all").exit_code == errors.USAGE
+    assert run("purge", name, "--yes").exit_code == errors.USAGE
     assert len(lines(run("dead", name).stdout)) == 2
-    assert run("purge", name, "--yes", "--older-than", "3600").exit_code == errors.EMPTY
-    assert run("purge", name, "--yes", "--limit", "1").exit_code == 0
+    assert run("purge", name, "--all", "--yes", "--older-than", "3600").exit_code == errors.EMPTY
+    assert run("purge", name, "--all", "--yes", "--limit", "1").exit_code == 0
     assert [letter["value"] for letter in lines(run("dead", name).stdout)] == ["b"]
 
 
@@ -345,7 +346,7 @@ def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -
 def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, answer: str, left: int) -> None:
     kill(db, leases, "a", "b")
 
-    _, shown = on_terminal("purge", name, url=url, typed=answer + "\n")
+    _, shown = on_terminal("purge", name, "--all", url=url, typed=answer + "\n")
 
     assert "Remove up to 2 dead letters" in shown
     assert leases.stats(db).dead == left
@@ -354,12 +355,15 @@ def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, 
 def test_purge_does_not_ask_about_no_dead_letters(run: Run, name: str) -> None:
     run("enqueue", name, "1")
 
-    for arguments in [], ["1:00"], ["--limit", "3"]:
+    for arguments in ["--all"], ["1:00"], ["--all", "--limit", "3"], ["--where", "color = 'red'"]:
         purged = run("purge", name, *arguments)
         assert (purged.exit_code, purged.stderr) == (errors.EMPTY, "")
 
 
-@pytest.mark.parametrize(("arguments", "number"), [(["--limit", "1"], 1), (["1:00", "2:00"], 2), (["--limit", "9"], 3)])
+@pytest.mark.parametrize(
+    ("arguments", "number"),
+    [(["--all", "--limit", "1"], 1), (["1:00", "2:00"], 2), (["--all", "--limit", "9"], 3), (["--where", "1 = 1"], 3)],
+)
 def test_purge_asks_about_as_many_as_it_may_remove(
     run: Run, name: str, db: Any, leases: Leases, arguments: list[str], number: int
 ) -> None:

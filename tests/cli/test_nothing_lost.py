@@ -27,6 +27,7 @@ from fdbqueue.cli.output import line
 from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
+from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -295,3 +296,64 @@ def test_signals_at_random_points_lose_nothing(
         assert code in (0, 128 + number)
         assert lines(output.read_text()) + left(db, queue) == every
     assert interrupted
+
+
+def piped(arguments: list[str], reader: str, url: str) -> subprocess.CompletedProcess[str]:
+    """Run a command whose output a shell command reads."""
+    environment = {**os.environ, "FDBQUEUE_URL": url}
+    with subprocess.Popen(
+        [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as own:
+        done = subprocess.run(reader, shell=True, stdin=own.stdout, capture_output=True, text=True, timeout=100)
+        assert own.stdout is not None
+        own.stdout.close()
+        own.wait(60)
+        return done
+
+
+def test_a_pipe_whose_reader_ends_early_takes_what_was_read(
+    db: Any, queue: fdbqueue.Queue, name: str, url: str
+) -> None:
+    queue.enqueue_many(db, range(700))
+
+    done = piped(["dequeue", name, "--all"], "head -5", url)
+
+    assert lines(done.stdout) == [0, 1, 2, 3, 4]
+    assert left(db, queue) == [*range(5, 700)]
+
+
+def test_a_reader_that_ends_with_the_last_item_is_no_error(db: Any, queue: fdbqueue.Queue, name: str, url: str) -> None:
+    queue.enqueue_many(db, range(9))
+    command = f"{sys.executable} -m fdbqueue dequeue '{name}' -n 5 | head -5; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env={**os.environ, "FDBQUEUE_URL": url}, capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"0\n1\n2\n3\n4\n")
+    assert left(db, queue) == [5, 6, 7, 8]
+
+
+def test_leases_that_a_reader_did_not_read_go_back(db: Any, queue: fdbqueue.Queue, name: str, url: str) -> None:
+    queue.enqueue_many(db, range(70))
+
+    done = piped(["lease", name, "--limit", "70", "--duration", "600"], "head -5", url)
+
+    assert [one["value"] for one in lines(done.stdout)] == [0, 1, 2, 3, 4]
+    assert Leases(queue).stats(db).leased == 5
+
+
+def test_a_reader_that_reads_nothing_for_a_while_does_not_stop_the_command(
+    db: Any, queue: fdbqueue.Queue, name: str, url: str
+) -> None:
+    queue.enqueue_many(db, range(70))
+    environment = {**os.environ, "FDBQUEUE_URL": url}
+    with subprocess.Popen([*COMMAND, "dequeue", name, "--all"], env=environment, stdout=subprocess.PIPE) as own:
+        assert own.wait(100) == 0  # all of it is in the pipe
+        assert own.stdout is not None
+        assert lines(own.stdout.read().decode()) == [*range(70)]
+    assert left(db, queue) == []
+
+
+def test_a_number_of_items_and_all_items_contradict_each_other(run: Run, name: str) -> None:
+    assert run("enqueue", name, "1", "2", "3").exit_code == 0
+
+    assert run("dequeue", name, "--limit", "1", "--all").exit_code == errors.USAGE
+
+    assert json.loads(run("stats", name).stdout)["available"] == 3

@@ -69,8 +69,8 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
         f"DeadLetters.{command} = interrupted\n"
         "Queue.stats = lambda *_: type('Stats', (), {'dead': 1})\n"
         f"from fdbqueue.cli import {command}\n"
-        f"{command}.opened = lambda url: contextlib.nullcontext()\n"
-        f"fdbqueue.cli.app(['{command}', 'q'] + ['--yes'] * {command == 'purge'})\n"
+        f"{command}.opened_queue = lambda url, queue: contextlib.nullcontext()\n"
+        f"fdbqueue.cli.app(['{command}', 'q', '--all'] + ['--yes'] * {command == 'purge'})\n"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert told.returncode == 128 + signal.SIGINT, told.stderr

@@ -99,3 +99,20 @@ def test_the_drains_table_has_each_argument_with_its_default(repository: Path) -
         has = parameters[name].default
         assert default in ("required", "none") or has == default or name == "stream", name
         assert (default == "required") == (has is inspect.Parameter.empty) or name in ("table", "path", "foreach_batch")
+
+
+@pytest.mark.parametrize(("guide", "names", "parsed", "least"), [one[:4] for one in GUIDES], ids=IDS)
+def test_an_empty_option_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    guide: str,
+    names: set[str],
+    parsed: Callable[[Mapping[str, str]], Any],
+    least: dict[str, str],
+) -> None:
+    monkeypatch.setenv("FDBQUEUE_URL", "fdb:")  # an empty url is not a missing one
+    for name in sorted(names):
+        given = {**least, name: ""}
+        if name == "queueKey":
+            del given["queue"]
+        with pytest.raises((ValueError, TypeError)):
+            parsed(given)

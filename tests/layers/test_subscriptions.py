@@ -147,7 +147,7 @@ def test_a_selector_may_be_a_function(db: Any, subscriptions: Subscriptions, lea
     short = subscriptions.subscribe(db, "short", selector=lambda headers: len(headers["color"]) <= 3)
     fill(leases, db, "blue", "red")
     assert values(short.lease_many(db)) == ["red1"]
-    other = subscriptions.subscribe(db, "other", selector="")
+    other = subscriptions.subscribe(db, "other", selector=None)
     other.name = "short"
     with pytest.raises(SubscriptionError, match="is a function"):
         other.lease(db)
@@ -452,9 +452,9 @@ def test_names_and_limits_are_checked_before_any_key_is_touched(db: Any, subscri
     assert "'s'" in repr(subscription)
 
 
-@pytest.mark.parametrize("selector", ["", "n = 1"])
+@pytest.mark.parametrize("selector", [None, "n = 1"])
 def test_an_owner_that_waits_keeps_its_subscription(
-    db: Any, subscriptions: Subscriptions, clock: Clock, monkeypatch: pytest.MonkeyPatch, selector: str
+    db: Any, subscriptions: Subscriptions, clock: Clock, monkeypatch: pytest.MonkeyPatch, selector: str | None
 ) -> None:
     own = subscriptions.subscribe(db, "own", selector=selector, exclusive=True, ownership=3.0)
     rests = 0

@@ -235,17 +235,23 @@ def test_queues_of_older_versions_work_are_found_and_can_be_registered(db: Any, 
     for number in range(250):
         db[space["w"].pack((number, "not a queue's"))] = b"1"
     Queue(space["z"]).enqueue(db, b"x")
+    for name in ("0", "aa", "b", "zz"):
+        Queue(space["empty"][name], codec="json").register(db)
+        Queue(space["x"][name], codec="json").register(db)
 
     found = list(fdbqueue.find_queues(db, within=space))
 
-    assert [info.name[-1] for info in found] == ["a", "b", "s", "z"]
-    assert [info.codec for info in found] == ["", "", "", "bytes"]
-    assert [info.registered_at is None for info in found] == [True, True, True, False]
-    assert listed(db, space["x"]) == []
+    empty = [("empty", name) for name in ("0", "aa", "b", "zz")]
+    of_x = [("x", name) for name in ("0", "a", "aa", "b", "s", "zz")]
+    assert [info.name[-2:] for info in found] == [*empty, *of_x, found[-1].name[-2:]]
+    unregistered = [info.name[-1] for info in found if info.registered_at is None]
+    assert unregistered == ["a", "s"]
+    assert [info.codec for info in found if info.registered_at is None] == ["", ""]
+    assert found[-1].codec == "bytes"
     reader = Queue(space["x"]["a"], codec="json")
     assert reader.dequeue(db).value == "1"  # type: ignore[union-attr]
     reader.register(db)
-    assert listed(db, space["x"])[0].codec == "json"
+    assert [info.codec for info in listed(db, space["x"]) if info.name[-1] == "a"] == ["json"]
 
 
 def test_a_record_that_can_not_be_read_stops_no_enqueue_and_is_listed(db: Any, space: Subspace) -> None:

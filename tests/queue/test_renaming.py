@@ -13,7 +13,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import FDBError, LeaseLost, Queue, QueueRenamed, SubscriptionError, UnknownQueue, rename, renaming
+from fdbqueue import (
+    FDBError,
+    LeaseLost,
+    Position,
+    Queue,
+    QueueRenamed,
+    SubscriptionError,
+    UnknownQueue,
+    rename,
+    renaming,
+)
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.engine.directory import DirectoryLayer
 from fdbqueue.engine.transactional import attempts
@@ -30,6 +40,7 @@ from fdbqueue.layers import (
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.layout import Layout
 from fdbqueue.renamed import keys_of_marks
+from fdbqueue.transfer import export_items
 from tests.helpers.smart import Progress, smart_queue
 from tests.helpers.staging import wait_until
 from tests.transfer.histories import HISTORIES, live, queue_of
@@ -189,6 +200,52 @@ def takers(old: Any) -> dict[str, Callable[[Any], Any]]:
     }
 
 
+def readers(old: Any) -> dict[str, Callable[[Any], Any]]:
+    leases, staged, sessions, subscriptions = Leases(old), StagedQueue(old), Sessions(old), Subscriptions(old)
+    where = Position(1, b"random")
+    return {
+        "stats": old.stats,
+        "peek": old.peek,
+        "is_empty": old.is_empty,
+        "browse": lambda db: list(old.browse(db)),
+        "browse in a transaction": lambda db: fdbqueue.transactional(lambda tr: list(old.browse(tr)))(db),
+        "inspect": old.inspect,
+        "check": old.check,
+        "get": lambda db: old.get(db, where),
+        "get_many": lambda db: old.get_many(db, [where, where]),
+        "cancel": lambda db: old.cancel(db, where),
+        "update": lambda db: old.update(db, where, value=b"2"),
+        "reschedule": lambda db: old.reschedule(db, where, delay=1),
+        "to_arrow": old.to_arrow,
+        "to_arrow_batches": lambda db: list(old.to_arrow_batches(db)),
+        "to_pandas": old.to_pandas,
+        "leases' stats": leases.stats,
+        "leases' check": leases.check,
+        "dead": lambda db: list(leases.dead.browse(db)),
+        "dead redrive": leases.dead.redrive,
+        "dead purge": lambda db: leases.dead.purge(db, where),
+        "leased": lambda db: list(leases.browse(db, state="leased")),
+        "staged stats": staged.stats,
+        "subscriptions' browse": lambda db: list(subscriptions.browse(db)),
+        "sessions": lambda db: list(sessions.list(db)),
+        "sessions' stats": sessions.stats,
+        "export": lambda db: export_items(db, old, "/nowhere/out.jsonl"),
+        "register": old.register,
+    }
+
+
+@pytest.mark.parametrize("verb", sorted(readers(Queue("x"))))
+def test_a_queue_does_not_look_empty_under_its_old_name(db: Any, space: Subspace, verb: str) -> None:
+    old: Any = Queue(space["old"])
+    old.enqueue(db, b"1")
+    rename(db, space["old"], space["new"])
+    with pytest.raises(QueueRenamed, match=r"was renamed to .*new"):
+        readers(old)[verb](db)
+    old.clear(db)  # the old name is free again
+    if verb != "export":
+        readers(old)[verb](db)
+
+
 @pytest.mark.parametrize("verb", sorted(takers(Queue("x"))))
 def test_calls_with_the_old_name_get_an_error_with_the_new(db: Any, space: Subspace, verb: str) -> None:
     old: Any = Queue(space["old"])
@@ -259,7 +316,8 @@ def test_holders_can_act_between_the_steps(db: Any, space: Subspace, monkeypatch
     def pause(seconds: float) -> steps.Steps[None]:
         yield from old.ack.steps(db, acked)
         yield from old.nack.steps(db, back)
-        assert not (yield from old.cancel.steps(db, cancelled))  # it has moved
+        with pytest.raises(QueueRenamed, match="is being renamed to"):
+            yield from old.cancel.steps(db, cancelled)  # it has moved
         assert (yield from new.cancel.steps(db, there))
         assert (yield from old.cancel.steps(db, dropped.position))
         with pytest.raises(QueueRenamed, match="is being renamed to"):

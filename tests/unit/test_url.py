@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from fdbqueue.engine import cluster
 from fdbqueue.errors import ClusterError, UrlError
 
 
@@ -105,10 +106,21 @@ def test_a_path_may_begin_with_the_home_folder(monkeypatch: pytest.MonkeyPatch, 
     assert (tmp_path / "shop").is_dir()
 
 
-def test_opening_a_cluster_touches_nothing_until_it_is_used() -> None:
-    db = fdbqueue.open("fdb:/nowhere/fdb.cluster")
-    assert "nowhere" in repr(db)
+def test_a_cluster_file_that_is_not_there_is_refused_at_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterError, match=r"no cluster file '/nowhere/fdb.cluster'.*FDB_CLUSTER_FILE"):
+        fdbqueue.open("fdb:/nowhere/fdb.cluster")
+    monkeypatch.delenv("FDB_CLUSTER_FILE", raising=False)
+    monkeypatch.setattr(cluster, "DEFAULT_CLUSTER_FILES", ())
+    with pytest.raises(ClusterError, match="No cluster file was given"):
+        fdbqueue.open("fdb:")
+
+
+def test_opening_a_cluster_connects_to_nothing_until_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "fdb.cluster").write_text("x:y@127.0.0.1:4999\n")
+    db = fdbqueue.open(f"fdb:{tmp_path / 'fdb.cluster'}")
+    assert str(tmp_path) in repr(db)
+    (tmp_path / "fdb.cluster").unlink()
+    with pytest.raises(ClusterError, match="no cluster file"):
         db.create_transaction()
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.aside import written_aside
 from fdbqueue.cli import errors
 from fdbqueue.cli.agents.options import (
     SECONDS,
@@ -19,7 +20,6 @@ from fdbqueue.cli.agents.options import (
     Timeout,
     client_of,
 )
-from fdbqueue.cli.files import whole_file
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json, to_json
@@ -36,7 +36,7 @@ def receive(
 ) -> None:
     """Receive data that was sent to agents of a type, and lock it. Exits with 1 if there is none.
 
-    Without FILE it prints a JSON line with "id" and "data". FILE changes only when all data is there and locked.
+    FILE changes only when all data are there and locked. Without FILE it prints a JSON line with "id" and "data".
     Process the data, then run `fdbqueue agents confirm` with the ID. If the lock ends before, another agent gets the
     data.
     """
@@ -44,7 +44,7 @@ def receive(
     if file is None:
         received = client.receive(type)
     else:
-        with errors.system_errors(), whole_file(file) as into:
+        with errors.system_errors(), written_aside(file) as into:
             received = client.receive(type, into=into)
             if received is None:
                 raise typer.Exit(errors.EMPTY)

@@ -10,7 +10,7 @@ from fdbqueue.agents.watchdog import AgentEvent, AgentWatchdog
 from fdbqueue.agents.words import MAX_TYPE
 from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.known import tell_if_paused
-from fdbqueue.cli.opening import opened
+from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
@@ -48,6 +48,7 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="End when no item is available; exit with 1 if one was not confirmed.")
     ] = False,
+    create: Create = False,
     url: Url = None,
 ) -> None:
     """Run a command for each item of a queue until SIGTERM or Ctrl-C: the data on its input, exit code 0 confirms.
@@ -70,7 +71,8 @@ def run(
         _print(event)
 
     dog = AgentWatchdog(leases, command, processes=processes, lock=lock, grace=grace, on_event=tell)
-    with opened(url, create=True) as db:
+    # Agents of a type may wait before the first data come. Another queue must be there.
+    with opened_queue(url, leases.queue, create=create or queue is None) as db:
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)
         report = dog.drain(db) if once else dog.run(db)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lmdb
 
+from fdbqueue.aside import sync
 from fdbqueue.engine.embedded.store.disk import data_file
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
@@ -64,18 +65,10 @@ def _copy(path: str, to: str) -> None:
             store.close()
         data_file.check(part, mend=False)
         for name in (os.path.join(part, "data.mdb"), part):
-            _sync(name)
+            sync(name)
         os.rename(part, to)
-        _sync(str(Path(to).parent))
+        sync(Path(to).parent)
     except (OSError, lmdb.Error) as error:
         raise StorageError(f"{to}: the backup could not be written ({error}).") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _sync(name: str) -> None:
-    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
