@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue.lowlevel import Future, Steps, Transaction, set_mark
+from fdbqueue.lowlevel import Future, Steps, Transaction, own_process, set_mark
 
 from ..common._batcher import Alarm
 from ..leases._granting import TAKE_SECONDS, Grant
@@ -82,7 +82,7 @@ class Grants:
         """
         if not grant.take_until_us:
             return True
-        if set_mark(tr, client):
+        if grant.process and grant.process == own_process(tr) and set_mark(tr, client):
             return self._leases.now_us() < grant.take_until_us  # the clock is read after the mark
         if grant.take_until_us - self._leases.now_us() < TAKE_SECONDS / 2 * 1e6:
             return False

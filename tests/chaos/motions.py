@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from fdbqueue import Position
+from fdbqueue.items import Notes
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims
@@ -31,10 +33,19 @@ def is_sharing(call: str) -> bool:
     return call.startswith(("staged lease", "staged dequeue", "consume", *WAITS)) or not call
 
 
-def is_untaken(step: Step, before: Standing, after: Standing | None) -> bool:
-    """Say whether an item comes back since its grant was not taken in time: its attempt does not count.
+class Leased(Protocol):
+    """What may be leased: an item, or a session's pointer."""
 
-    The same transaction may lease it again. Then it has the same attempt under another token.
+    @property
+    def state(self) -> str: ...
+    @property
+    def notes(self) -> Notes: ...
+
+
+def is_untaken(step: Step, before: Leased, after: Leased | None) -> bool:
+    """Say whether a lease ends since its grant was not taken in time: its attempt does not count.
+
+    The same transaction may lease the item again. Then it has the same attempt under another token.
     """
     fired = any(at_us <= now_us(step.record) for at_us in step.grants)
     if after is None or not fired or after.notes.token == before.notes.token:

@@ -14,7 +14,7 @@ from tests.chaos.history import OK, Told, value_of
 from tests.chaos.history import content as content_of
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import QUANTUM, SESSION_ACKS, WITH_SESSIONS, Kind
-from tests.chaos.motions import now_us
+from tests.chaos.motions import is_untaken, now_us
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 from tests.chaos.sessionreplay import ItemKey, Pointed, SessionReplay, SessionStep
@@ -71,7 +71,7 @@ class OneAtATime(OfSessions):
 
     def look(self, step: SessionStep, replay: SessionReplay) -> None:
         for position, (before, after) in step.pointers.items():
-            self._pointer(step.record, position, before, after, replay)
+            self._pointer(step, position, before, after, replay)
         held = {before.pointer.name: before for before, _ in step.pointers.values() if before and before.token}
         if is_edit(step.record):
             self._edited(step, replay)
@@ -99,10 +99,16 @@ class OneAtATime(OfSessions):
         )
 
     def _pointer(
-        self, record: Record, position: Position, before: Pointed | None, after: Pointed | None, replay: SessionReplay
+        self,
+        step: SessionStep,
+        position: Position,
+        before: Pointed | None,
+        after: Pointed | None,
+        replay: SessionReplay,
     ) -> None:
+        record = step.record
         if before is not None and before.token and (after is None or after.token != before.token):
-            self._left(record, before, after)
+            self._left(step, before, after)
         if after is None:
             return
         name = after.pointer.name
@@ -149,14 +155,17 @@ class OneAtATime(OfSessions):
         elif ready and not pointed and not stored.paused and not stored.blocked:
             self.broken(f"{name_of(name)!r} has items and no pointer", record)
 
-    def _left(self, record: Record, before: Pointed, after: Pointed | None) -> None:
+    def _left(self, step: SessionStep, before: Pointed, after: Pointed | None) -> None:
+        record = step.record
         expired = before.notes.expires_at_us <= now_us(record)
         session = repr(name_of(before.pointer.name))
         current = position_of(before.pointer.current).text if before.pointer.current else ""
         used = (session, current, before.token) in self._used.get(record.by, ())
         own = before.notes.consumer == record.by and (not record.call or record.call.startswith("session lease"))
         self.tally["leases that expired"] += expired and not used
-        if not (expired or used or own or is_edit(record)):
+        untaken = is_untaken(step, before, after)
+        self.tally["leases that were not taken"] += untaken
+        if not (expired or used or own or untaken or is_edit(record)):
             to = "another worker" if after is not None and after.token else "the line"
             self.broken(f"{session} went to {to}, though {before.notes.consumer} has its lease", record)
 

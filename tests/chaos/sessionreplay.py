@@ -16,7 +16,7 @@ from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_
 from fdbqueue.layers.sessions._records import Record as SessionRecord
 from fdbqueue.layers.sessions._shards import Shards
 from fdbqueue.layers.staged._requests import Wish
-from fdbqueue.layout import Layout
+from fdbqueue.layout import GRANT, Layout
 from fdbqueue.lowlevel import fdb_tuple
 from tests.chaos.kinds import SHARDS
 from tests.chaos.replay import Replay, Standing, Step
@@ -164,10 +164,14 @@ class SessionReplay(Replay):
         if not places:
             del self.of_sessions[item]
 
+    def _line_of(self, key: bytes) -> tuple[Layout, bytes]:
+        """Return the shard of a key of the line, and the key behind the shard's prefix."""
+        [(prefix, line)] = [(prefix, line) for prefix, line in self._lines.items() if key.startswith(prefix)]
+        return line, key[len(prefix) :]
+
     def _place_of(self, key: bytes) -> tuple[str, Position] | None:
         """Return the state and position in the key of a pointer. None for other keys."""
-        [(prefix, line)] = [(prefix, line) for prefix, line in self._lines.items() if key.startswith(prefix)]
-        return place_of(line, key[len(prefix) :])
+        return place_of(*self._line_of(key))
 
     def _gate_of(self, key: bytes) -> bytes:
         gate: bytes = fdb_tuple.pack(fdb_tuple.unpack(key[len(self._gated_prefix) :])[:1])
@@ -192,6 +196,11 @@ class SessionReplay(Replay):
     def _clear_pointer(self, key: bytes) -> None:
         if key in self._requests:
             self._requests[key] = self._requests[key][0], self._version
+        line, rest = self._line_of(key)
+        if (line.prefix + rest).startswith(line.timers.key()):
+            at_us, _, kind = line.timer_of(line.prefix + rest)
+            if kind == GRANT:
+                self._grants.append(at_us)
         found = self._place_of(key)
         if found is None:
             return

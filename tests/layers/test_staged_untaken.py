@@ -241,6 +241,16 @@ def test_without_members_a_slow_handler_costs_a_commit_in_the_background(
     staged.ack(db, lease)
 
 
+def test_a_request_without_a_process_is_taken_by_a_commit_in_the_background(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.layers.staged._requests.own_process", lambda tr: b"")  # too many have the folder open
+    granted(db, queue, leases, clock, monkeypatch)
+    wait_until(lambda: own_left_behind(queue, db) == [])
+    clock.now += TAKE_SECONDS + 0.001
+    assert leases.reclaim(db).reclaimed == ()
+
+
 def test_without_members_a_quick_handler_costs_no_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
