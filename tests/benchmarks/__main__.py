@@ -1,8 +1,8 @@
 """Run the benchmarks: ``python -m tests.benchmarks [NAME …] [--out FOLDER] [--quick | --full]``.
 
-Each module ``bench_NAME`` has a ``main()`` that prints Markdown. With ``--out`` that becomes a page with a chart for
-each question, ``FOLDER/README.md``. FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds the cluster's half; without
-it that half is skipped and says so.
+Each module ``bench_NAME`` has a ``main()`` that prints Markdown. With ``--out`` each of its titles becomes a page, each
+question gets a chart, and ``FOLDER/README.md`` is the front page. FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds
+the cluster's half; without it that half is skipped and says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def names() -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Run benchmarks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; none: all but {BY_HAND[0]}")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write a page with charts there")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write pages with charts there")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="see whether they run: the figures are worth nothing")
     size.add_argument("--full", action="store_true", help="more rounds, more points, longer: hours")

@@ -1,7 +1,10 @@
-"""The document: one Markdown page of whatever benchmarks print, with a chart for each of their questions.
+"""The document: Markdown pages of what benchmarks print, with a chart for each of their questions.
 
-`writing` opens a page; while it is open, what is printed goes to the terminal and onto the page, and `chart` draws.
-Without a page `chart` does nothing, so a benchmark runs the same by itself.
+`writing` opens the document. While it is open, printed text goes to the terminal and into the document, and `chart`
+draws. Without a document `chart` does nothing, so a benchmark runs the same by itself.
+
+Each title of the second level becomes a page of its own. The front page has the limits of all figures, a picture for
+each of `QUESTIONS`, and links to the other pages.
 """
 
 from __future__ import annotations
@@ -19,6 +22,20 @@ from tests.benchmarks.samples import Figures
 
 NAME = "README.md"
 CHARTS = "charts"
+LIMITS = "What this does not show"
+"""The section that stays on the front page."""
+QUESTIONS = {
+    "How many consumers can share one queue?": (
+        "Consumers that each take one item after another, with a server, threads over 4 processes",
+        "Consumers that each take one item after another, embedded, threads over 4 processes",
+    ),
+    "How fast are a few processes on a laptop?": ("one item out at a time, durable",),
+    "Does a long queue become slow?": ("One item in and one out of a queue with so many items, embedded",),
+    "What do large items cost?": ("One item in and one out, by the item's size, embedded",),
+    "How fast do handlers get their items?": ("20,000 items of 100 B, each leased and acked, embedded, durable",),
+    "How fast does Spark load a queue?": ("1,000,000 rows of 100 B by Spark into an embedded queue, 2 tasks at once",),
+}
+"""A user's questions, and the charts that answer them: the first one that was drawn is shown."""
 
 
 class Page(io.TextIOBase):
@@ -46,7 +63,7 @@ class Page(io.TextIOBase):
 
     def add_chart(self, question: str, drawing: str) -> None:
         """Put a chart on the page, in a file of its own."""
-        name = re.sub(r"[^a-z0-9]+", "-", question.lower()).strip("-")[:80]
+        name = _slug(question)
         while name in self._charts:
             name += "-again"
         self._charts.add(name)
@@ -54,12 +71,63 @@ class Page(io.TextIOBase):
         self.write(f"![{question.replace('[', '(').replace(']', ')')}]({CHARTS}/{name}.svg)\n\n")
 
     def save(self) -> None:
-        """Write the page into its folder; charts there that it does not show are those of an earlier run, and go."""
-        for chart in (self.folder / CHARTS).glob("*.svg"):
-            if chart.stem not in self._charts:
-                chart.unlink()
-        text = re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n"
-        (self.folder / NAME).write_text(text)
+        """Write the pages into the folder, and remove the pages and charts of an earlier run."""
+        pages = divided(re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n")
+        for old in [*self.folder.glob("*.md"), *(self.folder / CHARTS).glob("*.svg")]:
+            if old.name not in pages and old.stem not in self._charts:
+                old.unlink()
+        for name, text in pages.items():
+            (self.folder / name).write_text(text)
+
+
+def divided(text: str) -> dict[str, str]:
+    """Divide the printed text into pages, by the names of their files.
+
+    >>> pages = divided("# All\\n\\n## One thing\\n\\n### How fast?\\n\\n42\\n")
+    >>> sorted(pages)
+    ['README.md', 'one-thing.md']
+    >>> print(pages["one-thing.md"])
+    # One thing
+    <BLANKLINE>
+    From the [benchmarks](README.md).
+    <BLANKLINE>
+    ## How fast?
+    <BLANKLINE>
+    42
+    <BLANKLINE>
+    """
+    opening, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+    pages: dict[str, str] = {}
+    titles: dict[str, str] = {}
+    limits = ""
+    for section in sections:
+        title, _, body = section.removeprefix("## ").partition("\n")
+        if title == LIMITS:
+            limits = section.strip() + "\n"
+            continue
+        name = f"{_slug(title)}.md"
+        titles[name] = title
+        body = re.sub(r"^#(##+ )", r"\1", body.strip(), flags=re.MULTILINE)
+        pages[name] = f"# {title}\n\nFrom the [benchmarks]({NAME}).\n\n{body}\n"
+    listed = "".join(f"- [{title}]({name})\n" for name, title in titles.items())
+    parts = [opening.strip() + "\n", *_answers(pages), f"## All pages\n\n{listed}", limits]
+    return {NAME: "\n".join(part for part in parts if part)} | pages
+
+
+def _answers(pages: dict[str, str]) -> Iterator[str]:
+    """Yield a part of the front page for each question that a chart answers."""
+    for question, charts in QUESTIONS.items():
+        shown = (
+            f"## {question}\n\n{found[0]}\n\nThe table is in [{name.removesuffix('.md')}]({name}).\n"
+            for chart in charts
+            for name, text in pages.items()
+            if (found := re.search(rf"^!\[{re.escape(chart)}\]\(.*\)$", text, flags=re.MULTILINE))
+        )
+        yield next(shown, "")
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:80]
 
 
 _open: ContextVar[Page | None] = ContextVar("page", default=None)

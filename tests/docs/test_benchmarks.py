@@ -34,10 +34,16 @@ def run(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def charts_in(page: Path) -> list[str]:
+    return re.findall(r"^!\[.*\]\((charts/.*\.svg)\)$", page.read_text(), flags=re.MULTILINE)
+
+
 def charts_of(folder: Path) -> list[ET.Element]:
-    """Return the charts that a page shows, in its order."""
-    found = re.findall(r"^!\[.*\]\((charts/.*\.svg)\)$", (folder / "README.md").read_text(), flags=re.MULTILINE)
+    """Return the charts that the pages of figures show, in their order."""
+    pages = sorted(path for path in folder.glob("*.md") if path.name != page.NAME)
+    found = [name for path in pages for name in charts_in(path)]
     assert sorted(found) == sorted(f"charts/{path.name}" for path in folder.glob("charts/*"))
+    assert set(charts_in(folder / page.NAME)) <= set(found)
     return [ET.fromstring((folder / name).read_text()) for name in found]
 
 
@@ -48,9 +54,16 @@ def texts_of(chart: ET.Element) -> list[str]:
 def test_the_command_writes_a_page_with_a_table_and_a_chart_for_each_question(repository: Path, tmp_path: Path) -> None:
     done = run(repository, "scale_item_size", "--quick", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "README.md").read_text()
-    assert text.startswith("# Benchmarks\n")
-    assert text.index("## What this does not show") < text.index("## Where it ran") < text.index("## Larger items")
+    front = (tmp_path / "README.md").read_text()
+    assert front.startswith("# Benchmarks\n")
+    assert (
+        front.index("## What do large items cost?") < front.index("## All pages") < front.index("## What this does not")
+    )
+    assert sorted(re.findall(r"^- \[.*\]\((.*)\)$", front, flags=re.MULTILINE)) == [
+        "larger-items.md",
+        "where-it-ran.md",
+    ]
+    text = (tmp_path / "larger-items.md").read_text()
     assert "Skipped: the cluster's half" in text
     rows = re.findall(
         r"^\| (fdbqueue|persist-queue|litequeue|Huey's SQLite storage) \| 10 \|", text, flags=re.MULTILINE
@@ -62,14 +75,22 @@ def test_the_command_writes_a_page_with_a_table_and_a_chart_for_each_question(re
 def test_a_page_leaves_no_chart_of_an_earlier_one(tmp_path: Path) -> None:
     for question in ("then", "now"):
         with page.writing(tmp_path):
+            heading(f"All of {question}")
             compare(question, [Contestant("one", lambda: Sample(1, 1.0))])
     assert len(charts_of(tmp_path)) == 1
     assert [path.name for path in tmp_path.glob("charts/*")] == ["now.svg"]
+    assert sorted(path.name for path in tmp_path.glob("*.md")) == ["README.md", "all-of-now.md"]
 
 
-def test_there_is_one_page_of_figures(repository: Path) -> None:
+def test_the_front_page_of_the_figures_is_short_and_links_all_others(repository: Path) -> None:
     folder = repository / "docs" / "benchmarks"
-    assert [path.relative_to(folder).as_posix() for path in folder.glob("**/*.md")] == ["README.md"]
+    front = (folder / "README.md").read_text()
+    linked = re.findall(r"^- \[.*\]\((.*)\)$", front, flags=re.MULTILINE)
+    assert sorted([*linked, "README.md"]) == sorted(
+        path.relative_to(folder).as_posix() for path in folder.glob("**/*.md")
+    )
+    assert len(front.split()) <= 800
+    assert len(charts_in(folder / "README.md")) == len(page.QUESTIONS)
     charts_of(folder)
 
 
@@ -145,6 +166,7 @@ def test_a_benchmark_by_itself_prints_and_writes_nothing(capsys: pytest.CaptureF
 
 def test_questions_of_the_same_name_have_charts_of_their_own(tmp_path: Path) -> None:
     with page.writing(tmp_path):
+        heading("Both")
         for speed in (1, 2):
             compare("the same", [Contestant("one", lambda speed=speed: Sample(speed, 1.0))])  # type: ignore[misc]
     assert len(charts_of(tmp_path)) == 2
@@ -155,6 +177,7 @@ def test_a_chart_names_its_lines_and_takes_the_readers_colour_scheme(tmp_path: P
         return Sample(1_000 * speed * point, 1.0, [0.001 * point], conflicts=point if speed == 3 else 0)
 
     with page.writing(tmp_path):
+        heading("Growth")
         sweep(
             "how it grows",
             "things",
@@ -178,7 +201,7 @@ def test_a_page_keeps_what_was_printed_before_a_benchmark_failed(tmp_path: Path)
 
     with pytest.raises(ZeroDivisionError):
         write()
-    assert "## Before" in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "before.md").read_text().startswith("# Before\n")
 
 
 def test_an_unknown_benchmark_is_refused_and_the_others_are_named(repository: Path) -> None:
