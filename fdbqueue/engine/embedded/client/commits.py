@@ -190,7 +190,10 @@ class Commit(Future[None]):
 def _request(tr: Transaction) -> CommitRequest | None:
     """Return the request for the store, or None if the transaction may not write or is too large."""
     writes, settings, snap = tr._writes, tr._settings, tr._snap
-    if settings.read_only or _too_large(tr, settings.size_limit):
+    limit = settings.size_limit
+    if settings.read_only:
+        return None
+    if tr._unseen_size > limit if settings.ryw_disabled else 2 * tr._size > limit and _size(tr) > limit:
         return None
     read_keys: list[bytes] | None
     if settings.report_conflicts:  # as a cluster reports them: as merged ranges
@@ -211,12 +214,6 @@ def _request(tr: Transaction) -> CommitRequest | None:
         None if snap is None or ageless else snap.opened_at,
         rows,
     )
-
-
-def _too_large(tr: Transaction, limit: int) -> bool:
-    if tr._settings.ryw_disabled:
-        return tr._unseen_size > limit
-    return 2 * tr._size > limit and _size(tr) > limit
 
 
 def _size(tr: Transaction) -> int:

@@ -26,8 +26,9 @@ class Intervals:
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self.begins: list[bytes] = []
         self.ends: list[bytes] = []
-        for begin, end in ranges:
-            self.add(begin, end)
+        if ranges:
+            for begin, end in ranges:
+                self.add(begin, end)
 
     def __bool__(self) -> bool:
         return bool(self.begins)

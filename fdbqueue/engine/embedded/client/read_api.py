@@ -213,12 +213,13 @@ class ReadApi(TransactionRead):
             code = self._blocked()
             if code:
                 return FailedKey(code)
-        key = cut(key)
-        top = self._top()
+        if len(key) > READ_KEY_LIMIT:
+            key = cut(key)
+        settings = self._settings
+        top = SYSTEM_TOP if settings.read_system else TOP
         if key > top:
             return FailedKey(2004)
         after = key + b"\0" if or_equal else key
-        settings = self._settings
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
             return Key(b"")  # a cluster's client answers this itself, and takes no read version
         self._has_read = True
@@ -257,7 +258,8 @@ class ReadApi(TransactionRead):
             return None
         found = rows[0][0]
         self._known = Intervals()
-        self._known.add(found, end)
+        self._known.begins.append(found)
+        self._known.ends.append(end)
         return found
 
     # -- ranges --------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from fdbqueue.engine.embedded.client.read_api import (
     ReadApi,
     cut,
 )
+from fdbqueue.engine.embedded.client.stacks import Stack
 from fdbqueue.engine.embedded.client.views import key_to_bytes, value_to_bytes
 from fdbqueue.engine.embedded.store.commit.atomics import (
     ADD,
@@ -99,7 +100,7 @@ class WriteApi(ReadApi):
             return
         self._size += 3 * len(key) + len(value) + 69
         writes = self._writes
-        if writes.plain:
+        if writes.plain or (not writes.ranged and key not in writes.points):
             writes.points[key] = value
             writes.empty = False
         else:
@@ -382,20 +383,46 @@ def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:
     return begin, end
 
 
-def operation(code: int) -> Any:
-    """Return the method that applies atomic operation number `code`."""
+def operation(code: int, *, buffered: bool) -> Any:
+    """Return the method that applies atomic operation number `code`, in a class with a write buffer or without."""
+
+    settled = code in _SETTLED_AT_COMMIT
 
     def apply(self: Any, key: Any, param: Any) -> None:
         self._atomic_operation(code, key, param)
 
-    return apply
+    def buffer(self: WriteApi, key: Any, param: Any) -> None:
+        if (
+            not self._odd
+            and type(key) is bytes
+            and type(param) is bytes
+            and key < TOP
+            and len(key) <= KEY_LIMIT
+            and len(param) <= VALUE_SIZE_LIMIT
+        ):
+            writes = self._writes
+            with self._lock:  # two threads may count at the same key
+                if not (
+                    key in writes.points
+                    or writes.unreadable.begins
+                    or writes.quiet
+                    or (writes.ranged and key in writes.clears)
+                ):
+                    # The usual case, a counter: as `_atomic_operation` and `WriteBuffer.mutate` do it.
+                    self._size += 3 * len(key) + len(param) + MUTATION_BYTES + 25
+                    writes.points[key] = Stack([(code, param)])
+                    writes.empty = writes.plain = False
+                    return
+        self._atomic_operation(code, key, param)
+
+    return buffer if buffered and settled else apply
 
 
-def add_operations(owner: type) -> None:
-    """Add the atomic operations to `owner` under the binding's names."""
+def add_operations(owner: type, *, buffered: bool = False) -> None:
+    """Add the atomic operations to `owner` under the binding's names. A transaction is `buffered`."""
     for name, code in ATOMICS.items():
         for method in (name, f"bit_{name}"):
-            setattr(owner, method, operation(code))
+            setattr(owner, method, operation(code, buffered=buffered))
 
 
-add_operations(WriteApi)
+add_operations(WriteApi, buffered=True)

@@ -65,7 +65,8 @@ class WriteBuffer:
     empty = True
     plain = True
     """Whether all writes are sets and clears of keys with write conflicts. A set is then one store into `points`."""
-    _ranges = False
+    ranged = False
+    """Whether there is more than single keys with write conflicts: cleared ranges, unreadable ones, quiet keys."""
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
@@ -73,7 +74,7 @@ class WriteBuffer:
 
     def _prepare(self) -> None:
         """Create the collections that start as shared empty ones of the class."""
-        self._ranges = True
+        self.ranged = True
         self.clears, self.conflicts = Intervals(), Intervals()
         self.edges, self.quiet, self.stamped, self.early = [], set(), [], []
 
@@ -103,11 +104,7 @@ class WriteBuffer:
             at = bisect_left(keys, begin)
             if at < len(keys) and keys[at] < end:
                 return True
-        return (
-            (bool(self.clears) and self.clears.meets(begin, end))
-            or (bool(self.unreadable) and self.unreadable.meets(begin, end))
-            or bool(self.edges)
-        )
+        return self.ranged and (self.clears.meets(begin, end) or self.unreadable.meets(begin, end) or bool(self.edges))
 
     def count(self, begin: bytes, end: bytes) -> int:
         """Return the number of written keys in ``[begin, end)``."""
@@ -156,7 +153,7 @@ class WriteBuffer:
         if self.plain and conflict:
             self.points[key] = value
             self.empty = False
-        elif conflict and not self.unreadable and type(self.points.get(key)) is not Stack:
+        elif conflict and not self.unreadable.begins and type(self.points.get(key)) is not Stack:
             self.quiet.discard(key)
             self.points[key] = value  # the buffer is not `plain`, so it is not empty
         else:
@@ -165,7 +162,7 @@ class WriteBuffer:
     def mutate(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Apply operation number `op` to `key`. A versionstamped key still has its placeholder."""
         points = self.points
-        if not self._ranges:
+        if not self.ranged:
             if conflict and op not in VERSIONSTAMPED and key not in points:
                 points[key] = param if op == SET else Stack([(op, param)])
                 self.empty = self.plain = False
@@ -207,7 +204,7 @@ class WriteBuffer:
 
     def clear(self, key: bytes, conflict: bool) -> None:
         """Clear one key."""
-        if not self._ranges and not conflict:
+        if not self.ranged and not conflict:
             self._prepare()
         if self.dead:
             self.settled_dead()
@@ -222,13 +219,14 @@ class WriteBuffer:
 
     def clear_range(self, begin: bytes, end: bytes, conflict: bool) -> None:
         """Clear ``[begin, end)``."""
-        if not self._ranges:
+        if not self.ranged:
             self._prepare()
         self.empty = False
-        if self.dead:
+        if self.dead.begins:
             self.settled_dead()
-        gone = self._take(begin, end)
-        self._forget_edges(begin, end)
+        gone = self._take(begin, end) if self.points else []
+        if self.edges:
+            self._forget_edges(begin, end)
         if conflict:
             self.conflicts.add(begin, end)
         else:
@@ -236,7 +234,7 @@ class WriteBuffer:
             self._keep_conflicts(gone)
         self.quiet.difference_update(gone)
         self.clears.add(begin, end)
-        if self.unreadable:
+        if self.unreadable.begins:
             self.unreadable.remove(begin, end)
 
     def make_unreadable(self, begin: bytes, end: bytes, readable: bool = False) -> None:
@@ -245,7 +243,7 @@ class WriteBuffer:
         Earlier writes in the range are applied before that key, and can't be read any more. With `readable`, the
         range stays readable.
         """
-        if not self._ranges:
+        if not self.ranged:
             self._prepare()
         self.stamped.append((begin, end))
         if readable:
@@ -266,7 +264,7 @@ class WriteBuffer:
 
     def add_conflict(self, begin: bytes, end: bytes) -> None:
         """Add a write conflict on ``[begin, end)`` without a write."""
-        if not self._ranges:
+        if not self.ranged:
             self._prepare()
         for edge in (begin, end):
             if edge not in self.conflicts:
@@ -276,7 +274,7 @@ class WriteBuffer:
 
     def write_early(self, op: int, key: bytes, param: bytes, conflict: bool) -> None:
         """Add a mutation that no read of the transaction sees."""
-        if not self._ranges:
+        if not self.ranged:
             self._prepare()
         self.early.append((op, key, param))
         if conflict:
@@ -345,7 +343,7 @@ class WriteBuffer:
         """Return whether the state of `key` depends on a versionstamp."""
         point = self.points.get(key, ABSENT)
         if point is ABSENT:
-            return bool(self.unreadable) and key in self.unreadable
+            return bool(self.unreadable.begins) and key in self.unreadable
         return type(point) is Stack and point.unreadable
 
     # -- the commit ----------------------------------------------------------------------------------------------
@@ -354,9 +352,9 @@ class WriteBuffer:
         """Return the mutations that the commit applies, in order."""
         points = self.points
         keys = self.ordered()
-        if self.plain and not self._ranges and None not in points.values():
+        if self.plain and not self.ranged and None not in points.values():
             return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
-        out = self._ranges_first()
+        out = self._ranges_first() if self.ranged else []
         for key in keys:
             point = points[key]
             if type(point) is bytes:
@@ -366,7 +364,7 @@ class WriteBuffer:
         return out
 
     def _ranges_first(self) -> list[Mutation]:
-        if not self._ranges:
+        if not self.ranged:
             return []
         return [*self.early, *((CLEAR_RANGE, begin, end) for begin, end in self.clears)]
 

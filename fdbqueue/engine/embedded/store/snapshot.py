@@ -77,7 +77,7 @@ class Snapshot(Source):
 
     def _rows(self, txn: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
         if self._any_long is None:
-            self._any_long = LongKeys(txn, self._dbs).any_long()
+            self._any_long = txn.cursor(self._dbs.long).first()  # as `LongKeys.any_long`, without a call
         if self._any_long:
             return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
         cursor = txn.cursor(self._dbs.data)
@@ -195,6 +195,9 @@ def _up(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
 def _down(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
     if not (cursor.prev() if cursor.set_range(end[:_SEEK_LIMIT]) else cursor.last()):
         return []
+    if limit == 1:
+        key = cursor.key()
+        return [(key, cursor.value())] if key >= begin else []
     found: list[Row] = []
     for chunk in _chunks(cursor.iterprev(), limit):
         if chunk[-1][0] < begin:

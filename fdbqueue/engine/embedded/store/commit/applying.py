@@ -24,17 +24,10 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
 
     *Cost:* one LMDB operation per mutation; for a cleared range, one per key in it.
     """
-    if len(mutations) < _MANY:
-        return _one_by_one(txn, dbs, mutations, version, batch)
-    sets = _sets_at_the_end(mutations)
-    stamped = _one_by_one(txn, dbs, mutations[:sets], version, batch)
-    txn.cursor(dbs.data).putmulti(map(_item, mutations[sets:]))
-    return stamped
-
-
-def _one_by_one(
-    txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int
-) -> tuple[bytes, ...]:
+    tail: Sequence[Mutation] = ()
+    if len(mutations) >= _MANY:
+        sets = _sets_at_the_end(mutations)
+        mutations, tail = mutations[:sets], mutations[sets:]
     put = txn.put
     stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
@@ -54,6 +47,8 @@ def _one_by_one(
             clear_range(txn, dbs, key, param)
         else:
             _change(txn, dbs, op, key, param)
+    if tail:
+        txn.cursor(dbs.data).putmulti(map(_item, tail))
     return stamped
 
 
@@ -65,7 +60,9 @@ def put_rows(txn: Any, dbs: Databases, rows: Rows) -> None:
     if rows.keys[0] and max(map(len, rows.keys)) <= DIRECT_KEY:
         txn.cursor(dbs.data).putmulti(rows)
     else:
-        _one_by_one(txn, dbs, [(_SET, key, value) for key, value in rows], b"", 0)
+        long = LongKeys(txn, dbs)
+        for key, value in rows:
+            long.put(key, value)
 
 
 def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
@@ -89,7 +86,7 @@ def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
 def _change(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
     if 0 < len(key) <= DIRECT_KEY:
         old = txn.get(key)
-        new = atomics.apply(op, old, param)
+        new = atomics.OPERATIONS[op](old, param)
         if new is not None:
             txn.put(key, new)
         elif old is not None:
