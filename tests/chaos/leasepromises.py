@@ -54,7 +54,7 @@ class OneLease(Invariant):
         elif after is not None and after.state == "leased":
             kind, fine = "leased again", expired or is_untaken(step, before, after)
         elif after is None and step.counts["dequeued"] > 0:
-            kind, fine = "acked", lease in used.get("ack", ()) or mine or expired
+            kind, fine = "acked", lease in used.get("ack", ()) or mine or expired or is_untaken(step, before, None)
         else:
             kind, fine = "given back", expired or mine or lease in used.get("return", ())
             if not fine and is_untaken(step, before, after):

@@ -45,10 +45,13 @@ class Leased(Protocol):
 def is_untaken(step: Step, before: Leased, after: Leased | None) -> bool:
     """Say whether a lease ends since its grant was not taken in time: its attempt does not count.
 
-    The same transaction may lease the item again. Then it has the same attempt under another token.
+    The same transaction may lease the item again. Then it has the same attempt under another token. Or it takes the
+    item out.
     """
     fired = any(at_us <= now_us(step.record) for at_us in step.grants)
-    if after is None or not fired or after.notes.token == before.notes.token:
+    if after is None:
+        return fired and step.counts["dequeued"] > 0
+    if not fired or after.notes.token == before.notes.token:
         return False
     return after.notes.attempt == before.notes.attempt - (after.state != "leased")
 

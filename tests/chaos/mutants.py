@@ -498,7 +498,7 @@ MUTANTS = (
         "layers/streams/_stream.py",
         (
             ("        if found != split.count:\n", "        if False:\n"),
-            ("        if record.acked >= batch:\n            raise restored(self.name, record, batch)\n", ""),
+            ("        if record.acked >= batch:\n            raise self._refusals.restored(record, batch)\n", ""),
         ),
         Kind.streams,
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases, _granting, _transitions
 from fdbqueue.layers.oplog._oplog import calling
@@ -275,7 +276,7 @@ def test_a_decision_that_the_serial_state_does_not_give_is_found(other: Any) -> 
         told = scene.told("smart", {"message": message("report", number)}, outcome=KILLED)
         with calling(f"smart#{told.number}"):
             del scene.raw[scene.queue.layout.type_key]
-            scene.queue.enqueue(scene.db, message("report", number))
+            Queue(scene.queue.layout.space, codec=scene.queue.codec).enqueue(scene.db, message("report", number))
     assert "I8" in scene.broken()
 
 

@@ -115,6 +115,7 @@ def test_the_check_names_the_checked_and_the_unchecked_parts(
     run: Run, db: Any, name: str, queue: fdbqueue.Queue, smart: SmartQueue
 ) -> None:
     other = fdbqueue.Queue((*json.loads(name), "other"))
+    other.register(db)
     [plain] = lines(run("check", json.dumps([*json.loads(name), "other"])).stdout)
     assert {"items", "counters", "timers", "requests", "grants", "subscriptions"} <= {*plain["looked_at"]}
     assert plain["not_looked_at"] == []

@@ -120,7 +120,11 @@ def test_a_closed_standard_input_is_a_usage_error(file_url: str, queue: fdbqueue
 
 
 @pytest.mark.parametrize("command", ["enqueue", "ack", "nack"])
-def test_a_standard_input_that_can_not_be_read_is_an_error(file_url: str, command: str, tmp_path: Path) -> None:
+def test_a_standard_input_that_can_not_be_read_is_an_error(
+    file_url: str, queue: fdbqueue.Queue, command: str, tmp_path: Path
+) -> None:
+    with fdbqueue.open(file_url) as db:
+        dead_letter(db, queue)
     with (tmp_path / "written").open("wb") as written:
         failed = subprocess.run(
             [*COMMAND, command, "orders", "--url", file_url], stdin=written, capture_output=True, text=True

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases
 from tests.cli.conftest import Run
@@ -44,11 +45,12 @@ def test_inspect_says_that_a_queue_is_paused(run: Run, db: Any, space: Subspace,
     assert (shown["by"], shown["reason"]) == ("Ann", "stocktaking")
 
 
-def test_inspect_shows_items_of_another_codec_as_unreadable(run: Run, db: Any, space: Subspace, name: str) -> None:
+def test_inspect_refuses_another_codec_than_the_queues(run: Run, db: Any, space: Subspace, name: str) -> None:
     Queue(space, codec="str").enqueue(db, "no json")
-    page = json.loads(run("inspect", name, "--codec", "json").stdout)
+    refused = run("inspect", name, "--codec", "json")
 
-    assert page["first"][0]["note"].startswith("can't be read")
+    assert refused.exit_code == errors.VALUE
+    assert "is registered with the codec 'str'" in refused.stderr
     assert json.loads(run("inspect", name).stdout)["first"][0]["value"] == "no json"
 
 

@@ -92,6 +92,7 @@ def test_a_narrow_terminal_shows_places_and_names_of_queues_whole(file_url: str,
     with fdbqueue.open(file_url) as db:
         long = {"sku": "teapot " * 20}
         position = fdbqueue.Queue("long", codec="json").enqueue(db, long, headers={"color": "red " * 10})
+        fdbqueue.Queue("tea[red]", codec="json").enqueue(db, 1)
 
     assert position.random.hex() in on_terminal("browse", "long", url=file_url, TERM="xterm", COLUMNS=columns)[1]
     shown = on_terminal("top", "orders", "tea[red]", "-n", "1", url=file_url, TERM="xterm", COLUMNS=columns)[1]

@@ -14,6 +14,7 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Subscriptions
 from tests.cli.conftest import Run
+from tests.helpers.raw import raw
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -52,7 +53,7 @@ def test_watch_goes_on_under_its_name(run: Run, db: Any, space: Subspace, name: 
 
 
 def test_watch_goes_on_after_an_item_that_does_not_decode(run: Run, db: Any, space: Subspace, name: str) -> None:
-    Queue(space).enqueue(db, b"no json")
+    raw(space).enqueue(db, b"no json")
     Queue(space, codec="json").enqueue(db, 1)
     printed = run("watch", name, "--codec", "json", "--head", "--timeout", "0")
 

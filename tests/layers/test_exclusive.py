@@ -59,10 +59,10 @@ TAKERS: dict[str, Take] = {
 }
 
 
-@pytest.mark.parametrize("selector", ["", "n > 1"], ids=["sole", "with a condition"])
+@pytest.mark.parametrize("selector", [None, "n > 1"], ids=["sole", "with a condition"])
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
 def test_taking_without_a_subscription_is_refused_while_an_owner_is_alive(
-    db: Any, leases: Leases, clock: Clock, take: Take, selector: str
+    db: Any, leases: Leases, clock: Clock, take: Take, selector: str | None
 ) -> None:
     leases.enqueue_many(db, [JOB, JOB, JOB])
     subscriptions = Subscriptions(leases)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import Queue, QueuePaused
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Leases, PriorityQueue, RelaxedQueue, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
@@ -108,15 +108,16 @@ def test_holders_go_on_and_timers_fire(db: Any, space: Subspace, clock: Any) -> 
     assert leases.check(db).problems == ()
 
 
-def test_a_streams_batch_of_a_paused_queue_is_empty(db: Any, space: Subspace) -> None:
+def test_a_stream_claims_nothing_of_a_paused_queue(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     queue.enqueue(db, "a")
     queue.pause(db)
     terms = Terms(epoch="e", run="r", items=10, size_bytes=1_000, batch=1)
 
-    assert Stream(queue, "s").claim(db, terms).count == 0
+    with pytest.raises(QueuePaused, match="is paused"):
+        Stream(queue, "s").claim(db, terms)
     queue.resume(db)
-    assert Stream(queue, "t").claim(db, terms).count == 1
+    assert Stream(queue, "s").claim(db, terms).count == 1
 
 
 @pytest.mark.parametrize("kind", ["staged", "subscription"])

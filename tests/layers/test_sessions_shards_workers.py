@@ -183,10 +183,10 @@ def test_workers_of_several_shards_do_every_item_once(db: Any, space: Subspace) 
 
 
 def touched_by(counted: Counted, sessions: Sessions) -> set[int]:
-    """Return the shards whose keys were touched, apart from those that a process reads once a second."""
+    """Return the shards whose keys were touched, apart from those that a process reads now and then."""
     lines = [layout.prefix for layout in sessions.line.shards.layouts()]
-    rare = sessions.line.layout.paused_key
-    touched = (counted.read | counted.written) - {rare}
+    rare = {sessions.line.layout.paused_key, sessions.line.layout.type_key}
+    touched = (counted.read - rare) | counted.written
     return {at for at, prefix in enumerate(lines) for key in touched if key.startswith(prefix)}
 
 

@@ -23,7 +23,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 
-WANTS = {"all": "", "even": "n = 0 OR n = 2", "two": "n = 2", "none": "n > 7"}
+WANTS = {"all": None, "even": "n = 0 OR n = 2", "two": "n = 2", "none": "n > 7"}
 SELECTED = {"all": {0, 1, 2}, "even": {0, 2}, "two": {2}, "none": set()}
 OWNERSHIP = 30
 numbers = st.integers(0, 2)
