@@ -18,8 +18,8 @@ makes self-committing calls take effect exactly once.
 Nothing here imports them.
 """
 
-from fdbqueue.check import CheckReport
-from fdbqueue.codecs import Codec, JsonCodec, MsgpackCodec
+from fdbqueue.base.position import Position
+from fdbqueue.base.report import BulkReport
 from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, transactional
 from fdbqueue.engine import open as open  # not in __all__: a star import must not hide Python's own
 from fdbqueue.errors import (
@@ -49,17 +49,17 @@ from fdbqueue.errors import (
     UploadLost,
     UrlError,
 )
-from fdbqueue.items import Item
-from fdbqueue.order import Order
-from fdbqueue.pausing import Pause
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
-from fdbqueue.queues import QueueInfo, find_queues, queues
-from fdbqueue.quotas import Quota
-from fdbqueue.renaming import RenameReport, rename
-from fdbqueue.report import BulkReport
-from fdbqueue.stats import Stats
-from fdbqueue.stored import StoredItem
+from fdbqueue.moves.pausing import Pause
+from fdbqueue.moves.quotas import Quota
+from fdbqueue.reads.check import CheckReport
+from fdbqueue.stored.codecs import Codec, JsonCodec, MsgpackCodec
+from fdbqueue.stored.counters import Stats
+from fdbqueue.stored.items import Item
+from fdbqueue.stored.order import Order
+from fdbqueue.stored.states import StoredItem
+from fdbqueue.verbs.queue import Queue
+from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
+from fdbqueue.verbs.renaming import RenameReport, rename
 
 __version__ = "0.1.0"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fdbqueue.position import Position
-from fdbqueue.report import BulkReport
+from fdbqueue.base.position import Position
+from fdbqueue.base.report import BulkReport
 
 
 class FdbQueueError(Exception):

@@ -6,27 +6,18 @@ They come from the queue and the engine, where their docstrings are.
 
 from __future__ import annotations
 
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.appending import append_items, write_chunks
-from fdbqueue.arguments import check_borders, check_limit, check_text, surrogate
-from fdbqueue.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
-from fdbqueue.blobcheck import check_blobs
-from fdbqueue.browse import Browser, Pace, Pages, pages
-from fdbqueue.bulk import COMMITS_IN_FLIGHT
-from fdbqueue.by_position import (
-    UNCHANGED,
-    Change,
-    Editing,
-    Plan,
-    Unchanged,
-    cancel_one,
-    why_lost,
+from fdbqueue.base.arguments import check_borders, check_limit, check_text, surrogate
+from fdbqueue.base.reprs import Named, Shown
+from fdbqueue.base.times import (
+    HELD_US,
+    LONGEST_SECONDS,
+    check_number,
+    not_negative,
+    positive,
+    seconds_or_none,
+    visible_at,
 )
-from fdbqueue.catalogue import check_encodes, doubt
-from fdbqueue.check import CLAIMED, check_queue, items_of_all_places
-from fdbqueue.claimed import ClaimedBatch, claimed_places
-from fdbqueue.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.closing import end_wait, wake_at_close
 from fdbqueue.engine.errors import (
@@ -47,10 +38,12 @@ from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.engine.turns import has_turns, shares_turns
+from fdbqueue.engine.verb import BoundVerb, verb
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
-from fdbqueue.exclusive import LOOK_SECONDS, Permit, is_paused, keep_out, made_exclusive, permit_of
-from fdbqueue.groups import (
+from fdbqueue.moves.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
+from fdbqueue.moves.exclusive import LOOK_SECONDS, Permit, is_paused, keep_out, made_exclusive, permit_of
+from fdbqueue.moves.groups import (
     GroupRecord,
     begin_sweep,
     count_members,
@@ -62,7 +55,7 @@ from fdbqueue.groups import (
     read_member_counts,
     settle,
 )
-from fdbqueue.high_water_mark import (
+from fdbqueue.moves.high_water_mark import (
     LastIndex,
     is_marked,
     mark_smart,
@@ -70,7 +63,30 @@ from fdbqueue.high_water_mark import (
     read_high_water_mark,
     register,
 )
-from fdbqueue.items import (
+from fdbqueue.moves.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
+from fdbqueue.moves.outcomes import MAX_RESULT_BYTES, encode_result, pull, read_record
+from fdbqueue.moves.outcomes import begin as begin_outcome
+from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.moves.outcomes import remove as remove_outcome
+from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.moves.pausing import pause_of, paused_error
+from fdbqueue.reads.blob_check import check_blobs
+from fdbqueue.reads.browse import Browser, Pace, Pages, pages
+from fdbqueue.reads.check import CLAIMED, check_queue, items_of_all_places
+from fdbqueue.reads.order_check import NoOrderCheck
+from fdbqueue.stored.catalogue import check_encodes, doubt
+from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
+from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
+from fdbqueue.stored.counters import (
+    COUNTED_RANKS,
+    count,
+    count_levels,
+    read_counts,
+    read_level_counts,
+    read_own_stats,
+    read_stats,
+)
+from fdbqueue.stored.items import (
     BLOB_ID_BYTES,
     CHUNK_BYTES,
     NO_NOTES,
@@ -96,7 +112,7 @@ from fdbqueue.items import (
     with_blob,
     with_notes,
 )
-from fdbqueue.layout import (
+from fdbqueue.stored.layout import (
     DELAY,
     DROP,
     GO,
@@ -117,33 +133,24 @@ from fdbqueue.layout import (
     pack,
     rank_of,
 )
-from fdbqueue.lossless import refuse_if_changed
-from fdbqueue.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
-from fdbqueue.order import MAX_RANK, PRIORITY
-from fdbqueue.ordercheck import NoOrderCheck
-from fdbqueue.outcomes import MAX_RESULT_BYTES, encode_result, pull, read_record
-from fdbqueue.outcomes import begin as begin_outcome
-from fdbqueue.outcomes import end as end_outcome
-from fdbqueue.outcomes import remove as remove_outcome
-from fdbqueue.outcomes import reopen as reopen_outcome
-from fdbqueue.pausing import pause_of, paused_error
-from fdbqueue.payloads import clear_parts
-from fdbqueue.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
-from fdbqueue.positional import ByPosition, in_batches, packed_position, packed_positions, reschedule_of, update_of
-from fdbqueue.renamed import check_renamed, refuse_renamed, renamed
-from fdbqueue.reprs import Named, Shown
-from fdbqueue.stats import (
-    COUNTED_RANKS,
-    count,
-    count_levels,
-    read_counts,
-    read_level_counts,
-    read_own_stats,
-    read_stats,
+from fdbqueue.stored.lossless import refuse_if_changed
+from fdbqueue.stored.order import MAX_RANK, PRIORITY
+from fdbqueue.stored.payloads import clear_parts
+from fdbqueue.stored.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
+from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed, renamed
+from fdbqueue.stored.states import STATES, State, stored_item
+from fdbqueue.verbs.by_position import (
+    ByPosition,
+    in_batches,
+    packed_position,
+    packed_positions,
+    reschedule_of,
+    update_of,
 )
-from fdbqueue.stored import STATES, State, stored_item
-from fdbqueue.times import HELD_US, LONGEST_SECONDS, check_number, not_negative, positive, seconds_or_none, visible_at
-from fdbqueue.verbs import BoundVerb, verb
+from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Plan, Unchanged, cancel_one, why_lost
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit
+from fdbqueue.writes.appending import append_items, write_chunks
+from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
 __all__ = [
     "BLOB_ID_BYTES",

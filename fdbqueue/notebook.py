@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fdbqueue.base.reprs import Table, brief, table
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.transactional import only_database, only_transaction
-from fdbqueue.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
-from fdbqueue.inspecting import Inspection
-from fdbqueue.items import parse
-from fdbqueue.queue import Queue
-from fdbqueue.reprs import Table, brief, table
+from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
+from fdbqueue.reads.inspecting import Inspection
+from fdbqueue.stored.items import parse
+from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

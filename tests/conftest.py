@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 import fdbqueue
 from fdbqueue.engine import Subspace
-from fdbqueue.layout import CATALOGUE
+from fdbqueue.stored.layout import CATALOGUE
 from tests.helpers import cluster
 from tests.helpers.processes import Processes
 

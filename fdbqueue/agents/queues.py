@@ -14,7 +14,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.leases._commit_if_written import commit_if_written
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.lowlevel import Database, Steps, Transaction, verb
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 
 SMALL_BYTES = 90_000
 """Data of up to this size of clients that send at the same time shares a transaction."""

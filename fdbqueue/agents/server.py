@@ -20,7 +20,7 @@ from fdbqueue.agents.queues import AgentQueue, Target
 from fdbqueue.agents.tls import TlsLayer
 from fdbqueue.agents.wire import Wire
 from fdbqueue.lowlevel import Database, only_database
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 
 log = logging.getLogger("fdbqueue.agents")
 TYPES_AT_HAND = 1_024

@@ -42,6 +42,7 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from fdbqueue.agents.processes import Guard, Pipe, Process, StandardError, ends_within, signal_group, start
+from fdbqueue.base.position import Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.blobs import Blobs
@@ -53,7 +54,6 @@ from fdbqueue.layers.leases._times import not_negative, positive
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
 from fdbqueue.lowlevel import Database, Steps, only_database, verb
-from fdbqueue.position import Position
 
 T = TypeVar("T")
 What: TypeAlias = Literal["started", "confirmed", "failed", "killed", "returned", "lost"]

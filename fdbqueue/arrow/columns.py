@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 
 from fdbqueue.arrow.positions import Positions, parsed
 from fdbqueue.arrow.stored import Page, Stored, whole
-from fdbqueue.codecs import CODEC_ERRORS, Codec
+from fdbqueue.base.position import Position
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
-from fdbqueue.layout import Layout
-from fdbqueue.position import Position
+from fdbqueue.stored.codecs import CODEC_ERRORS, Codec
+from fdbqueue.stored.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
+from fdbqueue.stored.layout import Layout
 
 OnBad: TypeAlias = Literal["fail", "null"]
 TEXTS = ("str", "json", "msgpack", "tuple")

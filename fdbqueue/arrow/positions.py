@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 
 _BASE = 0x14
 """The type code of an integer without bytes; one more for each byte."""
@@ -30,7 +30,7 @@ def parsed(keys: Sequence[bytes], cut: int = 0) -> Positions:
     Positions of one shape, with integers of equal sizes and without escaped bytes, are parsed together.
 
     >>> from fdbqueue import Position
-    >>> from fdbqueue.layout import pack
+    >>> from fdbqueue.stored.layout import pack
     >>> found = parsed([pack(Position(7, b"random")), pack(Position(7, b"random", rank=300))])
     >>> found.text.to_pylist(), found.rank.to_pylist(), found.index.to_pylist()
     (['7:72616e646f6d', '300:7:72616e646f6d'], [None, 300], [7, 7])

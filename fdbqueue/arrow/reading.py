@@ -8,19 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from fdbqueue.arguments import check_borders, check_limit
 from fdbqueue.arrow.columns import Columns, OnBad, look_fields
 from fdbqueue.arrow.stored import STATES, Look, Page, Range
-from fdbqueue.catalogue import check_decodes
-from fdbqueue.codecs import Codec
+from fdbqueue.base.arguments import check_borders, check_limit
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import StreamError
-from fdbqueue.items import is_chunked, join_chunks, parse
-from fdbqueue.layout import Layout, pack
-from fdbqueue.position import Position
-from fdbqueue.renamed import check_renamed
+from fdbqueue.stored.catalogue import check_decodes
+from fdbqueue.stored.codecs import Codec
+from fdbqueue.stored.items import is_chunked, join_chunks, parse
+from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.rename_marks import check_renamed
 
 TAKEN = ("position", "rank", "index", "value", "headers")
 """The columns of items that were taken out."""

@@ -13,14 +13,14 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, cast, overload
 
-from fdbqueue.check import CLAIMED, PLACES
-from fdbqueue.claimed import claimed_places
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
-from fdbqueue.layout import Layout, Place
+from fdbqueue.reads.check import CLAIMED, PLACES
+from fdbqueue.stored.claimed import claimed_places
+from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
+from fdbqueue.stored.layout import Layout, Place
 
 STATES = (*PLACES, CLAIMED)
 PAGE_ROWS = 5_000

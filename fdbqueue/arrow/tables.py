@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fdbqueue.arrow.needs import TableRow
-from fdbqueue.codecs import BytesCodec, Codec, JsonCodec, MsgpackCodec, StrCodec, TupleCodec
 from fdbqueue.errors import CodecError
+from fdbqueue.stored.codecs import BytesCodec, Codec, JsonCodec, MsgpackCodec, StrCodec, TupleCodec
 
 SLICE_ROWS = 5_000
 _ENCODERS = {JsonCodec: msgspec.json.Encoder().encode, MsgpackCodec: msgspec.msgpack.Encoder().encode}

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
-from fdbqueue.adaptive_limit import AdaptiveLimit
-from fdbqueue.arguments import check_limit
 from fdbqueue.arrow.needs import needed
-from fdbqueue.codecs import Codec
+from fdbqueue.base.arguments import check_limit
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps
-from fdbqueue.layout import Layout
-from fdbqueue.position import Position
-from fdbqueue.verbs import verb
+from fdbqueue.engine.verb import verb
+from fdbqueue.stored.codecs import Codec
+from fdbqueue.stored.layout import Layout
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit
 
 if TYPE_CHECKING:
     from fdbqueue.arrow.reading import Reading

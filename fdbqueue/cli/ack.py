@@ -20,7 +20,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.errors import CodecError, FdbQueueError, ItemTooLarge, LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.sessions import SessionHandle, Sessions
-from fdbqueue.outcomes import encode_result
+from fdbqueue.moves.outcomes import encode_result
 
 BUNDLE_ITEMS = 500
 

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from fdbqueue.browse import Browser
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.cli.where import Where, wanted_rows
-from fdbqueue.items import Item
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases._browsing import browse as browse_kept
+from fdbqueue.reads.browse import Browser
+from fdbqueue.stored.items import Item
 
 SCREENFUL = 20
 

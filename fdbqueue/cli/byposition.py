@@ -11,8 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fdbqueue.by_position import UNCHANGED
-from fdbqueue.check import PLACES
+from fdbqueue.base.position import Position
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
@@ -36,9 +35,10 @@ from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
-from fdbqueue.stored import StoredItem
+from fdbqueue.reads.check import PLACES
+from fdbqueue.stored.states import StoredItem
+from fdbqueue.verbs.editing import UNCHANGED
+from fdbqueue.verbs.queue import Queue
 
 Items = Annotated[
     list[str],

@@ -22,7 +22,7 @@ from fdbqueue.layers.smart._orphans import check_dependent_keys
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.streams._check import check_streams
 from fdbqueue.layers.subscriptions._check import check_subscriptions
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 
 LOOKED_AT = (
     *("items", "order", "chunks", "counters", "timers", "outcomes", "groups", "requests", "grants", "subscriptions"),

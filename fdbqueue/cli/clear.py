@@ -9,7 +9,7 @@ from fdbqueue.cli.options import QueueName, Url, Yes, queue_of
 from fdbqueue.cli.output import say
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.engine.steps import run
-from fdbqueue.stats import read_stats
+from fdbqueue.stored.counters import read_stats
 
 
 def clear(

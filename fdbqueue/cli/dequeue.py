@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fdbqueue.adaptive_limit import AdaptiveLimit
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
@@ -23,7 +22,8 @@ from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layout import pack
+from fdbqueue.stored.layout import pack
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit
 
 BATCH_ITEMS = 500
 LEASE_SECONDS = 60.0

@@ -39,7 +39,7 @@ from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 
 AreRecords = Annotated[
     bool, typer.Option("--records", help="Each line is an item with headers and times, as --records prints it.")

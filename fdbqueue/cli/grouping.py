@@ -9,10 +9,10 @@ import typer
 from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.groups import group_keys, group_record
 from fdbqueue.layers.groups import Group, Groups
 from fdbqueue.layers.leases import Leases
-from fdbqueue.queue import Queue
+from fdbqueue.moves.groups import group_keys, group_record
+from fdbqueue.verbs.queue import Queue
 
 HOLD_SECONDS = 3_600.0
 """How long a group that `enqueue` has opened stays open after the last enqueue, unless `fdbqueue groups` closes it."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.input import InputFailed, groups_of_lines
 from fdbqueue.cli.options import CodecName
@@ -16,7 +17,6 @@ from fdbqueue.cli.values import from_json
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, LeaseRef
 from fdbqueue.layers.sessions import SessionHandle
-from fdbqueue.position import Position
 
 H = TypeVar("H", bound=LeaseRef)
 

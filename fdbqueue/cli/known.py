@@ -9,15 +9,15 @@ from typing import Any
 
 import typer
 
-from fdbqueue.catalogue import read_about
 from fdbqueue.cli.opening import opened
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
-from fdbqueue.layout import Layout
-from fdbqueue.queue import Queue
-from fdbqueue.queues import queues
+from fdbqueue.stored.catalogue import read_about
+from fdbqueue.stored.layout import Layout
+from fdbqueue.verbs.queue import Queue
+from fdbqueue.verbs.queues import queues
 
 COMPLETION_SECONDS = 2.0
 """How long the shell waits for names."""

@@ -32,13 +32,13 @@ from fdbqueue.cli.output import (
 from fdbqueue.cli.sessioning import name_shown, sessions_of
 from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.codecs import codec_named
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import CodecError, FdbQueueError
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.sessions import SessionLease
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from fdbqueue.stored.codecs import codec_named
 
 
 def lease(

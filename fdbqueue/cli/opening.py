@@ -15,17 +15,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fdbqueue.catalogue import name_of, name_text
 from fdbqueue.cli.errors import ENGINE
 from fdbqueue.engine import open
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
-from fdbqueue.layout import Layout
-from fdbqueue.queue import Queue
-from fdbqueue.queues import is_there, nearest
-from fdbqueue.renamed import check_renamed
+from fdbqueue.stored.catalogue import name_of, name_text
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.verbs.queue import Queue
+from fdbqueue.verbs.queues import is_there, nearest
 
 PATIENCE_SECONDS = 30.0
 """How long one transaction may take, including its retries, before the command gives up."""

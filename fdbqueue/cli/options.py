@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from fdbqueue.catalogue import fits
+from fdbqueue.base.position import Position
 from fdbqueue.cli.known import complete_queue, registered_codec
-from fdbqueue.layout import Layout, Name
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
+from fdbqueue.stored.catalogue import fits
+from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.verbs.queue import Queue
 
 
 class CodecName(StrEnum):

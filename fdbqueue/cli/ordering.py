@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
-from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.layers.common._levels import Levels, levels_named
-from fdbqueue.queue import Queue
-from fdbqueue.stats import read_level_counts
+from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.verbs.queue import Queue
 
 Priority = Annotated[
     int | None,

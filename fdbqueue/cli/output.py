@@ -21,13 +21,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import BadValue, OutputFailed
 from fdbqueue.cli.input import is_terminal
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import encode_json, to_json
-from fdbqueue.items import Blob, Item
 from fdbqueue.layers.leases import Lease, StoredItem
-from fdbqueue.position import Position
+from fdbqueue.stored.items import Blob, Item
 
 T = TypeVar("T")
 Shown: TypeAlias = Item | Lease | StoredItem

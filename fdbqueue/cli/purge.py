@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.base.position import Position
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
@@ -13,7 +14,6 @@ from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue
 from fdbqueue.cli.output import say
 from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.leases import Leases
-from fdbqueue.position import Position
 
 
 def purge(

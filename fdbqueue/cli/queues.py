@@ -17,11 +17,11 @@ from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.pausing import Pause
-from fdbqueue.queues import QueueInfo, find_queues
-from fdbqueue.queues import queues as registered_queues
-from fdbqueue.quotas import LEAST_BYTES, Quota
-from fdbqueue.renaming import rename as rename_queue
+from fdbqueue.moves.pausing import Pause
+from fdbqueue.moves.quotas import LEAST_BYTES, Quota
+from fdbqueue.verbs.queues import QueueInfo, find_queues
+from fdbqueue.verbs.queues import queues as registered_queues
+from fdbqueue.verbs.renaming import rename as rename_queue
 
 
 class WhenFull(StrEnum):

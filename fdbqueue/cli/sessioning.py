@@ -12,7 +12,7 @@ from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json, to_json
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions._records import SessionName, pack_name
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256
 """The commands take any level that a program may have given."""

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fdbqueue.base.reprs import sparkline
 from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
@@ -23,7 +24,6 @@ from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.staged import StagedQueue, StagedStats
-from fdbqueue.reprs import sparkline
 
 FLOWS = ("enqueued", "dequeued")
 DEPTHS = 16

@@ -20,7 +20,7 @@ import msgspec
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
-from fdbqueue.items import Blob
+from fdbqueue.stored.items import Blob
 
 
 def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.arrow.stored import Range, pages
+from fdbqueue.base.position import Position
 from fdbqueue.cli.input import is_terminal
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions._selectors import ItemTest
-from fdbqueue.layout import Layout, Place
-from fdbqueue.position import Position
+from fdbqueue.stored.layout import Layout, Place
 
 
 def _condition(where: str | None) -> str | None:

@@ -83,7 +83,7 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
     """Run `body` in its own transaction and commit it; repeat both until the commit succeeds.
 
     Like the binding's loop, it repeats a commit whose outcome is unknown (1021). So `body` must be safe to apply twice,
-    or `fdbqueue.once` must wrap it.
+    or `fdbqueue.writes.once` must wrap it.
 
     Raises:
         FDBError: the error is not retryable, or the retry limit or timeout that is set on `db` is used up.

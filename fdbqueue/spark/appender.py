@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.appending import append_items
-from fdbqueue.catalogue import Registration
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
-from fdbqueue.high_water_mark import LastIndex
-from fdbqueue.items import chunks_of
-from fdbqueue.layout import Layout, new_random
+from fdbqueue.moves.high_water_mark import LastIndex
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.catalogue import Registration
+from fdbqueue.stored.items import chunks_of
+from fdbqueue.stored.layout import Layout, new_random
+from fdbqueue.writes.appending import append_items
 
 
 @dataclass(slots=True, eq=False)

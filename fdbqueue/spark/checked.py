@@ -11,11 +11,11 @@ from itertools import repeat
 
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import Transaction
-from fdbqueue.items import parse
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.optionvalues import function_named
+from fdbqueue.stored.items import parse
+from fdbqueue.stored.layout import Layout
 
 BATCH_ROWS = 100
 """Each row reads the writes of the rows before it. All comparisons have to fit into a transaction's time."""

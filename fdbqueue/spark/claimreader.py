@@ -12,16 +12,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fdbqueue.check import CLAIMED
-from fdbqueue.items import is_chunked
 from fdbqueue.layers.streams import Refusals, Split, Stream
-from fdbqueue.queue import Queue
+from fdbqueue.reads.check import CLAIMED
 from fdbqueue.spark.claimsplits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.itemcolumns import Table
 from fdbqueue.spark.looking import Page
 from fdbqueue.spark.opening import existing
 from fdbqueue.spark.readoptions import StreamOptions
 from fdbqueue.spark.telling import tells
+from fdbqueue.stored.items import is_chunked
+from fdbqueue.verbs.queue import Queue
 
 
 @dataclass

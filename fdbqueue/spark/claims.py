@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.streams import BatchRecord, Stream
-from fdbqueue.layout import Name
-from fdbqueue.queue import Queue
 from fdbqueue.spark.claimsplits import EPOCH, ClaimRefusals, terms
 from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.optionvalues import naming, url_of
 from fdbqueue.spark.readoptions import FAIL, WAIT, parse_claim
+from fdbqueue.stored.layout import Name
+from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,9 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from fdbqueue.arrow.tables import check_text
-from fdbqueue.codecs import codec_named
 from fdbqueue.errors import CodecError
-from fdbqueue.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases._times import LONGEST_SECONDS
 from fdbqueue.spark.digests import digests_of
@@ -20,6 +18,8 @@ from fdbqueue.spark.insessions import Places
 from fdbqueue.spark.layered import check_priority, levels_of
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.codecs import codec_named
+from fdbqueue.stored.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 
 _pack = msgspec.msgpack.Encoder().encode
 # A column has one type for all rows, so that a timestamp may be stored as text. The codecs refuse that for a value.

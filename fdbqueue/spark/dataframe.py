@@ -17,7 +17,6 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.layout import Layout, Name
 from fdbqueue.spark.job import forget_job, job_report, read_record
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
@@ -25,6 +24,7 @@ from fdbqueue.spark.record import Header, JobRecord, JobReport
 from fdbqueue.spark.schema import field_of, header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
+from fdbqueue.stored.layout import Layout, Name
 
 DEFAULT_PARTITIONS = 8
 

@@ -11,18 +11,18 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from fdbqueue.base.position import Position
+from fdbqueue.base.times import check_number
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layout import Layout, Name
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
 from fdbqueue.spark.dataframe import register
 from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.optionvalues import naming, url_of
 from fdbqueue.spark.readoptions import parse_stream
 from fdbqueue.spark.source import NAME
 from fdbqueue.spark.telling import own_errors
-from fdbqueue.times import check_number
+from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.verbs.queue import Queue
 
 POLL_SECONDS = 0.1
 """How often `started` looks at a query."""

@@ -14,21 +14,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue.catalogue import fits
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError, OtherCodec
-from fdbqueue.high_water_mark import without_quota
-from fdbqueue.items import NO_NOTES, chunks_of, has_notes, notes_of
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions._records import pack_name
 from fdbqueue.layers.sessions._rows import SessionRow, append_rows
-from fdbqueue.layout import Layout
-from fdbqueue.queue import Queue
+from fdbqueue.moves.high_water_mark import without_quota
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.optionvalues import function_named
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.catalogue import fits
+from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, notes_of
+from fdbqueue.stored.layout import Layout
+from fdbqueue.verbs.queue import Queue
 
 COMMITS_IN_FLIGHT = 1
 """A transaction that begins before the previous one has committed could not see the last place in a session. The rows

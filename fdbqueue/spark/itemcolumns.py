@@ -10,9 +10,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from fdbqueue.arrow.columns import Columns, look_fields
 from fdbqueue.arrow.stored import Stored
-from fdbqueue.codecs import CODEC_ERRORS, codec_named
 from fdbqueue.spark.readoptions import NULL, LookOptions, ReadOptions
 from fdbqueue.spark.sessionlooking import shown_name
+from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
 
 
 def look_schema(options: LookOptions) -> t.StructType:

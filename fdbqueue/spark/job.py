@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from fdbqueue.catalogue import refuse_codec
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
-from fdbqueue.high_water_mark import refuse_smart
-from fdbqueue.layout import Layout, Name
+from fdbqueue.moves.high_water_mark import refuse_smart
 from fdbqueue.spark.attempt import PartitionReport
 from fdbqueue.spark.digests import DIGEST_BYTES, added
 from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.stored.catalogue import refuse_codec
+from fdbqueue.stored.layout import Layout, Name
 
 Clock = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdbqueue.arguments import check_text
+from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 
 MAX_JOB_ID_BYTES = 1_000
 JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from itertools import repeat
 
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
-from fdbqueue.high_water_mark import give_up_to
-from fdbqueue.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import Levels
-from fdbqueue.layout import Layout, pack
-from fdbqueue.position import Position
+from fdbqueue.moves.high_water_mark import give_up_to
 from fdbqueue.spark import checked, insessions
 from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
 from fdbqueue.spark.checked import CheckedAppender
 from fdbqueue.spark.insessions import SessionAppender
 from fdbqueue.spark.options import Options
+from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
+from fdbqueue.stored.layout import Layout, pack
 
 LAYERED_ROWS = 1_000
 """Each row takes several writes."""

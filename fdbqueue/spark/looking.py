@@ -9,8 +9,8 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.streams import refuse_sessions
-from fdbqueue.layout import Layout
-from fdbqueue.stats import read_own_stats
+from fdbqueue.stored.counters import read_own_stats
+from fdbqueue.stored.layout import Layout
 
 __all__ = ["Page", "Range", "Stored", "pages", "ranges"]
 

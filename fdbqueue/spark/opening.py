@@ -11,9 +11,9 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError, UnknownQueue
-from fdbqueue.layout import Layout
-from fdbqueue.queues import is_there, nearest
-from fdbqueue.renamed import refuse_renamed
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.verbs.queues import is_there, nearest
 
 
 def check_database(url: str) -> None:

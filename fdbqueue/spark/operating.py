@@ -22,8 +22,8 @@ from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams import Refusals, Stream, StreamRecord, StreamState, Terms
-from fdbqueue.layout import Layout, Name
-from fdbqueue.queue import Queue
+from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.verbs.queue import Queue
 
 _OUTSIDE = "Call it outside of transactions."
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fdbqueue.engine import Subspace
-from fdbqueue.layout import Layout, Name
+from fdbqueue.stored.layout import Layout, Name
 
 CODECS = ("bytes", "str", "json", "msgpack", "tuple")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}

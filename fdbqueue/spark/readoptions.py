@@ -42,8 +42,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.arrow.stored import STATES
-from fdbqueue.layout import Layout, pack
-from fdbqueue.position import Position
+from fdbqueue.base.position import Position
 from fdbqueue.spark.optionvalues import (
     CODECS,
     boolean,
@@ -56,6 +55,7 @@ from fdbqueue.spark.optionvalues import (
     seconds,
     url_of,
 )
+from fdbqueue.stored.layout import Layout, pack
 
 FAIL, NULL, DEAD, WAIT = "fail", "null", "dead", "wait"
 MAX_ITEMS = 10_000

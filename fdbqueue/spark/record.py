@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fdbqueue.codecs import UNREADABLE
 from fdbqueue.errors import FormatError, JobError
+from fdbqueue.stored.codecs import UNREADABLE
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))

@@ -22,7 +22,6 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.items import CHUNK_BYTES
 from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS, Attempt, Held, PartitionReport, rows_differ
 from fdbqueue.spark.backlog import Backlog
 from fdbqueue.spark.digests import DIGEST_BYTES, Met, Multiset
@@ -30,6 +29,7 @@ from fdbqueue.spark.job import clear
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.partition import JobIsCommitted, check_record, counted
 from fdbqueue.spark.rows import Rows, pack, unpack
+from fdbqueue.stored.items import CHUNK_BYTES
 
 _TOKEN_BYTES = 16
 _DIGESTS_A_VALUE = 4_000

@@ -22,13 +22,13 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
-from fdbqueue.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions._records import Pointer, name_of, pointer_of
 from fdbqueue.layers.sessions._session import Session
-from fdbqueue.layout import Layout
-from fdbqueue.queue import Queue
 from fdbqueue.spark.looking import PARTITION_ITEMS, evenly
+from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
+from fdbqueue.stored.layout import Layout
+from fdbqueue.verbs.queue import Queue
 
 PLACES = ("available", "delayed", "dead")
 LEASED = "leased"

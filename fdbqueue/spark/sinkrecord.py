@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from fdbqueue.arguments import check_text
-from fdbqueue.codecs import UNREADABLE
+from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.errors import FormatError, StreamError
-from fdbqueue.layout import Layout
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.layout import Layout
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))

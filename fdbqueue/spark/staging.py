@@ -22,18 +22,18 @@ from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from fdbqueue.catalogue import refuse_codec
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
-from fdbqueue.items import CHUNK_BYTES
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.atonce import differ, written
 from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS
 from fdbqueue.spark.backlog import Backlog
 from fdbqueue.spark.rows import Rows, pack, unpack
 from fdbqueue.spark.sinkrecord import SinkKeys, SinkRecord, decode, encode, foreign, restored
+from fdbqueue.stored.catalogue import refuse_codec
+from fdbqueue.stored.items import CHUNK_BYTES
 
 Lost: TypeAlias = Literal["fail", "continue"]
 """What to do if the name belongs to another checkpoint: refuse, or go on as that one's successor."""

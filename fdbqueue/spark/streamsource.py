@@ -20,11 +20,11 @@ from fdbqueue.engine.api import Database
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
-from fdbqueue.pausing import paused_error
-from fdbqueue.queue import Queue
+from fdbqueue.moves.pausing import paused_error
 from fdbqueue.spark.claimsplits import EPOCH
 from fdbqueue.spark.opening import check_queue
 from fdbqueue.spark.readoptions import DEAD, FAIL, WAIT, StreamOptions
+from fdbqueue.verbs.queue import Queue
 
 WAIT_SECONDS = 1.0
 """How long a poll waits for an item, instead of asking again every 10 ms."""

@@ -26,15 +26,24 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.appending import write_chunks
 from fdbqueue.arrow.stored import STATES, Look, Page, Range, Stored
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.exclusive import keep_out
-from fdbqueue.high_water_mark import LastIndex, give_up_to, raise_high_water_mark, read_high_water_mark, refuse_smart
-from fdbqueue.items import (
+from fdbqueue.layers.leases._transitions import Transitions
+from fdbqueue.layers.streams._keys import StreamKeys
+from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
+from fdbqueue.moves.exclusive import keep_out
+from fdbqueue.moves.high_water_mark import (
+    LastIndex,
+    give_up_to,
+    raise_high_water_mark,
+    read_high_water_mark,
+    refuse_smart,
+)
+from fdbqueue.stored.counters import read_stats
+from fdbqueue.stored.items import (
     NO_NOTES,
     Notes,
     blob_of,
@@ -47,17 +56,14 @@ from fdbqueue.items import (
     parse,
     size_of,
 )
-from fdbqueue.layers.leases._transitions import Transitions
-from fdbqueue.layers.streams._keys import StreamKeys
-from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
-from fdbqueue.layout import Layout
-from fdbqueue.places import has_items
-from fdbqueue.queue import Queue
-from fdbqueue.renaming import fitting
-from fdbqueue.stats import read_stats
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.places import has_items
 from fdbqueue.transfer.importing import enter, keep_quota, progress_key
 from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers, unreadable
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
+from fdbqueue.verbs.queue import Queue
+from fdbqueue.verbs.renaming import fitting
+from fdbqueue.writes.appending import write_chunks
 
 STREAM = "fdbqueue copy"
 """The stream whose batches the moving items are in."""

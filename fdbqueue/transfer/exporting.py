@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Literal
 
 from fdbqueue.arrow.stored import STATES, Look, Range
-from fdbqueue.catalogue import check_codec, codec_of
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import TransferError
-from fdbqueue.high_water_mark import read_high_water_mark
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions._selectors import ItemTest
-from fdbqueue.layout import pack
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
+from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.stored.catalogue import check_codec, codec_of
+from fdbqueue.stored.layout import pack
 from fdbqueue.transfer.files import Parts, Source, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers
 from fdbqueue.transfer.records import FORMAT, Header, records_of, to_line
+from fdbqueue.verbs.queue import Queue
 
 PART_ITEMS = 20_000
 PART_BYTES = 32_000_000

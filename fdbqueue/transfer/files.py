@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from fdbqueue.aside import written_aside
-from fdbqueue.codecs import UNREADABLE
+from fdbqueue.base.aside import written_aside
 from fdbqueue.errors import TransferError
+from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.transfer.records import FORMAT, Digest, Footer, Header, Record, from_line
 
 JSONL, PARQUET = "jsonl", "parquet"

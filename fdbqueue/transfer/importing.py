@@ -11,23 +11,23 @@ from pathlib import Path
 
 import msgspec
 
-from fdbqueue.appending import write_chunks
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.high_water_mark import give_up_to, raise_high_water_mark
-from fdbqueue.indices import forget
-from fdbqueue.items import Notes, chunks_of
 from fdbqueue.layers.leases._transitions import Transitions
-from fdbqueue.layout import Layout, new_random, pack
-from fdbqueue.places import has_items
-from fdbqueue.position import Position
-from fdbqueue.queue import Queue
-from fdbqueue.quotas import check_room, read_quota
+from fdbqueue.moves.high_water_mark import give_up_to, raise_high_water_mark
+from fdbqueue.moves.quotas import check_room, read_quota
+from fdbqueue.stored.items import Notes, chunks_of
+from fdbqueue.stored.layout import Layout, new_random, pack
+from fdbqueue.stored.places import has_items
 from fdbqueue.transfer.files import Source
 from fdbqueue.transfer.marks import REMEDY, check_is_queue, refuse_layers
 from fdbqueue.transfer.records import Header, Record
+from fdbqueue.verbs.queue import Queue
+from fdbqueue.writes.appending import write_chunks
+from fdbqueue.writes.indices import forget
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000

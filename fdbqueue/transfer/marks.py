@@ -5,12 +5,12 @@ from __future__ import annotations
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.high_water_mark import refuse_smart
-from fdbqueue.items import Notes
 from fdbqueue.layers.streams import refuse_sessions
-from fdbqueue.layout import Layout
-from fdbqueue.queue import Queue
-from fdbqueue.renamed import check_renamed
+from fdbqueue.moves.high_water_mark import refuse_smart
+from fdbqueue.stored.items import Notes
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.verbs.queue import Queue
 
 REMEDY = {
     "blob": "Read the blob by fdbqueue.layers.Blobs, and ack the item",

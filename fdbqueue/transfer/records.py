@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 
 from fdbqueue.arrow.stored import STATES, Page, whole
-from fdbqueue.codecs import UNREADABLE
+from fdbqueue.base.position import Position
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
-from fdbqueue.items import with_notes as with_notes_of
-from fdbqueue.layout import Layout
-from fdbqueue.position import Position
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
+from fdbqueue.stored.items import with_notes as with_notes_of
+from fdbqueue.stored.layout import Layout
 from fdbqueue.transfer.marks import marks_of, refusal, unreadable
 
 FORMAT = 1

@@ -15,7 +15,7 @@ Keys
     ``("count", "blobs")``           how many items have a blob; ``("count", "blob_bytes")``: how many bytes
     ===============================  ==========================================================================
 
-    The item's envelope has the blob's id, size and CRC-32 (`fdbqueue/items.py`). For items of sessions these keys are
+    The item's envelope has the blob's id, size and CRC-32 (`fdbqueue/stored/items.py`). For items of sessions these keys are
     behind ``("line",)``: a session's own keys go with its last item, and an upload may outlive that.
 
 Ordering

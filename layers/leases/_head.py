@@ -1,7 +1,7 @@
 """The head of a queue: the next items, and the conflicts of a transaction that takes them.
 
 Only this module knows the order of taking items. It is the order of their keys, which includes the queue's own
-order (`fdbqueue.order`). A layer that takes items in another way gives `Leases` another head.
+order (`fdbqueue.stored.order`). A layer that takes items in another way gives `Leases` another head.
 """
 
 from __future__ import annotations

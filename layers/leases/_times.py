@@ -1,4 +1,4 @@
-"""Times of the verbs: durations are those of `fdbqueue/times.py`, and timeouts are checked here."""
+"""Times of the verbs: durations are those of `fdbqueue/base/times.py`, and timeouts are checked here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Move leased items back, in one transaction: after a failure, at once or after a delay.
 
-The moves themselves are in `fdbqueue/moves.py`.
+The moves themselves are in `fdbqueue/moves/moves.py`.
 """
 
 from __future__ import annotations

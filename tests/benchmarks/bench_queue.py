@@ -14,9 +14,9 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.batches import BATCH_ITEMS
-from fdbqueue.bulk import COMMITS_IN_FLIGHT
 from fdbqueue.engine import Subspace
+from fdbqueue.writes.batches import BATCH_ITEMS
+from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 from tests.benchmarks.bounds import one_page
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets

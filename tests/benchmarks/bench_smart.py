@@ -15,9 +15,9 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.items import parse
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
+from fdbqueue.stored.items import parse
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, say
 

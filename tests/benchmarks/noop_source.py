@@ -11,12 +11,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from fdbqueue.items import PLAIN
-from fdbqueue.layout import pack
-from fdbqueue.position import Position
+from fdbqueue.base.position import Position
 from fdbqueue.spark.itemcolumns import Table, look_schema, stream_schema
 from fdbqueue.spark.looking import Stored
 from fdbqueue.spark.readoptions import parse_look, parse_stream
+from fdbqueue.stored.items import PLAIN
+from fdbqueue.stored.layout import pack
 
 PAGE = 2_000
 _GIVEN = {"url": "file:/none", "queue": "none"}

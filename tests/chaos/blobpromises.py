@@ -6,8 +6,8 @@ import zlib
 from collections import Counter
 
 from fdbqueue import Position
-from fdbqueue.items import CHUNK_BYTES, Blob, envelope, envelope_without_notes, with_blob
 from fdbqueue.layers.oplog._records import digest
+from fdbqueue.stored.items import CHUNK_BYTES, Blob, envelope, envelope_without_notes, with_blob
 from tests.chaos.blobhands import data_of, item_of
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue import Item
-from fdbqueue.items import envelope
 from fdbqueue.layers.leases import Lease, LeaseRef
 from fdbqueue.layers.oplog._records import digest
+from fdbqueue.stored.items import envelope
 from tests.chaos.kinds import encoded
 
 KILLED = "killed"

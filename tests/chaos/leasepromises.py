@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fdbqueue import Position
-from fdbqueue.layout import DELAY, LEASE, TTL
+from fdbqueue.stored.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
 from tests.chaos.motions import is_sharing, is_untaken, moves, now_us, timers_of

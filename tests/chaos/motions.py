@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from fdbqueue import Position
-from fdbqueue.items import Notes
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layout import DELAY, LEASE, TTL
+from fdbqueue.stored.items import Notes
+from fdbqueue.stored.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims
 from tests.chaos.replay import Standing, Step
 

@@ -53,13 +53,13 @@ MUTANTS = (
     ),
     Mutant(
         "the high-water mark is not raised",
-        "fdbqueue/high_water_mark.py",
+        "fdbqueue/moves/high_water_mark.py",
         (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
         tests=("tests/layers/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
     ),
     Mutant(
         "the index is that of the last item, not one more",
-        "fdbqueue/queue.py",
+        "fdbqueue/verbs/queue.py",
         (
             (
                 "        position = Position(last + 1, random, rank=rank)\n",
@@ -69,18 +69,18 @@ MUTANTS = (
     ),
     Mutant(
         "the marker is not read after an unknown outcome",
-        "fdbqueue/once.py",
+        "fdbqueue/writes/once.py",
         (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
     ),
     Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",
-        "fdbqueue/bulk.py",
+        "fdbqueue/writes/bulk.py",
         (("doubt = (sent.mark, None) if leaves_in_doubt(error) else None", "doubt = None"),),
         Kind.plain,
     ),
     Mutant(
         "the timer of a lease is forgotten",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS = (
     ),
     Mutant(
         "dead letters that leave are not counted",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (('        self.tally("dead", -1)\n', ""),),
         tests=("tests/layers/test_leases_dead_letters.py::test_a_redriven_item_returns_to_its_place_with_no_attempts",),
     ),
@@ -101,7 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         "the chunks of an item that is gone stay",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (("            clear_parts(self._tr, self._layout, packed, stored, self._home)\n", "            pass\n"),),
         tests=("tests/layers/test_leases.py::test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked",),
     ),
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
     ),
     Mutant(
@@ -188,13 +188,13 @@ MUTANTS = (
     ),
     Mutant(
         "an item that has left a subscription's consumers still counts as theirs",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
         Kind.subscriptions,
     ),
     Mutant(
         "subscriptions are not told of what comes back",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (
             (
                 "            spans = [(packed, packed) for packed in self.arrived]\n",
@@ -208,7 +208,7 @@ MUTANTS = (
     ),
     Mutant(
         "items that leave a level are not counted",
-        "fdbqueue/moves.py",
+        "fdbqueue/moves/moves.py",
         (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
         Kind.priority,
     ),
@@ -331,21 +331,21 @@ MUTANTS = (
     ),
     Mutant(
         "the follow-ups of a dead letter are removed",
-        "fdbqueue/outcomes.py",
+        "fdbqueue/moves/outcomes.py",
         (("    if how != DEAD:", "    if how:"),),
         Kind.results,
         tests=("tests/layers/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
     ),
     Mutant(
         "the ends of the last two members of a group do not conflict",
-        "fdbqueue/groups.py",
+        "fdbqueue/moves/groups.py",
         (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
         Kind.results,
         tests=("tests/layers/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
     ),
     Mutant(
         "the end of a group does not conflict with a new member",
-        "fdbqueue/groups.py",
+        "fdbqueue/moves/groups.py",
         (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
         Kind.results,
         tests=(
@@ -547,7 +547,7 @@ MUTANTS = (
     ),
     Mutant(
         "a permit is good for a second from after its read",
-        "fdbqueue/exclusive.py",
+        "fdbqueue/moves/exclusive.py",
         (
             (
                 "            self._until, self._at = until, changes\n",

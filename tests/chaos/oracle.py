@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue.layers.oplog import OperationLog
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 from tests.chaos.agentpromises import AsAnswered
 from tests.chaos.blobpromises import WholeOrNotAtAll
 from tests.chaos.claims import read_claims

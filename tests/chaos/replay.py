@@ -11,11 +11,11 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.engine.keys import strinc
-from fdbqueue.high_water_mark import HighWaterMark
-from fdbqueue.items import Notes
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged._requests import Wish
-from fdbqueue.layout import GRANT, Layout
+from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.stored.items import Notes
+from fdbqueue.stored.layout import GRANT, Layout
 
 
 class Standing(NamedTuple):

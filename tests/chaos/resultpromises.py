@@ -7,11 +7,11 @@ from collections import defaultdict
 import msgspec
 
 from fdbqueue import Position
-from fdbqueue.groups import CANCELLED, DONE, GroupRecord, read_group
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.oplog._records import digest
-from fdbqueue.layout import RESULT, Layout, pack
-from fdbqueue.outcomes import Record as Outcome
+from fdbqueue.moves.groups import CANCELLED, DONE, GroupRecord, read_group
+from fdbqueue.moves.outcomes import Record as Outcome
+from fdbqueue.stored.layout import RESULT, Layout, pack
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant

@@ -8,7 +8,7 @@ from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.sessions._records import name_of
 from fdbqueue.layers.sessions._shards import shard_at
-from fdbqueue.layout import Place, pack
+from fdbqueue.stored.layout import Place, pack
 from tests.chaos.claims import Claims, is_unknown
 from tests.chaos.history import OK, Told, value_of
 from tests.chaos.history import content as content_of

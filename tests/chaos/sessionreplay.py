@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue import Position
-from fdbqueue.items import Notes, notes_of
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
 from fdbqueue.layers.sessions._gate import GateRecord, unpack_gate_record
 from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_record
 from fdbqueue.layers.sessions._records import Record as SessionRecord
 from fdbqueue.layers.sessions._shards import Shards
 from fdbqueue.layers.staged._requests import Wish
-from fdbqueue.layout import GRANT, Layout
 from fdbqueue.lowlevel import fdb_tuple
+from fdbqueue.stored.items import Notes, notes_of
+from fdbqueue.stored.layout import GRANT, Layout
 from tests.chaos.kinds import SHARDS
 from tests.chaos.replay import Replay, Standing, Step
 

@@ -17,8 +17,8 @@ from fdbqueue.layers.smart import Deadlines, SmartQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
 from fdbqueue.layers.staged._requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layout import LEASE, pack
-from fdbqueue.stats import count
+from fdbqueue.stored.counters import count
+from fdbqueue.stored.layout import LEASE, pack
 from tests.chaos.history import KILLED, Told, told_claims, told_leases, value_of
 from tests.chaos.kinds import CREDIT, OWNERSHIP_S, WEIGHTS, Kind
 from tests.chaos.owners import own
@@ -187,7 +187,7 @@ def test_a_rank_that_is_not_the_prioritys_is_found(other: Any) -> None:
     with calling(f"enqueue#{told.number}"):
         scene.queue.order = None
         tr = scene.db.create_transaction()
-        stored = fdbqueue.items.envelope(value_of("b", 0, 10), {"priority": 1})
+        stored = fdbqueue.stored.items.envelope(value_of("b", 0, 10), {"priority": 1})
         tr.set(scene.queue.layout.item_key(fdbqueue.Position(9, b"r", rank=2)), stored)
         tr.commit().wait()
     assert "I5" in scene.broken()

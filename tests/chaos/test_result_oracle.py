@@ -10,8 +10,8 @@ from fdbqueue.layers.groups import Group, Groups
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.results import Completion, FollowUp, Results
-from fdbqueue.layout import GO, pack
-from fdbqueue.outcomes import pull
+from fdbqueue.moves.outcomes import pull
+from fdbqueue.stored.layout import GO, pack
 from tests.chaos.history import told_claims, value_of
 from tests.chaos.kinds import Kind
 from tests.chaos.scene import Scene

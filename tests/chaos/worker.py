@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import ClusterError, batches
+from fdbqueue import ClusterError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases, _enqueueing, constant, immediately
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
+from fdbqueue.writes import batches
 from tests.chaos.agenthands import Agent, AgentHost
 from tests.chaos.blobhands import BlobKeeper, Reader, Uploader
 from tests.chaos.consumers import Taker

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 
 
 class Result(Protocol):

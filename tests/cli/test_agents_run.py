@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue.agents import AgentClient, queue_of_type
 from fdbqueue.layers.leases import Leases
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving
 
 

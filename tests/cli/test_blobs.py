@@ -11,7 +11,7 @@ import pytest
 from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases
-from fdbqueue.queue import Queue
+from fdbqueue.verbs.queue import Queue
 from tests.cli.conftest import Run
 from tests.helpers.blobs import write
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.browse import Pace
 from fdbqueue.cli import errors
 from fdbqueue.cli.dequeue import Drain
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.output import line
 from fdbqueue.cli.stopping import StopSignals
-from fdbqueue.codecs import JsonCodec
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import MessageType
+from fdbqueue.reads.browse import Pace
+from fdbqueue.stored.codecs import JsonCodec
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -88,7 +88,7 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
 ) -> None:
     run("enqueue", name, stdin="1\n" * 1_200)
     days = Days()
-    monkeypatch.setattr("fdbqueue.queue.Pace", partial(Pace, clock=days, rest=days.rest))
+    monkeypatch.setattr("fdbqueue.verbs.queue.Pace", partial(Pace, clock=days, rest=days.rest))
 
     assert lines(run("browse", name, "--duty-cycle", "0.1").stdout) == [1] * 1_200
 

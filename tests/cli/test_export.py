@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases
-from fdbqueue.position import Position
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")

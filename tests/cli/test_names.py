@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue, QueueFull, UnknownQueue
-from fdbqueue.catalogue import name_text
+from fdbqueue.base.position import Position
 from fdbqueue.cli import app, errors
 from fdbqueue.cli.app import COMMANDS
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import ClusterError, LeaseLost, SessionClosed, StorageError, StreamError
 from fdbqueue.layers.leases import LeaseHandle
-from fdbqueue.position import Position
+from fdbqueue.stored.catalogue import name_text
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 import fdbqueue
-from fdbqueue import Queue, renaming
+from fdbqueue import Queue
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.cli.output import Output
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Leases, Sessions, Subscriptions
+from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")

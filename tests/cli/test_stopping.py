@@ -64,7 +64,7 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     script = (
         "import fdbqueue.cli, sys, contextlib\n"
         "from fdbqueue.layers.leases._dead_letters import DeadLetters\n"
-        "from fdbqueue.queue import Queue\n"
+        "from fdbqueue.verbs.queue import Queue\n"
         "def interrupted(*_, **__): raise KeyboardInterrupt\n"
         f"DeadLetters.{command} = interrupted\n"
         "Queue.stats = lambda *_: type('Stats', (), {'dead': 1})\n"

@@ -78,9 +78,7 @@ def wrong(repository: Path, text: str) -> list[str]:
 
 
 def test_a_wrong_name_is_found(repository: Path) -> None:
-    text = (
-        "`fdbqueue/queue.py` `fdbqueue/nothing.py` `Queue.enqueue` `Queue.nothing` `NoSuchClass` `Leases.nack(delay=1)`"
-    )
+    text = "`fdbqueue/verbs/queue.py` `fdbqueue/nothing.py` `Queue.enqueue` `Queue.nothing` `NoSuchClass` `Leases.nack(delay=1)`"
 
     assert wrong(repository, text) == ["fdbqueue/nothing.py", "Queue.nothing", "NoSuchClass"]
 

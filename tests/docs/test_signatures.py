@@ -11,8 +11,8 @@ import pytest
 
 import fdbqueue
 import fdbqueue.layers
+from fdbqueue.engine.verb import Verb
 from fdbqueue.layers import Consumer, Leases, StagedQueue, Subscription
-from fdbqueue.verbs import Verb
 
 Parameters = dict[str, inspect.Parameter]
 

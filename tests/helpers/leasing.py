@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.position import Position
 
 
 def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue import Queue
-from fdbqueue.layout import Name
+from fdbqueue.stored.layout import Name
 
 
 def raw(name: Name) -> Queue[bytes]:

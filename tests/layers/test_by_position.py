@@ -9,7 +9,6 @@ import pytest
 
 from fdbqueue import CompletionError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.items import MAX_ITEM_BYTES
 from fdbqueue.layers import (
     Blobs,
     Consumer,
@@ -23,6 +22,7 @@ from fdbqueue.layers import (
     Results,
     Subscriptions,
 )
+from fdbqueue.stored.items import MAX_ITEM_BYTES
 from tests.helpers.by_position import KINDS, STATES, TERMS, call, item_in, made, sound
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import lease_of

@@ -11,7 +11,6 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.exclusive import LOOK_SECONDS
 from fdbqueue.layers import (
     Consumer,
     Leases,
@@ -23,6 +22,7 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
+from fdbqueue.moves.exclusive import LOOK_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.staging import has_requests, wait_until
 
@@ -126,7 +126,7 @@ def test_another_process_notices_it_after_a_second(
 
 def test_a_waiting_staged_call_gets_the_refusal(db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else a transaction that is older than the subscription may let the next call in for up to a second.
-    monkeypatch.setattr("fdbqueue.exclusive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 0.0)
     staged = StagedQueue(leases)
     told: list[BaseException] = []
 

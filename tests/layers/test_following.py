@@ -13,10 +13,10 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.items import envelope
 from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscriptions
 from fdbqueue.layers.common import _waiting
 from fdbqueue.layers.subscriptions import _following
+from fdbqueue.stored.items import envelope
 from tests.helpers.smart import Note, smart_queue
 
 

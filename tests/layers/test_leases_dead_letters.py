@@ -8,11 +8,11 @@ import pytest
 
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Disposition, Leases
 from fdbqueue.layers.leases._dead_letters import BATCH_ITEMS
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layout import pack
+from fdbqueue.stored.items import INLINE_BYTES
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
 

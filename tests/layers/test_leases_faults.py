@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
-from fdbqueue.adaptive_limit import PATIENCE
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
+from fdbqueue.writes.adaptive_limit import PATIENCE
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 

@@ -9,8 +9,8 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.leasing import fill, lease_of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fdbqueue import CodecError, FormatError, Queue
+from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layout import pack
-from fdbqueue.position import Position
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.raw import raw
 

@@ -12,12 +12,12 @@ import pytest
 import fdbqueue
 from fdbqueue import BulkInterrupted, Queue, QueueRenamed, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, Subscriptions
 from fdbqueue.layers.consumer._terms import ConsumerReport
 from fdbqueue.layers.sessions._records import Held
 from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
-from fdbqueue.pausing import write_pause
+from fdbqueue.moves.exclusive import LOOK_SECONDS, made_exclusive
+from fdbqueue.moves.pausing import write_pause
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
 from tests.helpers.subscribing import stand_in_line
@@ -28,7 +28,7 @@ MANY = 40
 @pytest.fixture
 def each_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last second be over before each item."""
-    monkeypatch.setattr("fdbqueue.exclusive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("fdbqueue.layers.consumer._session_run.LOOK_SECONDS", 0.0)
 
 
@@ -89,7 +89,7 @@ class Moved:
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
     moved = Moved()
-    monkeypatch.setattr("fdbqueue.exclusive.time", moved)
+    monkeypatch.setattr("fdbqueue.moves.exclusive.time", moved)
     return moved
 
 
@@ -156,7 +156,7 @@ def test_a_pause_of_another_process_ends_the_turn_after_a_second(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions.enqueue_many(db, names(5), session="Ann")
-    monkeypatch.setattr("fdbqueue.exclusive.LOOK_SECONDS", 60.0)  # on a busy machine a second may be over
+    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 60.0)  # on a busy machine a second may be over
     lease = lease_of(sessions, db)
     pause_elsewhere(db, sessions.queue)
 
@@ -422,8 +422,8 @@ def test_an_owner_whose_subscription_another_one_has_begins_nothing_more(
 
 @pytest.mark.usefixtures("each_looks")
 def test_a_rename_by_another_process_ends_a_consumer(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.renaming.LONGEST_SECONDS", 0.0)
-    monkeypatch.setattr("fdbqueue.renaming.made_exclusive", lambda: None)
+    monkeypatch.setattr("fdbqueue.verbs.renaming.LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.verbs.renaming.made_exclusive", lambda: None)
     old = Queue(space["old"], codec="str")
     old.enqueue_many(db, names())
     handler = Numbered(lambda: fdbqueue.rename(db, space["old"], space["new"]))

@@ -17,11 +17,11 @@ from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.items import NO_NOTES, envelope
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
 from fdbqueue.layers.staged._allotments import Got
 from fdbqueue.layers.staged._putting_back import put_back
+from fdbqueue.stored.items import NO_NOTES, envelope
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.held import HeldDatabase

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Position, SelectorError
-from fdbqueue.items import Notes, envelope, with_notes
 from fdbqueue.layers.subscriptions._selectors import ItemTest, Selector
-from fdbqueue.layout import Layout
+from fdbqueue.stored.items import Notes, envelope, with_notes
+from fdbqueue.stored.layout import Layout
 
 HEADERS = {"color": "red", "weight": 3, "price": 2.5, "urgent": True, "x-key": "k", "$odd": 1, "tags": ["a", "b"]}
 

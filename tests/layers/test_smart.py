@@ -12,7 +12,6 @@ import pytest
 
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
@@ -27,6 +26,7 @@ from fdbqueue.layers.smart._types import (
     keyed,
     types,
 )
+from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
 from tests.helpers.smart import (

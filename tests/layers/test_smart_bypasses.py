@@ -11,7 +11,6 @@ import pytest
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from fdbqueue.high_water_mark import refuse_smart
 from fdbqueue.layers.common._levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
@@ -19,6 +18,7 @@ from fdbqueue.layers.results import Results
 from fdbqueue.layers.smart import OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.moves.high_water_mark import refuse_smart
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

@@ -14,10 +14,10 @@ import pytest
 
 from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, Queue, ScanTooLarge
 from fdbqueue.engine import Subspace
-from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, types
 from fdbqueue.layers.smart._decisions import Asked, Decision, Replace
+from fdbqueue.stored.items import INLINE_BYTES, MAX_ITEM_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.smart import as_another_process, contents, enqueue_unchecked, rows_of, smart_queue
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine.steps import run
-from fdbqueue.items import NO_NOTES
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
@@ -21,8 +20,9 @@ from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layout import pack
-from fdbqueue.stats import count
+from fdbqueue.stored.counters import count
+from fdbqueue.stored.items import NO_NOTES
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.reading import Reading

@@ -17,7 +17,7 @@ from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from fdbqueue.layers.staged._allotments import Allotment
 from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
-from fdbqueue.layout import pack
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.raw import raw

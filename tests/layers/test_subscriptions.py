@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
-from fdbqueue.browse import pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions, _check
 from fdbqueue.layers.subscriptions._records import VERSION, Registration, pack_record
-from fdbqueue.layout import pack
+from fdbqueue.reads.browse import pages
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 

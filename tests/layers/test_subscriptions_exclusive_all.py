@@ -11,10 +11,10 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.exclusive import Changes
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._waiters import DISPATCHER
+from fdbqueue.moves.exclusive import Changes
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import stand_in_line, standing, values

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.arrivals import announce
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases._timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
+from fdbqueue.moves.arrivals import announce
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values

@@ -19,7 +19,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._waiters import Waiters
-from fdbqueue.layout import pack
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase

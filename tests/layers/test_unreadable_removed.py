@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fdbqueue import FormatError, Queue
+from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
-from fdbqueue.items import CHUNK_BYTES, Notes, envelope, salvaged_notes, with_notes
 from fdbqueue.layers import Leases, Messages, MessageType, Sessions, SmartQueue, Subscriptions
-from fdbqueue.layout import pack
-from fdbqueue.position import Position
+from fdbqueue.stored.items import CHUNK_BYTES, Notes, envelope, salvaged_notes, with_notes
+from fdbqueue.stored.layout import pack
 from fdbqueue.transfer import export_items, import_items
 from tests.helpers.clock import Clock
 

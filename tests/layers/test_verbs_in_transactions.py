@@ -14,6 +14,7 @@ import fdbqueue.spark
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import only_database
+from fdbqueue.engine.verb import Verb
 from fdbqueue.layers import (
     Consumer,
     FollowUp,
@@ -22,7 +23,6 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.leases._holding import Live
 from fdbqueue.layers.smart._deadlines import Claim, Deadline
-from fdbqueue.verbs import Verb
 from tests.helpers.verbs import Call, Scene, driven
 
 

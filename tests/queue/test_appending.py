@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fdbqueue import Position, Queue
-from fdbqueue.appending import spans_of
 from fdbqueue.engine import Subspace
-from fdbqueue.items import INLINE_BYTES
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layout import Layout, pack
+from fdbqueue.stored.items import INLINE_BYTES
+from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.writes.appending import spans_of
 
 VALUES = [b"a", b"b" * (INLINE_BYTES + 1), b"", b"c"]
 

@@ -19,7 +19,7 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layout import Layout
+from fdbqueue.stored.layout import Layout
 
 SURROGATE = "a\udc80"
 

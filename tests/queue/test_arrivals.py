@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.arrivals import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layout import pack
-from fdbqueue.stats import read_counts
+from fdbqueue.moves.arrivals import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
+from fdbqueue.stored.counters import read_counts
+from fdbqueue.stored.layout import pack
 
 
 @pytest.fixture

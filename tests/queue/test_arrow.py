@@ -21,10 +21,10 @@ import fdbqueue
 from fdbqueue import CodecError, Position, Queue, StreamError
 from fdbqueue.arrow.positions import parsed
 from fdbqueue.engine import Subspace
-from fdbqueue.items import envelope
 from fdbqueue.layers import Blobs, Leases, Levels, PriorityQueue, Sessions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.layout import pack
+from fdbqueue.stored.items import envelope
+from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.raw import raw
 

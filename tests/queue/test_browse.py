@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fdbqueue import FormatError, Queue
-from fdbqueue.browse import Pace, Pages
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.steps import pause, run, run_async
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.reads.browse import Pace, Pages
 from tests.helpers.days import Days
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue import Queue, batches, bulk
+from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import BulkInterrupted, CodecError, StorageError
+from fdbqueue.writes import batches, bulk
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
 
 ENDING: list[Fault] = [

@@ -10,10 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import CodecError, Queue, UnknownQueue
-from fdbqueue.catalogue import KNOWN_SECONDS
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.directory import DirectoryLayer
-from fdbqueue.exclusive import LOOK_SECONDS
 from fdbqueue.layers import (
     Groups,
     Leases,
@@ -26,6 +24,8 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
+from fdbqueue.moves.exclusive import LOOK_SECONDS
+from fdbqueue.stored.catalogue import KNOWN_SECONDS
 
 
 def record(db: Any, queue: Queue[Any]) -> bytes | None:

@@ -11,10 +11,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue import OtherCodec, Queue
-from fdbqueue.catalogue import KNOWN_SECONDS, UNREGISTERED_SECONDS
+from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Messages, MessageType, PriorityQueue, Sessions, SmartQueue, Subscriptions
-from fdbqueue.position import Position
+from fdbqueue.stored.catalogue import KNOWN_SECONDS, UNREGISTERED_SECONDS
 from tests.helpers.reading import Reading
 
 REFUSED = r"registered with the codec 'json', and not with 'msgpack'"

@@ -15,10 +15,10 @@ import pytest
 import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.inspecting import SMALL_QUEUE, Inspection
-from fdbqueue.items import Blob, envelope, with_blob
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue
 from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.reads.inspecting import SMALL_QUEUE, Inspection
+from fdbqueue.stored.items import Blob, envelope, with_blob
 from tests.helpers.reading import Reading, ReadingTransaction
 
 
@@ -266,7 +266,7 @@ def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
     assert "data:image/png;base64," in page._repr_html_()
     assert "<b>'" not in page._repr_html_()
 
-    monkeypatch.setattr("fdbqueue.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("fdbqueue.reads.figures.find_spec", lambda name: None)
     assert "<pre>available" in page._repr_html_()
     with pytest.raises(ModuleNotFoundError, match=r"fdbqueue\[notebook\]"):
         page.figure()
@@ -327,7 +327,7 @@ def test_a_page_says_who_paused_the_queue_and_why(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, draws: bool
 ) -> None:
     if not draws:
-        monkeypatch.setattr("fdbqueue.figures.find_spec", lambda name: None)
+        monkeypatch.setattr("fdbqueue.reads.figures.find_spec", lambda name: None)
     queue = Queue(space, codec="str")
     queue.enqueue(db, "a")
     assert "paused" not in repr(queue.inspect(db)) + queue.inspect(db)._repr_html_()

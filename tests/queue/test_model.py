@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
+from fdbqueue.base.position import Position
 from fdbqueue.engine import FDBError
-from fdbqueue.position import Position
 
 SLOTS = 3
 steps = st.tuples(

@@ -11,9 +11,9 @@ from fdbqueue import Order, OrderError, Position, Queue
 from fdbqueue.engine import Subspace, predicates
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
-from fdbqueue.high_water_mark import LastIndex, read_high_water_mark
-from fdbqueue.layout import pack
-from fdbqueue.stats import read_level_counts
+from fdbqueue.moves.high_water_mark import LastIndex, read_high_water_mark
+from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.stored.layout import pack
 
 
 class Tens:

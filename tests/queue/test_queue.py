@@ -8,11 +8,11 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
+from fdbqueue.base.position import Position
 from fdbqueue.engine import FDBError, Subspace, transactional
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
-from fdbqueue.items import INLINE_BYTES, MAX_ITEM_BYTES
-from fdbqueue.position import Position
+from fdbqueue.stored.items import INLINE_BYTES, MAX_ITEM_BYTES
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.raw import raw
 

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota, quotas, renaming
+from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions
+from fdbqueue.moves import quotas
 from fdbqueue.transfer import copy_queue, export_items, import_items
+from fdbqueue.verbs import renaming
 from tests.helpers.smart import ALL, Progress, smart_queue
 
 
@@ -138,7 +140,7 @@ def test_a_single_process_never_exceeds_a_quota(db: Any, history: list[str]) -> 
 def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
     db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fdbqueue.batches, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(fdbqueue.writes.batches, "BATCH_ITEMS", 10)
     queue.set_quota(db, 25)
     with pytest.raises(BulkInterrupted) as caught:
         queue.enqueue_many(db, [str(number) for number in range(100)])
@@ -150,7 +152,7 @@ def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
 def test_a_bulk_load_waits_for_room_and_keeps_the_order(
     db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fdbqueue.batches, "BATCH_ITEMS", 8)
+    monkeypatch.setattr(fdbqueue.writes.batches, "BATCH_ITEMS", 8)
     queue.set_quota(db, 5, when_full="wait")
     taken: list[str] = []
 
@@ -275,7 +277,7 @@ def test_a_queue_without_quota_pays_no_read(db: Any, queue: Queue[str], monkeypa
     def counted(*_: Any) -> Any:
         raise AssertionError("an enqueue counted the items")
 
-    monkeypatch.setattr(fdbqueue.high_water_mark, "check_room", counted)
+    monkeypatch.setattr(fdbqueue.moves.high_water_mark, "check_room", counted)
     queue.enqueue(db, "a")
     queue.enqueue_many(db, ["b", "c"])
     Leases(queue).enqueue(db, "d", delay=5)

@@ -13,17 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import (
-    FDBError,
-    LeaseLost,
-    Position,
-    Queue,
-    QueueRenamed,
-    SubscriptionError,
-    UnknownQueue,
-    rename,
-    renaming,
-)
+from fdbqueue import FDBError, LeaseLost, Position, Queue, QueueRenamed, SubscriptionError, UnknownQueue, rename
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.engine.directory import DirectoryLayer
 from fdbqueue.engine.transactional import attempts
@@ -38,9 +28,10 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.layout import Layout
-from fdbqueue.renamed import keys_of_marks
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import keys_of_marks
 from fdbqueue.transfer import export_items
+from fdbqueue.verbs import renaming
 from tests.helpers.smart import Progress, smart_queue
 from tests.helpers.staging import wait_until
 from tests.transfer.histories import HISTORIES, live, queue_of

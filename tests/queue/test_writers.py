@@ -243,9 +243,9 @@ def test_a_copy_takes_the_record_along_and_not_the_codec_of_its_own_object(
 
 
 KNOWN = {
-    "fdbqueue/queue.py": "Queue.enqueue",
-    "fdbqueue/bulk.py": "Queue.enqueue_many",
-    "fdbqueue/indices.py": "Queue.enqueue in a transaction",
+    "fdbqueue/verbs/queue.py": "Queue.enqueue",
+    "fdbqueue/writes/bulk.py": "Queue.enqueue_many",
+    "fdbqueue/writes/indices.py": "Queue.enqueue in a transaction",
     "fdbqueue/transfer/importing.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/appender.py": "Spark's batch sink",
@@ -258,7 +258,7 @@ KNOWN = {
     "layers/subscriptions/_immediate_delivery.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""
-NUMBERS_OTHERS = {"fdbqueue/high_water_mark.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}
+NUMBERS_OTHERS = {"fdbqueue/moves/high_water_mark.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}
 """The definition, and modules that register Spark's format."""
 NUMBERING = {"LastIndex", "next_index", "reserve", "register"}
 

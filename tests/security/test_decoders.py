@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import FdbQueueError, OrderError
-from fdbqueue.high_water_mark import HighWaterMark
-from fdbqueue.items import (
+from fdbqueue.layers.leases import Lease, LeaseHandle, Leases, State
+from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.staged._requests import Requests, Wish
+from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.spark.record import Header, JobRecord, Outcome
+from fdbqueue.spark.record import decode as decode_job
+from fdbqueue.spark.record import encode as encode_job
+from fdbqueue.stored.items import (
     Chunked,
     Notes,
     envelope,
@@ -30,14 +37,7 @@ from fdbqueue.items import (
     size_of,
     with_notes,
 )
-from fdbqueue.layers.leases import Lease, LeaseHandle, Leases, State
-from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
-from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._requests import Requests, Wish
-from fdbqueue.layout import Layout, Place, pack
-from fdbqueue.spark.record import Header, JobRecord, Outcome
-from fdbqueue.spark.record import decode as decode_job
-from fdbqueue.spark.record import encode as encode_job
+from fdbqueue.stored.layout import Layout, Place, pack
 
 NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),

@@ -10,8 +10,6 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.items import envelope
-from fdbqueue.layout import Name
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.attempt import At, Attempt, PartitionReport
 from fdbqueue.spark.digests import digests_of
@@ -21,6 +19,8 @@ from fdbqueue.spark.partition import PartitionLog
 from fdbqueue.spark.record import Header, JobReport
 from fdbqueue.spark.resubmitted import Counter, Holder, release
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.items import envelope
+from fdbqueue.stored.layout import Name
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layout import Layout
 from fdbqueue.spark.readoptions import StreamOptions
 from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 
 

@@ -11,8 +11,6 @@ import pytest
 from fdbqueue import CheckFailed, ChecksBypassed, CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
-from fdbqueue.items import envelope
-from fdbqueue.layout import Layout
 from fdbqueue.spark import job_report
 from fdbqueue.spark.attempt import Attempt
 from fdbqueue.spark.checked import COMMITS_IN_FLIGHT, CheckedAppender
@@ -20,6 +18,8 @@ from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.options import parse
 from fdbqueue.spark.partition import PartitionLog
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.items import envelope
+from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import Fault
 from tests.spark.shop import prices
 from tests.spark.simulated import HastyDatabase, Job

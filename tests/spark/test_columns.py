@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from fdbqueue.errors import CodecError, ItemTooLarge
-from fdbqueue.items import MAX_ITEM_BYTES, parse
 from fdbqueue.spark.columns import Columns
 from fdbqueue.spark.options import parse as parse_options
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.items import MAX_ITEM_BYTES, parse
 
 
 def rows_of(batch: Any, names: list[str], **options: str) -> Rows:

@@ -12,7 +12,6 @@ import pytest
 
 from fdbqueue import CodecError, Queue, SessionClosed
 from fdbqueue.engine import Subspace
-from fdbqueue.items import envelope
 from fdbqueue.layers import Sessions, SmartQueue
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions._records import pack_name
@@ -28,6 +27,7 @@ from fdbqueue.spark.partition import PartitionLog
 from fdbqueue.spark.rows import Rows, pack, unpack
 from fdbqueue.spark.sinkrecord import SinkKeys
 from fdbqueue.spark.staging import Staging, commit_batch
+from fdbqueue.stored.items import envelope
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source
 from tests.spark.simulated import Job

@@ -10,16 +10,16 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.arrow.stored import STATES, Range, pages
 from fdbqueue.engine import Subspace
-from fdbqueue.items import envelope
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.layout import pack
 from fdbqueue.spark.itemcolumns import Table, look_schema
 from fdbqueue.spark.looking import ranges
 from fdbqueue.spark.readoptions import parse_look
+from fdbqueue.stored.items import envelope
+from fdbqueue.stored.layout import pack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.arrivals import arrivals_since, span_of
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
-from fdbqueue.items import INLINE_BYTES, envelope
 from fdbqueue.layers.priority import EarliestDeadline
-from fdbqueue.layout import pack
+from fdbqueue.moves.arrivals import arrivals_since, span_of
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.digests import digests_of
 from fdbqueue.spark.job import begin_job
 from fdbqueue.spark.keys import JobKeys
 from fdbqueue.spark.rows import Rows
+from fdbqueue.stored.items import INLINE_BYTES, envelope
+from fdbqueue.stored.layout import pack
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.spark.simulated import Actor, Job, header, in_pieces, rows
 

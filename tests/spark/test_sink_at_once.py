@@ -13,7 +13,6 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
-from fdbqueue.layout import Layout
 from fdbqueue.spark import atonce, staging
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.atonce import BatchLog, begin_batch, commit_at_once
@@ -22,6 +21,7 @@ from fdbqueue.spark.digests import Multiset
 from fdbqueue.spark.sinkoptions import parse_sink
 from fdbqueue.spark.sinkrecord import SinkKeys, decode
 from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source
 from tests.spark.simulated import rows

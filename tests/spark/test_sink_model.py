@@ -10,12 +10,12 @@ import pytest
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
-from fdbqueue.items import envelope
-from fdbqueue.layout import Layout
 from fdbqueue.spark.appender import Appender
 from fdbqueue.spark.rows import Rows
 from fdbqueue.spark.sinkrecord import SinkKeys
 from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.stored.items import envelope
+from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import rows
 from tests.spark.simulated_stream import Killed, Killer, dying

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.position import Position
 from fdbqueue.spark.claimreader import SplitPartition, read_split
 from fdbqueue.spark.itemcolumns import stream_schema
 from fdbqueue.spark.readoptions import parse_stream

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fdbqueue.aside import written_aside
+from fdbqueue.base.aside import written_aside
 
 
 def test_a_file_keeps_its_old_bytes_until_the_new_ones_are_complete(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fdbqueue import batches
-from fdbqueue.batches import Batch, Batches, Encoding
-from fdbqueue.items import INLINE_BYTES, chunks_of, envelope
+from fdbqueue.stored.items import INLINE_BYTES, chunks_of, envelope
+from fdbqueue.writes import batches
+from fdbqueue.writes.batches import Batch, Batches, Encoding
 
 MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
 

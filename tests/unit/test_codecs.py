@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
-from fdbqueue.codecs import JsonCodec, MsgpackCodec, codec_named
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import CodecError
+from fdbqueue.stored.codecs import JsonCodec, MsgpackCodec, codec_named
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=9),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
-from fdbqueue.items import (
+from fdbqueue.stored.items import (
     CHUNK_BYTES,
     INLINE_BYTES,
     MAX_HEADER_BYTES,

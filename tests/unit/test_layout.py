@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
-from fdbqueue.arrivals import announce
+from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart._index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
-from fdbqueue.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
-from fdbqueue.position import Position
+from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
+from fdbqueue.stored.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)

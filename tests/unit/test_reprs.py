@@ -12,6 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, Stats
+from fdbqueue.base.reprs import bar, brief, sparkline, table
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     Blobs,
@@ -24,7 +25,6 @@ from fdbqueue.layers import (
     Subscriptions,
     Watchdog,
 )
-from fdbqueue.reprs import bar, brief, sparkline, table
 from tests.helpers.reading import Reading
 
 HERE = Position(7, b"random")

@@ -11,7 +11,7 @@ import pytest
 import fdbqueue
 import fdbqueue.layers
 from fdbqueue import Queue
-from fdbqueue.verbs import Verb
+from fdbqueue.engine.verb import Verb
 
 
 def test_help_on_a_verb_is_that_of_its_method() -> None:

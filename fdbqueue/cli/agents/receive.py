@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fdbqueue.aside import written_aside
+from fdbqueue.base.aside import written_aside
 from fdbqueue.cli import errors
 from fdbqueue.cli.agents.options import (
     SECONDS,

@@ -8,6 +8,7 @@ import typer
 
 from fdbqueue.agents.watchdog import AgentEvent, AgentWatchdog
 from fdbqueue.agents.words import MAX_TYPE
+from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.known import tell_if_paused
 from fdbqueue.cli.opening import Create, opened_queue
@@ -15,7 +16,6 @@ from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.leases import Leases, exponential, immediately
-from fdbqueue.position import Position
 
 UNCONFIRMED = 1
 """An item's last attempt failed, or its command could not run."""

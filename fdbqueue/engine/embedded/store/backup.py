@@ -14,7 +14,7 @@ from pathlib import Path
 
 import lmdb
 
-from fdbqueue.aside import sync
+from fdbqueue.base.aside import sync
 from fdbqueue.engine.embedded.store.disk import data_file
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError

@@ -1,0 +1,81 @@
+"""Checks of arguments, which run before any key is touched. Each message has the parameter's name and the remedy."""
+
+from __future__ import annotations
+
+import sys
+
+from fdbqueue.base.position import Position
+
+
+def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = False) -> None:
+    """Refuse a limit that is no number of items.
+
+    Args:
+        limit: the argument.
+        what: what it counts, for the message, as "items to take".
+        least: the smallest limit.
+        optional: whether None is allowed; it means all.
+
+    Raises:
+        TypeError: it is not an integer.
+        ValueError: it is less than `least`.
+
+    >>> from fdbqueue.base.arguments import check_limit
+    >>> check_limit("3", "items to take")
+    Traceback (most recent call last):
+    TypeError: limit is how many items to take, an integer, not '3'.
+    """
+    if limit is None and optional:
+        return
+    none = ", or None for all" if optional else ""
+    if not isinstance(limit, int) or isinstance(limit, bool):
+        raise TypeError(f"limit is how many {what}, an integer{none}, not {limit!r}.")
+    if limit < least:
+        raise ValueError(f"limit is how many {what}, at least {least}{none}, not {limit}.")
+    if limit > sys.maxsize:
+        raise ValueError(f"limit is how many {what}, less than 2^63{none}, not {limit}.")
+
+
+def check_flag(flag: object, name: str) -> None:
+    """Refuse a switch that is neither True nor False.
+
+    Raises:
+        TypeError: it is something else, such as a text or a number.
+    """
+    if not isinstance(flag, bool):
+        raise TypeError(f"{name} is True or False, not {flag!r}.")
+
+
+def check_text(text: str, what: str) -> None:
+    """Refuse a text with a lone surrogate, which can't be stored.
+
+    Args:
+        text: the argument.
+        what: what it is, for the message, as "The name of a group".
+
+    Raises:
+        ValueError: it has one; UTF-8 has no bytes for it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise surrogate(text, what) from error
+
+
+def surrogate(name: object, what: str) -> ValueError:
+    """Return the error of a name or a text with a lone surrogate."""
+    return ValueError(
+        f"{what} has a lone surrogate, which is no text: {name!r}. Such a text comes from a file name or an argument in"
+        " another encoding. Encode it by os.fsencode, or replace the character."
+    )
+
+
+def check_borders(*borders: Position | None) -> None:
+    """Refuse borders of a browser that are no positions.
+
+    Raises:
+        TypeError: one is neither a Position nor None.
+    """
+    for border in borders:
+        if border is not None and not isinstance(border, Position):
+            raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")

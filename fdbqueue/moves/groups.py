@@ -1,0 +1,177 @@
+"""Groups: which items belong together, what became of them, and which transaction ends the last one.
+
+A group's keys are under ``("group", name)``. Each member that has not ended has a key of its own there, so the group
+is done when no such key is left. No counter decides anything: the counters are for people.
+
+The transaction that ends a member must find out whether it was the last one. It reads some of the open members by
+snapshot, and adds a read conflict on one of them, its *witness*. As long as the witness is open, this transaction was
+not the last. If the witness ends first, this transaction conflicts, runs again and looks for another one. Of two
+transactions that end the last two members at the same time, one therefore sees that it is the last. Witnesses are taken
+at random from the last members by position, which are far from the items at work, unless the group is nearly done. So a
+group costs about as many conflicts as it has workers, however many members it has.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from functools import lru_cache
+
+import msgspec
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import Subspace
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import FormatError
+from fdbqueue.moves.outcomes import pull
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.items import Notes
+from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
+
+WITNESSES = 8
+"""From so many open members a transaction chooses its witness."""
+SWEEP_AGAIN_US = 100_000
+"""When a consumer goes on with a sweep, unless the call that cancelled the group does so itself. Until then consumers
+do not see the timer, and do not conflict."""
+OPEN, DONE, CANCELLED = "open", "done", "cancelled"
+_COUNT = struct.Struct("<q")
+
+
+class GroupRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The stored record of a group."""
+
+    state: str = msgspec.field(default=OPEN, name="s")
+    """"open", "done" or "cancelled"."""
+    then: tuple[tuple[bytes, bytes], ...] = msgspec.field(default=(), name="n")
+    """Its follow-ups, as in the notes of an item."""
+    keep_s: int = msgspec.field(default=0, name="k")
+    """How many seconds it is kept after its end."""
+    began_at_us: int = msgspec.field(default=0, name="b")
+    ended_at_us: int = msgspec.field(default=0, name="e")
+    """When its last member ended; 0: not yet."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(GroupRecord)
+
+
+class GroupKeys:
+    """The keys of one group."""
+
+    __slots__ = ("_count_keys", "begin", "counts", "cursor", "end", "holds", "members", "open", "record", "timer_place")
+
+    def __init__(self, prefix: bytes, name: str) -> None:
+        space = Subspace(rawPrefix=prefix)[name]
+        self.begin, self.end = space.key(), space.key() + b"\xff"
+        self.record: bytes = space.pack(("record",))
+        self.cursor: bytes = space.pack(("cursor",))
+        self.members: bytes = space["member"].key()
+        self.holds: Subspace = space["hold"]
+        self.counts: Subspace = space["count"]
+        self._count_keys: dict[str, bytes] = {}
+        self.open = (self.holds.key(), self.members + b"\xff")
+        """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
+        self.timer_place = pack(Position(0, name.encode()))
+        """Stands for the group in timers, where items have their positions."""
+
+    def count_key(self, state: str) -> bytes:
+        """Return the key of the counter of the members in a state."""
+        key = self._count_keys.get(state)
+        if key is None:
+            key = self._count_keys[state] = self.counts.pack((state,))
+        return key
+
+
+def group_keys(layout: Layout, name: str) -> GroupKeys:
+    """Return the keys of a group of a queue."""
+    return _keys_of(layout.groups.key(), name)
+
+
+_keys_of = lru_cache(maxsize=256)(GroupKeys)
+
+
+def encode_group(group: GroupRecord) -> bytes:
+    """Return the bytes that store a group's record."""
+    return _encode(group)
+
+
+def read_group(stored: bytes) -> GroupRecord:
+    """Return the group's record in stored bytes.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    try:
+        return _decoder.decode(stored)
+    except UNREADABLE as error:
+        raise FormatError(f"A group's record is damaged, or of a newer version of fdbqueue: {error}.") from error
+
+
+def group_record(tr: Transaction, layout: Layout, name: str) -> Steps[GroupRecord | None]:
+    """Return a group's record, or None.
+
+    A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
+    the group is made, cancelled, done or removed.
+    """
+    value = yield tr.get(group_keys(layout, name).record)
+    return read_group(bytes(value)) if value.present() else None
+
+
+def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) -> None:
+    """Add to the counters of a group's members, by state. Atomic adds never conflict."""
+    keys = group_keys(layout, name)
+    for state, change in changes.items():
+        if change:
+            tr.add(keys.count_key(state), _COUNT.pack(change))
+
+
+def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict[str, int]]:
+    """Return the counters of a group's members, by snapshot."""
+    counts = group_keys(layout, name).counts
+    span = counts.range()
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    return {counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
+
+
+def end_member(tr: Transaction, layout: Layout, packed: bytes, notes: Notes, was: str, how: str) -> None:
+    """Note that a member has ended. The caller calls `settle` afterwards, in the same transaction."""
+    tr.clear(group_keys(layout, notes.group).members + packed)
+    count_members(tr, layout, notes.group, **({was: -1} if was else {}), **{how: 1})
+
+
+def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:
+    """Note where the sweep of a cancelled group goes on, and set the timer for it. Blind writes.
+
+    Args:
+        begin: the key of the member to go on with; b"": the first one.
+    """
+    keys = group_keys(layout, name)
+    at_us = now_us + SWEEP_AGAIN_US
+    tr.set(keys.cursor, at_us.to_bytes(8, "big") + (begin or keys.members))
+    tr.set(layout.timer_key(at_us, keys.timer_place, SWEEP), b"")
+
+
+def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[None]:
+    """End a group if this transaction ended its last member, or released its last hold.
+
+    *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the group is
+    done.
+    """
+    keys = group_keys(layout, name)
+    # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
+    # member if there is one: a producer may extend its hold often.
+    found = yield from rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
+    if found:
+        members = [row.key for row in found if row.key >= keys.members]
+        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
+        return
+    # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
+    tr.add_read_conflict_range(*keys.open)
+    group = yield from group_record(tr, layout, name)
+    if group is None or group.ended_at_us:
+        return
+    state = DONE if group.state == OPEN else group.state
+    tr.set(keys.record, encode_group(msgspec.structs.replace(group, state=state, ended_at_us=max(1, now_us))))
+    pull(tr, group.then, GO if state == DONE else DROP)
+    tr.set(layout.timer_key(now_us + group.keep_s * 1_000_000, keys.timer_place, GROUP), b"")

@@ -1,0 +1,337 @@
+"""The end of a queue: the index that the next item gets.
+
+It is one more than the last available item's index. A leased or delayed item is away for a while. It must still come
+before all items that are enqueued meanwhile, even if no other item is left. So a transaction that takes such an item
+away raises the queue's high-water mark. New items get higher indices.
+
+In a queue with its own order (`order.py`) the last item of a rank says nothing about the other ranks. There every
+enqueue raises the high-water mark to the highest index that it gave, whatever the rank. It reads nothing else. The mark
+there also names the order, so that a queue has one order only. (docs/adr/0060)
+
+| value of the mark | in a queue |
+| --- | --- |
+| index (8, big-endian) | that is first in, first out |
+| 0xff index (8, big-endian) name of the order | with an order |
+
+The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
+items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks. The
+key also says that the queue was renamed (`renamed.py`), or how many items it may have (`quotas.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Literal, TypeAlias
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.errors import ChecksBypassed, OrderError
+from fdbqueue.moves.arrivals import wants_arrivals
+from fdbqueue.moves.quotas import Quota, check_room, quota_of
+from fdbqueue.stored.catalogue import Registration, is_known, note_registered
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import refuse_renamed
+
+_ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
+SMART = b"smart"
+"""The stored type of a smart queue."""
+
+Entry: TypeAlias = Literal["plain", "smart", "any"]
+"""How an item enters a queue: without checks; after the checks of the queued items; or again, after it left."""
+
+
+@dataclass(frozen=True, slots=True)
+class HighWaterMark:
+    """A queue's stored high-water mark."""
+
+    index: int
+    """Indices up to this one are never given again; 0: the mark says nothing."""
+    order: str | None
+    """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
+
+    @classmethod
+    def parse(cls, value: Any) -> HighWaterMark:
+        """Parse the value that was read of the mark's key."""
+        return cls.stored(bytes(value) if value.present() else b"")
+
+    @classmethod
+    def stored(cls, stored: bytes) -> HighWaterMark:
+        """Parse a stored mark; b"" if there is none."""
+        if stored.startswith(_ORDERED):
+            return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
+        return cls(int.from_bytes(stored, "big"), None)
+
+
+class LastIndex:
+    """The last index that was given, as a read under way.
+
+    It reads by snapshot: with a plain read, every enqueue would conflict with each enqueue that commits before it.
+
+    Args:
+        order: the name of the order to enqueue in; None: first in, first out.
+        entry: how the item enters.
+        composed: whether the transaction may have written before. It then reads the last row instead of the last key,
+            and gets the value too. A search for a key can run back beyond the begin of an empty queue. If it meets a
+            versionstamped key of the same transaction there, such as a log's, it fails (1036).
+        registers: whether to register the queue, if this object does not know that it is registered.
+
+    *Conflicts:* none. *Cost:* one read if no item was ever leased or delayed, or if the queue has an order; otherwise
+    two. They are issued together, except for the first time in a process.
+    """
+
+    __slots__ = (
+        "_about",
+        "_composed",
+        "_entry",
+        "_item",
+        "_layout",
+        "_mark",
+        "_order",
+        "_subscribed",
+        "_tr",
+        "_type",
+        "quota",
+        "unmarked",
+    )
+
+    def __init__(
+        self,
+        tr: Transaction,
+        layout: Layout,
+        order: str | None = None,
+        *,
+        entry: Entry = "plain",
+        composed: bool = False,
+        registers: bool = True,
+    ) -> None:
+        self._tr = tr
+        self._composed = composed
+        self._entry: Entry = entry
+        self._layout = layout
+        self._order = order
+        self.unmarked = False
+        """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
+        self.quota: Quota | None = None
+        """The queue's quota; known after `steps`."""
+        # An item that comes back has the codec that it had.
+        own = layout.registration if registers and entry != "any" else None
+        self._about = None
+        if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
+            self._about = tr.snapshot.get(layout.catalogue_key)
+        has_high_water_mark = layout.has_high_water_mark or order is not None
+        # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
+        # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
+        # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
+        # and `check` reports that.
+        end = layout.end if has_high_water_mark else layout.type_key + b"\x00"
+        self._item: Steps[bytes] | None = None
+        if order is None:
+            # The first read: behind others, the embedded engine would look for the key among what they found.
+            self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
+        self._mark = self._subscribed = self._type = None
+        if has_high_water_mark:
+            view = tr.snapshot
+            self._mark = view.get(layout.high_water_mark_key)
+            self._subscribed = view.get(layout.subscribed_key)
+            self._type = view.get(layout.type_key)
+
+    def steps(self, wanted: int = 1) -> Steps[int]:
+        """Wait for the last index and return it.
+
+        Args:
+            wanted: how many items the transaction adds now; 0: none, or it is not known yet.
+
+        Raises:
+            QueueFull: the queue has a quota, and no room for them.
+            OrderError: the queue has another order.
+            ChecksBypassed: the queue is smart, and the item does not pass through its checks.
+            QueueRenamed: the queue has another name now.
+            OtherCodec: the queue is registered with another codec.
+        """
+        layout = self._layout
+        if layout.is_smart and self._entry == "plain":
+            raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
+        if self._about is not None:
+            yield from note_registered(self._tr, layout, self._about)
+        subscribed = None if self._subscribed is None else (yield self._subscribed)
+        layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
+        is_smart = False
+        if self._type is not None and (stored := (yield self._type)).present():
+            is_smart = yield from self._pass(bytes(stored), wanted)
+        self.unmarked = self._entry == "smart" and not is_smart
+        if self._item is None:
+            return (yield from self._in_order())
+        key = yield from self._item
+        if self._mark is None:
+            if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
+                layout.has_high_water_mark = True
+                # Registered above: a second look would take this transaction's own record for a committed one.
+                again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
+                last = yield from again.steps(wanted)
+                self.unmarked, self.quota = again.unmarked, again.quota
+                return last
+            index = layout.index_of(key)
+            if index is None:
+                raise self._refusal((yield from read_high_water_mark(self._tr, layout)).order or "unknown")
+            return index
+        index, mark = layout.index_of(key), (yield self._mark)
+        if not mark.present() and index is not None:
+            return index
+        lent = HighWaterMark.parse(mark)
+        if index is None or lent.order is not None:
+            raise self._refusal(lent.order or "unknown")
+        return max(index, lent.index)
+
+    def _pass(self, stored: bytes, wanted: int) -> Steps[bool]:
+        """Check the items against the type of the queue. Return whether it is smart."""
+        refuse_renamed(stored)
+        self.quota = quota_of(stored)
+        if self.quota is None:
+            if self._entry == "plain":
+                raise bypassed(self._layout)
+            return True
+        if self._entry == "smart":
+            raise ChecksBypassed(
+                f"The queue {self._layout.describe()} has a quota, and a smart queue has a limit of its own. Nothing"
+                " was written. Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
+            )
+        if self._entry == "plain" and wanted:
+            yield from check_room(self._tr, self._layout, self.quota, wanted)
+        return False
+
+    def _in_order(self) -> Steps[int]:
+        given = HighWaterMark.parse((yield self._mark))
+        if given.order == self._order:
+            return given.index
+        if given.order is not None or given.index:
+            raise self._refusal(given.order)
+        # No item was enqueued in this order yet. This is a snapshot read too: if two transactions give a new queue two
+        # different orders at the same instant, neither fails, and `check` reports it.
+        if (yield from rows(self._tr.snapshot, self._layout.begin, self._layout.end, limit=1)):
+            raise self._refusal(None)
+        return 0
+
+    def _refusal(self, order: str | None) -> OrderError:
+        def told(name: str | None) -> str:
+            return "first in, first out" if name is None else f"in the order {name!r}"
+
+        return OrderError(
+            f"The items of {self._layout.describe()} stand {told(order)}, and nothing can be enqueued there"
+            f" {told(self._order)}. Use the queue with its own order, or another queue."
+        )
+
+
+def register(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
+
+    Returns False if it knew that. It knows it for a minute, and then it looks again.
+
+    Raises:
+        OtherCodec: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
+            a quota, which does not count such items.
+
+    *Cost:* one read; two if it did not know that.
+    """
+    own: Registration | None = layout.registration
+    known = own is not None and is_known(tr, own)
+    about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
+    if (kind := (yield tr.snapshot.get(layout.type_key))).present():
+        refuse_renamed(bytes(kind))
+        if quota_of(bytes(kind)) is not None:
+            raise without_quota(layout)
+    if about is not None:
+        yield from note_registered(tr, layout, about)
+    return not known
+
+
+def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Refuse a smart queue, before anything is enqueued into it without checks.
+
+    An enqueue need not call this: `LastIndex` finds out. It is for callers that ask early, such as a job.
+
+    Raises:
+        ChecksBypassed: the queue is smart. QueueRenamed: it has another name now.
+
+    *Conflicts:* none. *Cost:* one read.
+    """
+    if (yield from is_marked(tr, layout)):
+        raise bypassed(layout)
+
+
+def without_quota(layout: Layout) -> ChecksBypassed:
+    """Return the error of an enqueue into a session of a queue with a quota."""
+    return ChecksBypassed(
+        f"The queue {layout.describe()} has a quota, which does not count items in sessions. Nothing was written."
+        " Remove the quota: Queue.set_quota(db, None); or use another queue."
+    )
+
+
+def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue is marked as smart.
+
+    Raises:
+        QueueRenamed: it has another name now.
+
+    *Conflicts:* none. *Cost:* one read.
+    """
+    stored = yield tr.snapshot.get(layout.type_key)
+    if not stored.present():
+        return False
+    refuse_renamed(bytes(stored))
+    return quota_of(bytes(stored)) is None
+
+
+def bypassed(layout: Layout) -> ChecksBypassed:
+    """Return the error of an enqueue that would bypass a smart queue's checks."""
+    return ChecksBypassed(
+        f"The queue {layout.describe()} is smart: what is enqueued as it is would bypass its checks, limits and index."
+        " Enqueue by fdbqueue.layers.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
+        " smart. Dequeue, lease and browse are as ever."
+    )
+
+
+def _last_key(tr: Transaction, end: bytes) -> Steps[bytes]:
+    last = tr.snapshot.get_key(KeySelector.last_less_than(end))
+    return _key_of(last)
+
+
+def _key_of(last: Any) -> Steps[bytes]:
+    return bytes((yield last))
+
+
+def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
+    found = yield from rows(tr.snapshot, begin, end, limit=1, reverse=True)
+    return found[0].key if found else b""
+
+
+def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:
+    """Raise the high-water mark, so that no later enqueue gets an index up to `index`.
+
+    It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
+    that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
+    queue has an order, every enqueue has already raised the mark, and this changes nothing.
+    """
+    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))
+
+
+def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -> None:
+    """Note that this transaction's items get the indices up to `index`.
+
+    In a first in, first out queue the items' own keys say so. It is an atomic operation without a read, so that
+    enqueues don't conflict. Concurrent enqueues that read the same mark share indices, and the random parts of their
+    items decide.
+    """
+    if order is not None:
+        tr.byte_max(layout.high_water_mark_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
+
+
+def mark_smart(tr: Transaction, layout: Layout) -> None:
+    """Mark a queue as smart. It is a blind write, so that the first smart enqueues do not conflict over it."""
+    tr.set(layout.type_key, SMART)
+
+
+def read_high_water_mark(tr: Transaction, layout: Layout) -> Steps[HighWaterMark]:
+    """Read the high-water mark by snapshot."""
+    return HighWaterMark.parse((yield tr.snapshot.get(layout.high_water_mark_key)))

@@ -1,0 +1,348 @@
+"""Move items between their places, in one transaction.
+
+The place of an item's key is its state. A move writes the stored value, with other notes, under the same position in
+another place. It keeps timers and counters correct. It also keeps the high-water mark above every leased or delayed
+item. The rules for failures and leases are in `layers/leases`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import structs
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.moves.arrivals import announce, wants_arrivals
+from fdbqueue.moves.groups import begin_sweep, count_members, group_keys, group_record, settle
+from fdbqueue.moves.high_water_mark import raise_high_water_mark
+from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.stored.counters import count, count_levels
+from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, has_parts, kept_size_of, notes_of, with_notes
+from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
+from fdbqueue.stored.payloads import clear_parts
+
+_ONE = (1).to_bytes(8, "little")
+ERROR_BYTES = 1_200
+"""The number of bytes of an error's text that are stored."""
+
+
+class Moves:
+    """The moves of one transaction.
+
+    Call `enter` or `vanish` after each `leave`, and `settle` and `finish` at the end.
+
+    Args:
+        now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
+    """
+
+    __slots__ = (
+        "_away",
+        "_exclusive_all",
+        "_home",
+        "_layout",
+        "_levels",
+        "_members",
+        "_now_us",
+        "_returned",
+        "_tally",
+        "_tr",
+        "any",
+        "arrived",
+        "changed_groups",
+        "returned_groups",
+        "subscribed",
+    )
+
+    def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._home = layout
+        """Where the outcomes, the groups and the blobs of the items are kept."""
+        self._now_us = now_us
+        self._tally: dict[str, int] = {}
+        self._members: dict[str, dict[str, int]] = {}
+        self.changed_groups: set[str] = set()
+        """The groups of which a member or a hold ended."""
+        self.returned_groups: set[str] = set()
+        """The groups of which a member came back."""
+        self._levels: dict[int | None, int] = {}
+        self._away = b""
+        self._returned: set[str] = set()
+        self._exclusive_all: str | None = None
+        self.subscribed = layout.subscribed
+        """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
+        self.arrived: list[bytes] = []
+        """The packed positions of items that became available."""
+        self.any = False
+        """Whether anything was written."""
+
+    def ask(self) -> Steps[None]:
+        """Find out whether the queue has subscriptions, before items come back.
+
+        A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
+        Without it the release would record no arrival, and the subscription might have passed the item's place.
+        """
+        self.subscribed, self._exclusive_all = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
+
+    def settle(self) -> Steps[None]:
+        """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""
+        changed, self.changed_groups = self.changed_groups, set()
+        returned, self.returned_groups = self.returned_groups, set()
+        # Each begins with a read: all of them are under way at once.
+        settling = [started(settle(self._tr, self._home, name, self.now_us())) for name in sorted(changed)]
+        for steps in settling:
+            yield from steps
+        for name in sorted(returned):
+            # A member at work when the group was cancelled. Perhaps no call takes it again and notices the cancel.
+            record = yield from group_record(self._tr, self._home, name)
+            if record is not None and record.state == "cancelled":
+                begin_sweep(self._tr, self._home, name, self.now_us())
+
+    def now_us(self) -> int:
+        """Return the time in microseconds."""
+        return time.time_ns() // 1_000 if self._now_us is None else self._now_us
+
+    def finish(self) -> None:
+        """Write the counters, the high-water mark, and arrivals for subscriptions."""
+        changes = {name: change for name, change in self._tally.items() if change}
+        count(self._tr, self._layout, **changes)
+        count_levels(self._tr, self._layout, self._levels)
+        for name, members in self._members.items():
+            count_members(self._tr, self._home, name, **members)
+        if self.subscribed and (self.arrived or "enqueued" in changes):
+            spans = [(packed, packed) for packed in self.arrived]
+            announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
+        elif self._exclusive_all is not None and self.arrived:
+            count(self._tr, self._layout, returned=1)  # no arrival, but waiting consumers watch this counter
+        for subscription in self._returned:
+            # Wakes calls that wait for credit. No transaction reads it, so that returns don't conflict.
+            self._tr.add(self._layout.returned.pack((subscription,)), _ONE)
+        if self._away:
+            # Packed positions sort as positions do, so that the last one has the highest index. Positions with a rank
+            # differ, but their enqueues have raised the high-water mark already.
+            raise_high_water_mark(
+                self._tr, self._layout, self._layout.available.position(self._layout.prefix + self._away).index
+            )
+
+    def tally(self, counter: str, change: int) -> None:
+        """Change a counter in `finish`."""
+        self.any = True
+        self._tally[counter] = self._tally.get(counter, 0) + change
+
+    def _address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome and its group are kept."""
+        return packed
+
+    def _count_member(self, notes: Notes, state: str, change: int) -> None:
+        members = self._members.setdefault(notes.group, {})
+        members[state] = members.get(state, 0) + change
+
+    def count_claimed(self, notes: Notes, change: int) -> None:
+        """Count a member of a group that a stream's batch has. It counts as one at work."""
+        if notes.group:
+            self._count_member(notes, "leased", change)
+
+    def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
+        """Record a tracked item's end for its completion, its group and its follow-ups."""
+        if counter == "purged" and not notes.then:
+            return
+        address = self._address(packed)
+        end_outcome(self._tr, self._home, address, notes, counter, how=how, now_us=self._now_us, **told)
+        if notes.group and counter != "purged":  # a purged member ended when it died
+            self._count_member(notes, how or ("done" if counter == "dequeued" else counter), 1)
+            self._tr.clear(group_keys(self._home, notes.group).members + address)
+            self.changed_groups.add(notes.group)
+
+    def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
+        """Remove an item from the available ones; `cleared`: the caller clears its key together with others."""
+        if not cleared:
+            key = self._layout.available.key(packed)
+            self._tr.clear_range(key, key + TAKEN)
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self._count_level(packed, -1)
+        if notes.group:
+            self._count_member(notes, "available", -1)
+        self.any = True
+
+    def leave_plain(self, packed: Sequence[bytes]) -> None:
+        """Remove items without notes from the available ones. The caller clears their keys."""
+        for rank, some in Counter(map(rank_of, packed)).items():
+            if rank is not None:
+                self._levels[rank] = self._levels.get(rank, 0) - some
+        self.any = self.any or bool(packed)
+
+    def _count_level(self, packed: bytes, change: int) -> None:
+        rank = rank_of(packed)
+        if rank is not None:
+            self._levels[rank] = self._levels.get(rank, 0) + change
+
+    def leave_leased(self, packed: bytes, notes: Notes) -> None:
+        """Remove an item from the leased ones."""
+        self._tr.clear(self._layout.leased.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
+        self.tally("leased", -1)
+        if notes.group:
+            self._count_member(notes, "leased", -1)
+        if notes.subscription:
+            self._tr.clear(self._layout.held_key(notes.subscription, packed))
+            self._returned.add(notes.subscription)
+
+    def leave_delayed(self, packed: bytes, notes: Notes) -> None:
+        """Remove an item from the delayed ones."""
+        self._tr.clear(self._layout.delayed.key(packed))
+        self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, DELAY))
+        if notes.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+        self.tally("delayed", -1)
+        if notes.group:
+            self._count_member(notes, "delayed", -1)
+
+    def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
+        """Remove an item from its place in the queue."""
+        if state == "available":
+            self.leave_available(packed, notes)
+        elif state == "leased":
+            self.leave_leased(packed, notes)
+        else:
+            self.leave_delayed(packed, notes)
+
+    def leave_dead(self, packed: bytes) -> None:
+        """Remove an item from the dead letters."""
+        self._tr.clear(self._layout.dead.key(packed))
+        self.tally("dead", -1)
+
+    def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the available ones, in its own place."""
+        key = self._layout.available.key(packed)
+        self._tr.set(key, with_notes(stored, notes))
+        # A transaction that has just seen this item here may leave its key out of its conflict range, but includes the
+        # gap behind it.
+        self._tr.add_write_conflict_key(key + TAKEN)
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._count_level(packed, 1)
+        if notes.group:
+            self._count_member(notes, "available", 1)
+        self.any = True
+        self.arrived.append(packed)
+
+    def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the leased ones."""
+        self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
+        self.tally("leased", 1)
+        if notes.group:
+            self._count_member(notes, "leased", 1)
+        if notes.subscription:
+            size = kept_size_of(stored).to_bytes(8, "little")
+            self._tr.set(self._layout.held_key(notes.subscription, packed), size)
+        self._away = max(self._away, packed)
+
+    def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the delayed ones."""
+        self._tr.set(self._layout.delayed.key(packed), with_notes(stored, notes))
+        self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, DELAY), b"")
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self.tally("delayed", 1)
+        if notes.group:
+            self._count_member(notes, "delayed", 1)
+        self._away = max(self._away, packed)
+
+    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
+        self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
+        self._clear_dependent(packed, notes)
+        if notes.is_tracked:
+            self._end(packed, notes, "dead", "", error=notes.error)
+        self.tally("dead", 1)
+
+    def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
+        """Store an available or delayed item again in its place. This is not an arrival."""
+        if was.ttl_at_us:
+            self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, TTL))
+        if notes.ttl_at_us:
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+        self._tr.set(place.key(packed), with_notes(stored, notes))
+
+    def set_dependent(self, packed: bytes, notes: Notes) -> None:
+        """Write the dependent keys of an item that enters the queue, for the first time or again."""
+        for key in self._layout.dependent_keys(notes.beside, packed):
+            self._tr.set(key, b"")
+
+    def _clear_dependent(self, packed: bytes, notes: Notes) -> None:
+        for key in self._layout.dependent_keys(notes.beside, packed):
+            self._tr.clear(key)
+
+    def vanish(
+        self,
+        packed: bytes,
+        stored: bytes,
+        counter: str,
+        *,
+        notes: Notes | None = None,
+        how: str = "",
+        result: bytes = b"",
+    ) -> None:
+        """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
+
+        Args:
+            notes: the notes in `stored`, if the caller has read them already.
+            how: "cancelled" if its group was cancelled.
+            result: the encoded result of its handler, for its completion.
+        """
+        if has_parts(stored):
+            clear_parts(self._tr, self._layout, packed, stored, self._home)
+        if notes is None:
+            notes = notes_of(stored) if has_notes(stored) else NO_NOTES
+        if notes.beside:
+            self._clear_dependent(packed, notes)
+        if notes.is_tracked:
+            error = "" if counter == "dequeued" else notes.error
+            self._end(packed, notes, counter, how, result=result, error=error)
+        self.tally(counter, 1)
+
+
+def is_over(notes: Notes, now_us: int) -> bool:
+    """Return whether an item's time to live is over."""
+    return 0 < notes.ttl_at_us <= now_us
+
+
+_AT_REST: dict[str, Any] = {
+    "token": b"",
+    "expires_at_us": 0,
+    "visible_at_us": 0,
+    "died_at_us": 0,
+    "subscription": "",
+    "held": False,
+}
+
+
+def at_rest(notes: Notes, **changes: Any) -> Notes:
+    """Return the notes of an item without a lease, with changes."""
+    return structs.replace(notes, **{**_AT_REST, **changes})
+
+
+def size_beside(notes: Notes) -> int:
+    """Return the size of what an item's notes list: dependent keys, follow-ups and the group."""
+    return sum(map(len, notes.beside)) + sum(len(prefix) + len(at) for prefix, at in notes.then) + len(notes.group)
+
+
+def as_new(notes: Notes) -> Notes:
+    """Return the notes of a dead letter that comes back: no attempts are counted, and its group counts it as dead."""
+    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0, group=""))
+
+
+def cut(text: str, size_bytes: int) -> str:
+    """Return the part of a text that fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
+
+
+def cut_error(error: str, notes: Notes) -> str:
+    """Return the part of an error's text that fits into an item's notes, beside all that they list."""
+    return cut(error, max(0, ERROR_BYTES - size_beside(notes)))

@@ -1,0 +1,221 @@
+"""Quotas: how many items, or about how many bytes, a queue may have.
+
+A quota is stored where each enqueue reads the queue's type (`high_water_mark.py`), so that all processes know it at
+once, and an enqueue of a queue without quota pays nothing.
+
+An enqueue of a queue with a quota of items also reads the counters, by snapshot: with plain reads every enqueue would
+conflict with all others. So the quota may be exceeded, by the items of other enqueueing transactions that are open at
+the same time. Of n producers that each enqueue one item, the last ones to read see the same number, and exceed it by
+n - 1 at most.
+
+Nothing counts a queue's bytes: that would cost every enqueue and every dequeue a write. An enqueue of a queue with a
+quota of bytes asks the database how large the queue's keys are. A cluster estimates that, and the embedded engine reads
+them. So a process asks again only after 20 times as long as the last answer took, and believes that answer until then.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from fdbqueue.engine.api import Database, ReadTransaction, Transaction
+from fdbqueue.engine.keys import Subspace
+from fdbqueue.engine.steps import Steps, pause
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import FormatError, QueueFull
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.counters import read_counts
+from fdbqueue.stored.layout import Layout
+
+WhenFull: TypeAlias = Literal["refuse", "wait"]
+LEAST_BYTES = 1_000_000
+"""The smallest quota of bytes: a cluster's estimate of less says little."""
+MEASURING_SHARE = 20
+"""For how many times as long as it took to measure a queue's size that size is believed."""
+_BEGIN = b"quota"
+_GONE = ("dequeued", "expired", "purged", "deleted")
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.01, 0.5
+"""How long a waiting enqueue pauses before it looks again: at first, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a queue may have, and what an enqueue of more does. At least one of the limits is given.
+
+    Raises:
+        TypeError: a limit is no integer, or both are None.
+        ValueError: `items` is less than 1, `size_bytes` less than 1,000,000, or `when_full` is not one of the choices.
+
+    >>> from fdbqueue import Quota
+    >>> Quota(1_000).when_full
+    'refuse'
+    """
+
+    items: int | None = None
+    """How many items there may be, in all states, dead letters included; None: any number."""
+    when_full: WhenFull = "refuse"
+    """"refuse": it raises `QueueFull`. "wait": given a database, it waits for room; in a transaction it is refused."""
+    size_bytes: int | None = None
+    """About how many bytes the queue's keys and values may have; None: any number."""
+
+    def __post_init__(self) -> None:
+        if self.items is None and self.size_bytes is None:
+            raise TypeError("A quota has a number of items, or of bytes, or both: Quota(1_000).")
+        _check(self.items, 1, "items, as 1_000", "To close a queue, pause its producers.")
+        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "A cluster only estimates a size.")
+        if self.when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full is 'refuse' or 'wait', not {self.when_full!r}.")
+
+    @property
+    def text(self) -> str:
+        """The quota in words."""
+        limits = [] if self.items is None else [f"at most {self.items:,} items"]
+        limits += [] if self.size_bytes is None else [f"about {self.size_bytes:,} bytes"]
+        return f"{' and '.join(limits)}, then {self.when_full}"
+
+
+def _check(given: object, least: int, unit: str, why: str) -> None:
+    if given is None:
+        return
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"A quota is a whole number of {unit}, not {given!r}.")
+    if not least <= given < 1 << 63:
+        raise ValueError(f"A quota of {unit.partition(',')[0]} is at least {least:,}, not {given:,}. {why}")
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: int | None = msgspec.field(name="i")
+    when_full: str = msgspec.field(name="w")
+    size_bytes: int | None = msgspec.field(name="b", default=None)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(_Stored)
+
+
+def pack_quota(quota: Quota) -> bytes:
+    """Return the bytes to store as the queue's type."""
+    return _BEGIN + _encode(_Stored(quota.items, quota.when_full, quota.size_bytes))
+
+
+def quota_of(stored: bytes) -> Quota | None:
+    """Return the quota in a stored type; None if it is another type.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    if not stored.startswith(_BEGIN):
+        return None
+    try:
+        found = _decoder.decode(stored[len(_BEGIN) :])
+        return Quota(found.items, found.when_full, found.size_bytes)  # type: ignore[arg-type]  # it is checked there
+    except UNREADABLE as error:
+        raise FormatError(
+            f"A quota can't be read, or is of a newer version of fdbqueue: {error}. Set it again: Queue.set_quota."
+        ) from error
+
+
+def read_quota(tr: ReadTransaction, layout: Layout) -> Steps[Quota | None]:
+    """Return a queue's quota; None if it has none. One read.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    value = yield tr.get(layout.type_key)
+    return quota_of(bytes(value)) if value.present() else None
+
+
+def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> Steps[None]:
+    """Refuse an enqueue that would exceed a quota.
+
+    Raises:
+        QueueFull: it would.
+
+    *Conflicts:* none. *Cost:* one read for a quota of items. For one of bytes an estimate of the queue's size, which
+    the embedded engine makes by reading the queue; at most a twentieth of the time.
+    """
+    there = 0 if quota.items is None else (yield from _items(tr, layout))
+    if quota.items is not None and there + wanted > quota.items:
+        more = "another" if wanted == 1 else f"{wanted:,} more"
+        raise QueueFull(
+            f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
+            f" Nothing was written. {_what_fits(quota.items, there, wanted)} Raise the quota by Queue.set_quota, or by"
+            " `fdbqueue quota` in a shell.",
+            limit=quota,
+            wanted=wanted,
+            prefix=layout.prefix,
+        )
+    if quota.size_bytes is not None and (size := (yield from _size(tr, layout))) >= quota.size_bytes:
+        raise QueueFull(
+            f"The queue {layout.describe()} has about {size:,} bytes, and its quota is {quota.size_bytes:,} bytes."
+            " Nothing was written. Come again when consumers have taken some items, or raise the quota by"
+            " Queue.set_quota, or by `fdbqueue quota` in a shell.",
+            limit=quota,
+            wanted=wanted,
+            prefix=layout.prefix,
+        )
+
+
+def _what_fits(most: int, there: int, wanted: int) -> str:
+    """Return a sentence that says what can succeed."""
+    room = max(0, most - there)
+    if wanted > most:
+        return f"A transaction that enqueues {wanted:,} never fits: enqueue {most:,} at a time at most, now {room:,}."
+    if room:
+        return f"There is room for {room:,} now, and for more when consumers have taken some."
+    return "Come again when consumers have taken some."
+
+
+def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
+    """Wait until the items of a refused enqueue have room.
+
+    Raises:
+        QueueFull: the quota refuses, or the items of one transaction are more than the quota.
+
+    *Cost:* two reads for each look: one in 10 milliseconds at first, and later in half a second.
+    """
+    quota = error.limit
+    if not isinstance(quota, Quota) or quota.when_full != "wait":
+        raise error
+    if quota.items is not None and error.wanted > quota.items:
+        raise error
+    layout, seconds = Layout(Subspace(rawPrefix=error.prefix)), _FIRST_LOOK_SECONDS
+    while (yield from attempts(db, partial(_is_full, layout=layout, wanted=error.wanted))):
+        yield from pause(seconds)
+        seconds = min(_LAST_LOOK_SECONDS, seconds * 2)
+
+
+def _is_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[bool]:
+    quota = yield from read_quota(tr.snapshot, layout)
+    if quota is None:
+        return False
+    if quota.items is not None and (yield from _items(tr, layout)) + min(wanted, quota.items) > quota.items:
+        return True
+    return quota.size_bytes is not None and (yield from _size(tr, layout)) >= quota.size_bytes
+
+
+def _items(tr: Transaction, layout: Layout) -> Steps[int]:
+    counts = yield from read_counts(tr, layout)
+    return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
+
+
+_sizes: WeakKeyDictionary[Any, dict[bytes, tuple[int, float]]] = WeakKeyDictionary()
+"""By database, then by the prefix of a queue: its size, and until when that is believed."""
+
+
+def _size(tr: Transaction, layout: Layout) -> Steps[int]:
+    of_queues = _sizes.setdefault(getattr(tr, "db", tr), {})
+    known, until = of_queues.get(layout.prefix, (0, 0.0))
+    began = time.monotonic()
+    if began < until:
+        return known
+    span = layout.space.range()
+    size: int = yield tr.snapshot.get_estimated_range_size_bytes(span.start, span.stop)
+    ended = time.monotonic()
+    of_queues[layout.prefix] = size, ended + MEASURING_SHARE * (ended - began)
+    return size

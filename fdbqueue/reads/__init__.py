@@ -1,0 +1,13 @@
+"""How to look at a queue without changing it.
+
+What is in here
+    `browse.py`: rows in pages. `check.py`, with `blob_check.py` and `order_check.py`: a recount of everything that a
+    queue owns. `inspecting.py`: a page about one queue, with `session_page.py` for its sessions and `figures.py` for
+    its charts.
+
+Who may use it
+    `verbs`, the command line and notebooks; layers by `fdbqueue.lowlevel`.
+
+What it never does
+    It writes no key. Matplotlib is imported when a chart is drawn.
+"""

@@ -1,0 +1,157 @@
+"""`check`: reads everything that a queue owns and reports inconsistencies."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
+from typing import TypeVar, cast
+
+from fdbqueue.base.position import Position
+from fdbqueue.base.reprs import Shown
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.errors import FormatError
+from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.reads.blob_check import check_blobs
+from fdbqueue.reads.browse import pages
+from fdbqueue.reads.order_check import OrderCheck
+from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
+from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats, read_stats
+from fdbqueue.stored.items import Blob, Chunked, parse
+from fdbqueue.stored.layout import Layout, Place, pack
+
+T = TypeVar("T")
+
+PLACES = ("available", "leased", "delayed", "dead")
+"""The states of an item that have one place each."""
+CLAIMED = "claimed"
+"""The state of an item that a batch of a stream has. Each batch is a place of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport(Shown):
+    """The findings of a check."""
+
+    items: int
+    """Items that were read."""
+    problems: tuple[str, ...]
+    """The inconsistencies, one sentence each; empty if there are none."""
+    counted: bool
+    """Whether the counters could be compared. They can't if items came or went while a long check ran."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the check found no problem."""
+        return not self.problems
+
+
+def check_queue(
+    tr: Transaction | Database,
+    layout: Layout,
+    *,
+    order: OrderCheck | None = None,
+    blobs: dict[Position, Blob] | None = None,
+) -> CheckReport:
+    """Check keys, envelopes, chunks and counters of one queue, for items in every state.
+
+    Args:
+        order: checks the items' order; None: as of every queue.
+        blobs: gets the blobs of all items. They are elsewhere, and the caller checks them. None: they are checked here.
+    """
+    before = _read(tr, partial(read_own_stats, layout=layout))
+    problems: list[str] = []
+    twice: list[str] = []
+    order = order or OrderCheck()
+    large: dict[Position, Chunked] = {}
+    of_items: dict[Position, Blob] = {} if blobs is None else blobs
+    found = dict.fromkeys((*PLACES, CLAIMED), 0)
+    previous = b""
+    for packed, name, row in items_of_all_places(tr, layout):
+        found[name] += 1
+        place = Place(row.key[: -len(packed)])
+        problem = _check_item(place, row, large, of_items)
+        if problem:
+            problems.append(problem)
+        if packed == previous:
+            twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
+        previous = packed
+        order.see(place.position(row.key), name)
+
+    def changed() -> bool:
+        return _read(tr, partial(read_stats, layout=layout)) != before
+
+    unsettled = changed()
+    problems += _check_chunks(tr, layout, large, unsettled)
+    if blobs is None:
+        problems += check_blobs(tr, layout, of_items, partial(_read, tr), unsettled=changed)
+    if not unsettled:
+        mark = _read(tr, partial(read_high_water_mark, layout=layout))
+        levels = _read(tr, partial(read_level_counts, layout=layout))
+        problems += twice + _check_counts(before, found) + order.problems(mark, levels)
+    return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
+
+
+def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
+    """Yield the packed position, state and row of all items in the order of their positions, a page at a time."""
+
+    def items_in(name: str, place: Place) -> Iterator[tuple[bytes, str, KeyValue]]:
+        for page in pages(tr, place.begin, place.end):
+            for row in page:
+                yield place.packed(row.key), name, row
+
+    batches = _read(tr, partial(claimed_places, layout=layout))
+    places = [(name, getattr(layout, name)) for name in PLACES] + [(CLAIMED, batch.place) for batch in batches]
+    return heapq.merge(*(items_in(name, place) for name, place in places), key=itemgetter(0))
+
+
+def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+    return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+
+
+def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked], blobs: dict[Position, Blob]) -> str | None:
+    position = place.position(row.key)
+    if place.key(pack(position)) != row.key:
+        return f"The key {row.key!r} stands among the items, but is no position."
+    try:
+        opened = parse(row.value)
+    except FormatError as error:
+        return f"The item {position} can't be read. {error}"
+    if opened.chunked is not None:
+        large[position] = opened.chunked
+    if opened.blob is not None:
+        blobs[position] = opened.blob
+    return None
+
+
+def _check_counts(stats: Stats, found: dict[str, int]) -> list[str]:
+    counted = {name: getattr(stats, name) for name in found}
+    return [
+        f"The counters say that {counted[name]:,} items are {name}, but there are {there:,}."
+        for name, there in found.items()
+        if counted[name] != there
+    ]
+
+
+def _check_chunks(
+    tr: Transaction | Database, layout: Layout, large: dict[Position, Chunked], unsettled: bool
+) -> list[str]:
+    sizes: dict[Position, int] = {}
+    span = layout.chunks.range()
+    for page in pages(tr, span.start, span.stop):
+        for row in page:
+            position = layout.chunk_of(row.key)
+            sizes[position] = sizes.get(position, 0) + len(row.value)
+    problems = [
+        f"The item {position} has {sizes.get(position, 0):,} of its {chunked.size_bytes:,} bytes in chunks."
+        for position, chunked in large.items()
+        if sizes.get(position, 0) != chunked.size_bytes and not unsettled
+    ]
+    going = _read(tr, partial(chunks_to_clear, layout=layout))
+    problems += [
+        f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() - going if not unsettled
+    ]
+    return problems

@@ -1,0 +1,330 @@
+"""The catalogue: which queues a database has, so that people and tools find them.
+
+A queue registers itself when something is enqueued into it. Its record has a key of its own, outside the queue: all
+records together are one short range, however large the queues are. A queue's object knows that its queue is registered
+for a minute, so that an enqueue costs nothing more. When it does not know, the enqueue reads the record by snapshot,
+together with its other reads. If there is none, it writes one in the enqueueing transaction. It is an atomic operation:
+of two processes that do this at the same time the first record stays, and neither conflicts.
+
+The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within
+a minute. A queue that is not registered works as any other.
+
+Every call that encodes or decodes compares its object's codec with the record: the bytes of one codec are other values
+in another. The first such call of an object reads the record, and then no call does for a minute. The codec bytes shows
+the items of every queue as they are stored, so that they can be rescued. It adds none to a queue with another codec.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Literal, TypeAlias, cast
+from weakref import ref
+
+import msgspec
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.errors import FormatError, OtherCodec
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.places import has_items
+
+KNOWN_SECONDS = 60.0
+"""How long a queue's object relies on having seen the queue's record."""
+UNREGISTERED_SECONDS = 1.0
+"""How long it relies on having seen none."""
+RAW = "bytes"
+"""The codec that shows the items of every queue as they are stored."""
+Use: TypeAlias = Literal["encode", "decode"]
+"""What a call does with values."""
+_NEWER = 2
+_MESSAGES = " messages"
+"""The end of the names of the codecs of smart queues, whose bytes are those of the codec in front of it."""
+
+
+class About(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a queue's record says. Fields of newer versions are ignored."""
+
+    codec: str = msgspec.field(name="c")
+    """The name of its codec."""
+    order: str = msgspec.field(default="", name="o")
+    """The name of its order; "": first in, first out."""
+    policy: str = msgspec.field(default="", name="p")
+    """Its leases, as text; "" if they have no policy."""
+    path: tuple[str, ...] = msgspec.field(default=(), name="d")
+    """Its path in the directory layer; empty if it is in none."""
+    format: int = msgspec.field(default=1, name="f")
+    """The version of this format."""
+
+
+class Registration:
+    """What a queue's object would register, and what it knows of the record."""
+
+    __slots__ = ("checked_in", "checked_until", "codec", "known_in", "known_until", "order", "path", "policy")
+
+    def __init__(self, codec: str, order: str | None, path: tuple[str, ...], policy: str = "") -> None:
+        self.codec = codec
+        self.order = order or ""
+        self.path = path
+        self.policy = policy
+        self.known_until = 0.0
+        """Until this time the object relies on the record being there."""
+        self.known_in: Any = _nothing
+        """A weak reference to the database that has it."""
+        self.checked_until = 0.0
+        """Until this time the object relies on having the codec of the queue's items."""
+        self.checked_in: Any = _nothing
+        """A weak reference to the database that has these items."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Registration, (self.codec, self.order, self.path, self.policy)
+
+    @property
+    def about(self) -> About:
+        """The record."""
+        return About(self.codec, self.order, self.policy, self.path)
+
+
+def name_text(name: tuple[Any, ...] | bytes) -> str:
+    """Return a queue's name as the command line takes it.
+
+    >>> name_text(("orders",)), name_text(("shop", 7))
+    ('orders', '["shop", 7]')
+    """
+    if isinstance(name, bytes):
+        return repr(name)
+    if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
+        return name[0]
+    if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
+        return json.dumps(list(name), ensure_ascii=False)
+    return repr(name)
+
+
+def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
+    """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple."""
+    try:
+        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
+    except (ValueError, IndexError):
+        return prefix
+    return name
+
+
+def path_of(name: object) -> tuple[str, ...]:
+    """Return the path of a directory that a queue is named by; empty for other names."""
+    path = getattr(name, "get_path", None)
+    return () if path is None else tuple(map(str, path()))
+
+
+def _nothing() -> None:
+    return None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(About)
+
+
+def pack_about(created_us: int, about: About) -> bytes:
+    """Return the bytes to store. Their order is that of the times, so that `byte_min` keeps the first record."""
+    return created_us.to_bytes(8, "big") + _encode(about)
+
+
+def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
+    """Return the time of a registration in microseconds, and what it says.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    try:
+        about = _decoder.decode(stored[8:])
+    except UNREADABLE as error:
+        raise FormatError(
+            f"The registration of {layout.describe()} can't be read: {error}. Register the queue again."
+        ) from error
+    if about.format >= _NEWER:
+        raise FormatError(
+            f"The queue {layout.describe()} was registered by a newer version of fdbqueue. Update it here."
+        )
+    return int.from_bytes(stored[:8], "big"), about
+
+
+def is_known(tr: Transaction, own: Registration) -> bool:
+    """Return whether this object has seen the queue's record in this database within the last minute."""
+    return own.known_until > time.monotonic() and own.known_in() is getattr(tr, "db", None)
+
+
+def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
+    """Register a queue unless it is registered already; `value` is the read of its record, under way.
+
+    Raises:
+        OtherCodec: it is registered with another codec.
+    """
+    own: Registration | None = layout.registration
+    if own is None:
+        return
+    stored = yield value
+    if not stored.present():
+        # Whether this transaction commits is not known here. So the next enqueue reads the record again.
+        write_about(tr, layout, own.about)
+        return
+    check_codec(layout, bytes(stored), own.codec, "encode")
+    own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
+    note_checked(tr, layout)
+
+
+def is_checked(tr: Transaction | Database, layout: Layout) -> bool:
+    """Return whether this object may decode the queue's items, as far as it found out within the last minute."""
+    own: Registration | None = layout.registration
+    if own is None or own.codec == RAW:
+        return True
+    return own.checked_until > time.monotonic() and own.checked_in() is _database_of(tr)
+
+
+def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
+    """Check once a minute that this object has the codec of the queue's items.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+    """
+    if is_checked(tr, layout):
+        return
+
+    def read(tr: Transaction) -> Steps[Any]:
+        return (yield tr.snapshot.get(layout.catalogue_key))
+
+    stored = yield from attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr))
+    if stored.present() and (own := layout.registration) is not None:
+        check_codec(layout, bytes(stored), own.codec, "decode")
+    note_checked(tr, layout, is_registered=stored.present())
+
+
+def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Check once a minute that this object may encode values for the queue; for calls that add no item.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+    """
+    own: Registration | None = layout.registration
+    if own is None or is_known(tr, own):
+        return
+    stored = yield tr.snapshot.get(layout.catalogue_key)
+    if stored.present():
+        check_codec(layout, bytes(stored), own.codec, "encode")
+        own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
+        note_checked(tr, layout)
+
+
+def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
+    """Refuse to encode by a codec that is not that of a queue's items, before a job or a transfer begins.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read.
+    """
+    stored = yield tr.snapshot.get(layout.catalogue_key)
+    if stored.present():
+        check_codec(layout, bytes(stored), codec, "encode")
+
+
+def note_checked(tr: Transaction | Database, layout: Layout, *, is_registered: bool = True) -> None:
+    """Note that this object may decode the queue's items. A queue without a record may get one at any time."""
+    own: Registration | None = layout.registration
+    if own is not None:
+        seconds = KNOWN_SECONDS if is_registered else UNREGISTERED_SECONDS
+        own.checked_until, own.checked_in = time.monotonic() + seconds, _weakly(tr)
+
+
+def _database_of(tr: Transaction | Database) -> Any:
+    return tr if is_database(tr) else getattr(tr, "db", None)
+
+
+def _weakly(tr: Transaction | Database) -> Any:
+    db = _database_of(tr)
+    return _nothing if db is None else ref(db)
+
+
+def write_about(tr: Transaction, layout: Layout, about: About) -> None:
+    """Write a queue's record unless there is one. An atomic operation never conflicts."""
+    tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
+
+
+def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Steps[None]:
+    """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
+
+    Args:
+        replaces: whether the codec of items that are there may be replaced.
+
+    Raises:
+        OtherCodec: the queue has items, and is registered with another codec.
+    """
+    own: Registration | None = layout.registration
+    if own is None:
+        raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
+    stored = yield tr.get(layout.catalogue_key)
+    created_us = time.time_ns() // 1_000
+    if stored.present():
+        created_us = int.from_bytes(bytes(stored)[:8], "big")
+        if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and (yield from has_items(tr, layout)):
+            raise OtherCodec(
+                f"The items of {layout.describe()} have the codec {codec_of(layout, bytes(stored))!r}, by the queue's"
+                f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
+                " registration is wrong, replace it: register(db, on_codec='replace'), or `fdbqueue register"
+                " --on-codec replace`."
+            )
+    tr.set(layout.catalogue_key, pack_about(created_us, own.about))
+    doubt(layout)
+
+
+def forget_queue(tr: Transaction, layout: Layout) -> None:
+    """Remove a queue's record."""
+    tr.clear(layout.catalogue_key)
+    doubt(layout)
+
+
+def doubt(layout: Layout) -> None:
+    """Let the next call of this object read the queue's record again."""
+    if layout.registration is not None:
+        layout.registration.known_until = layout.registration.checked_until = 0.0
+
+
+def codec_of(layout: Layout, stored: bytes) -> str:
+    """Return the codec that a record names; "" if the record can't be read, which a list of queues reports."""
+    try:
+        return read_about(layout, stored)[1].codec
+    except FormatError:
+        return ""
+
+
+def fits(codec: str, registered: str) -> bool:
+    """Return whether a codec has the bytes of the one that a queue is registered with; "": that is unknown.
+
+    >>> fits("json", "json messages"), fits("msgpack", "json")
+    (True, False)
+    """
+    return not registered or codec.removesuffix(_MESSAGES) == registered.removesuffix(_MESSAGES)
+
+
+def check_codec(layout: Layout, stored: bytes, codec: str, use: Use) -> None:
+    """Refuse a codec that is not that of the queue's items.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec, by the record `stored`.
+    """
+    if use == "decode" and codec == RAW:
+        return
+    registered = codec_of(layout, stored)
+    if fits(codec, registered):
+        return
+    raise OtherCodec(
+        f"The queue {layout.describe()} is registered with the codec {registered!r}, and not with {codec!r}, which is"
+        f" given here. Nothing was changed. Give codec={registered!r}, or open it by Queue.open(db, name). The codec"
+        " 'bytes' shows its items as they are stored. If the registration is wrong, correct it by"
+        " Queue(name, codec=…).register(db, on_codec='replace')."
+    )

@@ -1,0 +1,46 @@
+"""Claimed items: those that the batches of streams have (`layers/streams`). Each batch is a place of its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.stored.layout import Layout, Place
+
+
+class ClaimedBatch(NamedTuple):
+    """A batch that has items."""
+
+    stream: str
+    number: int
+    place: Place
+
+
+def claimed_places(tr: Transaction, layout: Layout) -> Steps[list[ClaimedBatch]]:
+    """Return the batches that have items, by snapshot. Each takes its own read, which jumps over the batch's items."""
+    span = layout.claims.range()
+    begin: bytes = span.start
+    found: list[ClaimedBatch] = []
+    while row := (yield from rows(tr.snapshot, begin, span.stop, limit=1)):
+        stream, number = layout.claim_of(row[0].key)
+        place = layout.claimed(stream, number)
+        found.append(ClaimedBatch(stream, number, place))
+        begin = strinc(place.prefix)
+    return found
+
+
+def chunks_to_clear(tr: Transaction, layout: Layout) -> Steps[set[Position]]:
+    """Return the positions of the large items that batches have or had, by snapshot.
+
+    The chunks of an acked batch are cleared after its items, in transactions of their own.
+    """
+    span = layout.claimed_chunks.range()
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    positions = set()
+    for row in found:
+        _, _, *rank, index, random = layout.claimed_chunks.unpack(row.key)
+        positions.add(Position(index, random, rank=rank[0] if rank else None))
+    return positions

@@ -1,0 +1,256 @@
+"""Codecs: convert a user's values to stored bytes and back. Nothing is ever pickled or executed.
+
+>>> from fdbqueue.stored.codecs import codec_named
+>>> codec_named("json").encode({"a": 1})
+b'{"a":1}'
+>>> codec_named("str").decode(b"caf\\xc3\\xa9")
+'café'
+
+A dataclass, a msgspec Struct or a pydantic model is a codec too: its values are stored as JSON.
+
+>>> from dataclasses import dataclass
+>>> @dataclass
+... class Order:
+...     sku: str
+>>> codec_named(Order).encode(Order("teapot"))
+b'{"sku":"teapot"}'
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, is_typeddict, overload, runtime_checkable
+
+import msgspec
+
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.errors import CodecError
+from fdbqueue.stored.lossless import refuse_if_changed
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    V = TypeVar("V", default=Any)
+    """The type of a queue's values. A bare `Queue` is a `Queue[Any]`."""
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of MessagePack decoders for bytes of unknown origin. They include invalid text and endless nesting."""
+CODEC_ERRORS = (
+    *(ValueError, TypeError, OverflowError, IndexError, KeyError, RecursionError),
+    *(struct.error, msgspec.MsgspecError),
+)
+"""The errors of codecs for values that they don't take, and for bytes of another codec."""
+
+
+@runtime_checkable
+class Codec(Protocol[V]):
+    """Two inverse functions, and a name for messages.
+
+    Both functions raise `CodecError`, or a TypeError or ValueError, which the queue turns into a `CodecError`.
+    """
+
+    name: str
+
+    def encode(self, value: V) -> bytes: ...
+    def decode(self, data: bytes) -> V: ...
+
+
+class BytesCodec:
+    """Takes bytes, and stores them unchanged."""
+
+    name = "bytes"
+
+    def encode(self, value: Any) -> bytes:
+        if type(value) is not bytes:
+            raise CodecError(f"The queue's codec is 'bytes', so a value must be bytes, not {type(value).__name__}.")
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+class StrCodec:
+    """Text as UTF-8."""
+
+    name = "str"
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            raise CodecError(f"The queue's codec is 'str', so a value must be str, not {type(value).__name__}.")
+        return value.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+class _Msgspec(Generic[V]):
+    """The common part of the two codecs of msgspec."""
+
+    name: str
+
+    def __init__(self, module: Any, type: Any) -> None:
+        self._type = type
+        self.typed = type is not Any
+        """Whether values are checked against a type."""
+        self._encode: Callable[[object], bytes] = module.Encoder().encode
+        self._decode: Callable[[bytes], V] = module.Decoder(type).decode
+
+    def encode(self, value: V) -> bytes:
+        data = self._encode(_checked(value, self._type) if self.typed else value)
+        # Nothing that finds a changed part while it encodes is faster than to decode in C.
+        back = self._decode(data)
+        if back != value:
+            refuse_if_changed(self.name, value, back)
+        return data
+
+    def decode(self, data: bytes) -> V:
+        return self._decode(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._type,)
+
+
+class JsonCodec(_Msgspec[V]):
+    """JSON by msgspec.
+
+    Args:
+        type: the type to decode to: any type that msgspec knows (a Struct, a dataclass, ``dict[str, int]``). Values are
+            checked against it in both directions.
+
+    JSON has fewer types than Python, so `encode` refuses a value that would not come back equal: a tuple, a set, bytes,
+    a date, a Decimal, NaN, a key that is no str. With a `type` it takes those that the type has. The codec msgpack
+    takes bytes, all numbers, and keys that are numbers.
+    """
+
+    name = "json"
+
+    @overload
+    def __init__(self: JsonCodec[Any]) -> None: ...
+    @overload
+    def __init__(self: JsonCodec[V], type: type[V]) -> None: ...
+    @overload
+    def __init__(self: JsonCodec[Any], type: Any) -> None: ...
+    def __init__(self, type: Any = Any) -> None:
+        super().__init__(msgspec.json, type)
+
+
+class MsgpackCodec(_Msgspec[V]):
+    """MessagePack by msgspec. `type` is as for `JsonCodec`, and what would not come back equal is refused too."""
+
+    name = "msgpack"
+
+    @overload
+    def __init__(self: MsgpackCodec[Any]) -> None: ...
+    @overload
+    def __init__(self: MsgpackCodec[V], type: type[V]) -> None: ...
+    @overload
+    def __init__(self: MsgpackCodec[Any], type: Any) -> None: ...
+    def __init__(self, type: Any = Any) -> None:
+        super().__init__(msgspec.msgpack, type)
+
+
+class PydanticCodec(Generic[V]):
+    """JSON of one pydantic model, made by pydantic. It uses the model's aliases and validates in both directions.
+
+    Args:
+        model: the model's class.
+    """
+
+    name = "json"
+
+    def __init__(self, model: type[V]) -> None:
+        self._model: Any = model
+
+    def encode(self, value: V) -> bytes:
+        if not isinstance(value, self._model):
+            wanted = self._model.__name__
+            raise CodecError(f"The queue's codec is {wanted}, so a value must be one, not {type(value).__name__}.")
+        text: str = value.model_dump_json(by_alias=True, round_trip=True)
+        back = self._model.model_validate_json(text)  # a model may write JSON that it refuses to read
+        if "null" in text:  # and NaN as null
+            refuse_if_changed(self.name, value.model_dump(), back.model_dump())
+        return text.encode()
+
+    def decode(self, data: bytes) -> V:
+        return cast(V, self._model.model_validate_json(data))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._model,)
+
+
+class TupleCodec:
+    """Tuples in FoundationDB's tuple encoding."""
+
+    name = "tuple"
+
+    def encode(self, value: Any) -> bytes:
+        if not isinstance(value, tuple):
+            raise CodecError(f"The queue's codec is 'tuple', so a value must be a tuple, not {type(value).__name__}.")
+        packed: bytes = fdb_tuple.pack(value)
+        return packed
+
+    def decode(self, data: bytes) -> tuple[Any, ...]:
+        unpacked: tuple[Any, ...] = fdb_tuple.unpack(data)
+        return unpacked
+
+
+def _checked(value: Any, wanted: Any) -> Any:
+    if wanted is Any:
+        return value
+    if is_typeddict(wanted) or not (isinstance(wanted, type) and isinstance(value, wanted)):
+        msgspec.convert(value, wanted, from_attributes=True)
+    return value
+
+
+_BUILT_IN: dict[str, Callable[[], Codec[Any]]] = {
+    "bytes": BytesCodec,
+    "str": StrCodec,
+    "json": JsonCodec,
+    "msgpack": MsgpackCodec,
+    "tuple": TupleCodec,
+}
+
+
+def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
+    """Return the codec of that name, the one for that class, or the one given.
+
+    Raises:
+        ValueError: the name is unknown.
+        TypeError: it is neither a name nor a codec, nor a class that can be one.
+    """
+    if isinstance(codec, str):
+        if codec not in _BUILT_IN:
+            raise ValueError(f"There is no codec {codec!r}. Built in are {', '.join(_BUILT_IN)}; or give an object.")
+        return _BUILT_IN[codec]()
+    if isinstance(codec, type):
+        return _codec_of(codec)
+    if not isinstance(codec, Codec):
+        raise TypeError(
+            f"A codec has a name, encode and decode, and {codec!r} does not. For a type that msgspec knows give"
+            f" codec=JsonCodec({codec!r})."
+        )
+    return codec
+
+
+def _codec_of(kind: type) -> Codec[Any]:
+    if hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json"):
+        return PydanticCodec(kind)
+    fields = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or is_typeddict(kind)
+    if fields or hasattr(kind, "__attrs_attrs__") or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+        return JsonCodec(kind)
+    if kind.__name__ in _BUILT_IN:
+        remedy = f"codec={kind.__name__!r} is the codec for {kind.__name__}"
+    elif hasattr(kind, "encode") and hasattr(kind, "decode"):
+        remedy = f"give an object of it, codec={kind.__name__}()"
+    else:
+        remedy = f"for other types that msgspec knows give codec=JsonCodec({kind.__name__})"
+    raise TypeError(
+        f"The class {kind.__name__} is not a codec: a dataclass, a msgspec Struct, a TypedDict, a NamedTuple, an attrs"
+        f" class or a pydantic model is one; {remedy}."
+    )

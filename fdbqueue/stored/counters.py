@@ -1,0 +1,113 @@
+"""Counters: atomic adds change them and never conflict; reads are snapshot reads."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fdbqueue.base.reprs import Shown
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import FormatError
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import check_renamed
+
+_COUNT = struct.Struct("<q")
+_KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted")
+"""The stored counters. An enqueued item that is counted in none of the others is available. So a plain enqueue and a
+plain dequeue write one counter each."""
+
+
+COUNTED_RANKS = 256
+"""Ranks below this count as levels, and the available items of each are counted. There may be as many greater ranks as
+items, if they are deadlines for instance."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Stats(Shown):
+    """The items of a queue by state, and the totals since it was created or cleared."""
+
+    available: int
+    """Items that the next dequeues will get."""
+    leased: int
+    """Items that a consumer has. A dead consumer's items count until another consumer reclaims them."""
+    delayed: int
+    """Items that wait for their time, or for the first consumer after it."""
+    dead: int
+    """Dead letters."""
+    enqueued: int
+    """Items enqueued in total."""
+    dequeued: int
+    """Items taken out in total, acked ones included."""
+    expired: int
+    """Items removed in total because their time to live was over."""
+    purged: int
+    """Dead letters removed in total."""
+    deleted: int
+    """Items removed in total by `cancel`, by a decision about an incoming item, to make room for one, or since the
+    item or group that they follow did not end well."""
+    outcomes: int
+    """Outcomes of ended items that are kept for their completions."""
+    claimed: int = field(default=0, kw_only=True)
+    """Items that the open batches of streams have (`fdbqueue.layers.streams`)."""
+
+
+def count(tr: Transaction, layout: Layout, **changes: int) -> None:
+    """Add to counters, by name.
+
+    An atomic add has no read. If the counter were read and written, every enqueue would conflict with every other.
+    """
+    for name, change in changes.items():
+        tr.add(layout.count_key(name), _COUNT.pack(change))
+
+
+def count_levels(tr: Transaction, layout: Layout, changes: Mapping[int | None, int]) -> None:
+    """Add to the numbers of available items by rank, for counted ranks only."""
+    for rank, change in changes.items():
+        if change and rank is not None and rank < COUNTED_RANKS:
+            tr.add(layout.level_count_key(rank), _COUNT.pack(change))
+
+
+def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:
+    """Read how many items of each counted rank are available, by snapshot."""
+    span = layout.level_counts.range()
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    return {layout.level_counts.unpack(row.key)[0]: _number(layout, row) for row in found}
+
+
+def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:
+    """Read all counters, by snapshot."""
+    span = layout.counts.range()
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    return {layout.counts.unpack(row.key)[0]: _number(layout, row) for row in found}
+
+
+def _number(layout: Layout, row: KeyValue) -> int:
+    try:
+        number: int = _COUNT.unpack(row.value)[0]
+    except struct.error as error:
+        raise FormatError(
+            f"The counter {row.key!r} of {layout.describe()} can't be read: it has {len(row.value)} bytes and not 8."
+        ) from error
+    return number
+
+
+def read_own_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
+    """Read the `Stats` of a queue that a caller names.
+
+    Raises:
+        QueueRenamed: it has another name now.
+    """
+    stats = yield from read_stats(tr, layout)
+    if not stats.enqueued:
+        yield from check_renamed(tr, layout)
+    return stats
+
+
+def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
+    """Read a queue's `Stats`."""
+    counts = yield from read_counts(tr, layout)
+    kept = {name: counts.get(name, 0) for name in _KEPT}
+    gone = sum(kept.values()) - kept["enqueued"]
+    return Stats(available=kept["enqueued"] - gone, **kept, outcomes=counts.get("outcomes", 0))

@@ -1,0 +1,541 @@
+"""LEVEL 1: every key that the library writes, in one place.
+
+All keys of a queue are under its subspace, so that clearing the subspace clears the queue. An item's key continues with
+an integer there. All other keys continue with a string, which sorts apart from the integers. The high-water mark is
+the exception: it sorts behind the items.
+
+An item's position is ``(index, random)``, or ``(rank, index, random)`` in a queue with its own order (`order.py`). The
+table shows the first form; the second may replace it. A packed position shows which form it has, so that only an
+enqueue needs to know the order. (docs/adr/0060)
+
+| key (a tuple behind the queue's) | value | written by |
+| --- | --- | --- |
+| ``(index, random)`` | item envelope (`items.py`) | enqueue |
+| ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
+| ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
+| ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
+| ``("claim", stream, batch, index, random)`` | the envelope of an item in a stream's batch | `layers/streams` |
+| ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
+| ``("group", name, …)`` | a group: its record, members, counters and holds | `groups.py` |
+| ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
+| ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
+| ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
+| ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
+| ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
+| ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
+| ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
+| ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
+| ``(True, "type")`` | "smart", a quota, or the mark of a rename | `layers/smart`, `quotas.py`, `renamed.py` |
+| ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
+| ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
+| ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
+| ``("returned", name)`` | counts the transactions in which items left its consumers | `layers/subscriptions` |
+| ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
+| ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
+| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscriptions` |
+| ``("waiting", name)`` | never written: conflict ranges only | `layers/subscriptions` |
+| ``("served",)`` | the subscription that got the last immediate delivery | `layers/subscriptions` |
+| ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions` |
+| ``("trimming",)`` | 8 bytes: the last time that a process looked for old arrivals | `layers/subscriptions` |
+| ``("once", client, slot)`` | commit marker of that slot's last transaction (`once.py`) | self-committing calls |
+| ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart` |
+| ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
+| ``("missed", until_us, at_us, index, random)`` | empty; a missed deadline while its handler runs | same |
+| ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
+| ``("recipients",)`` | names and numbers of the recipients | `layers/smart` |
+| ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/smart` |
+| ``("unsent", number, index, random)`` | an item that the recipient has still to fetch; "again" after a reset | same |
+| ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
+| ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
+| ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |
+| ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
+| ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
+| ``("lines", shard, …)``, ``("lines", "number")`` | its further shards, as the line, and how many there are | same |
+| ``("slot", name, generation) + id`` | where a slot of a session is in the line, and which item it holds | same |
+| ``("gate", …)`` | limits that sessions share, and the pointers that wait there (`layers/sessions`) | same |
+| ``("state", name)`` | a session's state | same |
+| ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
+| ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
+| ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
+| ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
+| ``("stream", stream)`` | how far the stream is, and who reads it | `layers/streams` |
+| ``("stream", stream, "batch", batch)`` | what a batch has, until it is acked | same |
+| ``("stream", stream, "seen")`` | 8 bytes: when its reader was last seen | same |
+| ``("claimed chunks", stream, batch, index, random)`` | empty; the item of a batch is in chunks | same |
+| ``("claimed tracked", stream, batch, index, random)`` | notes of an item whose end the ack tells somebody | same |
+| ``("sink", stream)`` | the last batch of a stream into the queue, and the one that is decided | Spark's sink |
+| ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
+| ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
+| ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
+| ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
+| ``("stopped",)`` | who paused the queue, when and why; or the mark of a rename | `pausing.py`, `renamed.py` |
+| ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
+
+An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
+
+The catalogue has one key for each queue, outside all queues: `CATALOGUE`, and then the queue's prefix (`catalogue.py`).
+It begins with a byte that begins no tuple and no directory.
+
+>>> from fdbqueue import Position
+>>> from fdbqueue.stored.layout import Layout
+>>> from fdbqueue.lowlevel import fdb_tuple
+>>> layout = Layout("orders")
+>>> position = Position(7, b"random")
+>>> layout.item_key(position) == fdb_tuple.pack(("orders", 7, b"random"))
+True
+>>> layout.position_of(layout.item_key(position))
+Position(index=7, random=b'random')
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from fdbqueue.base.arguments import surrogate
+from fdbqueue.base.position import Position
+from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.errors import FormatError
+
+Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
+
+RANDOM_BYTES = 8
+CATALOGUE = b"\xfdfdbqueue/queue/"
+"""The begin of the keys of the catalogue."""
+MAX_KEY_BYTES = 10_000
+"""FoundationDB's limit."""
+APPENDED_BYTES = 2_100
+"""The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
+LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
+"""Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
+GO, DROP = "go", "drop"
+"""Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
+GRANT = "grant"
+"""The kind of the timer of a grant, whose client stands in the place of an item's random part: until then the client
+takes the granted leases."""
+GROUP, HOLD, SWEEP = "group", "hold", "sweep"
+"""Kinds of timers of groups, whose name stands in the place of an item's random part: an ended group is removed, a hold
+ends, the sweep of a cancelled group goes on."""
+TAKEN = b"\x00\x00"
+"""Added to the key of a taken item, this ends the range that is cleared with the item.
+
+The range is a little more than the key. While other consumers take the items ahead, each its own, a claimer reads the
+gaps between those items, not their keys. It conflicts with an out-of-turn take, which also clears these two bytes, and
+never with an in-turn take. (docs/adr/0078)
+"""
+_FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
+_AFTER_INTEGERS = b"\x1d"
+_BYTES = [bytes((byte,)) for byte in range(256)]
+
+
+class Place:
+    """The keys of the items of one state. An item's keys in two places differ only before its position.
+
+    Args:
+        prefix: the bytes before the packed position.
+    """
+
+    __slots__ = ("begin", "end", "prefix")
+
+    def __init__(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.begin = prefix + _FIRST_INTEGER
+        self.end = prefix + _AFTER_INTEGERS
+
+    def key(self, packed: bytes) -> bytes:
+        """Return the key of an item from its packed position."""
+        return self.prefix + packed
+
+    def packed(self, key: bytes) -> bytes:
+        """Return the packed position in a key. Another place's `key` makes the item's key there from it."""
+        return key[len(self.prefix) :]
+
+    def position(self, key: bytes) -> Position:
+        """Return the position in a key."""
+        at = len(self.prefix)
+        end = key[at] - 0x13 + at
+        number = int.from_bytes(key[at + 1 : end], "big")
+        if key[end : end + 1] != b"\x01":
+            return _ranked(number, key, end)
+        position: Position = _new(Position)
+        _set_rank(position, None)
+        _set_index(position, number)
+        _set_random(position, key[end + 1 : -1].replace(b"\x00\xff", b"\x00"))
+        return position
+
+
+# Every item that is read gets its position. The generated `__init__` of a frozen dataclass sets each attribute by name.
+# Setting them through the slots takes half the time.
+_new: Any = object.__new__
+_set_rank, _set_index, _set_random = (vars(Position)[name].__set__ for name in ("rank", "index", "random"))
+
+
+def _ranked(rank: int, key: bytes, at: int) -> Position:
+    """Return the position in a key whose rank has been read up to `at`."""
+    end = at + 1 + max(0, key[at] - 0x14 if at < len(key) else 0)
+    random = key[end + 1 : -1].replace(b"\x00\xff", b"\x00")
+    return Position(int.from_bytes(key[at + 1 : end], "big"), random, rank=rank)
+
+
+class Layout:
+    """The keys of one queue.
+
+    Args:
+        name: the queue's name or whole key tuple, or the subspace that it owns.
+
+    Raises:
+        TypeError: the name is of another type. ValueError: it is empty, too long for a key, or has a part that can't be
+            in one.
+    """
+
+    __slots__ = (
+        "_count_keys",
+        "_held_prefixes",
+        "agents",
+        "alarm_key",
+        "arrivals",
+        "arriving",
+        "available",
+        "begin",
+        "blobs",
+        "catalogue_key",
+        "chunks",
+        "claimed_chunks",
+        "claimed_tracked",
+        "claims",
+        "completions",
+        "copies",
+        "counts",
+        "dead",
+        "deadlines",
+        "delayed",
+        "end",
+        "exclusive_all",
+        "fetched",
+        "grants",
+        "groups",
+        "has_high_water_mark",
+        "held",
+        "high_water_mark_key",
+        "imports",
+        "is_smart",
+        "jobs",
+        "leased",
+        "level_counts",
+        "markers",
+        "missed",
+        "open_at",
+        "open_until",
+        "paused_key",
+        "pointers",
+        "prefix",
+        "recipients_key",
+        "registration",
+        "requests",
+        "resent_key",
+        "returned",
+        "served_key",
+        "sinks",
+        "smart",
+        "space",
+        "streams",
+        "subscribed",
+        "subscribed_key",
+        "subscriptions",
+        "timers",
+        "trimmed_key",
+        "trimming_key",
+        "type_key",
+        "unpaused_at",
+        "unpaused_until",
+        "unsent",
+        "uploads",
+        "uploads_until",
+        "waiting",
+    )
+
+    def __init__(self, name: Name) -> None:
+        if not isinstance(name, str | bytes | tuple | Subspace):
+            raise TypeError(f"A queue is named by a str, bytes, a tuple or a Subspace, not {type(name).__name__}.")
+        if isinstance(name, str | bytes) and not name:
+            raise ValueError(f"A queue needs a name, and {name!r} is empty.")
+        self.space = name if isinstance(name, Subspace) else _space_of(name if isinstance(name, tuple) else (name,))
+        self.prefix: bytes = self.space.key()
+        if not self.prefix:
+            raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
+        if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
+            raise ValueError(
+                f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
+                f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
+            )
+        self.catalogue_key: bytes = CATALOGUE + self.prefix
+        self.registration: Any = None
+        """What the queue's object registers (`catalogue.py`); None: nothing."""
+        self.available = Place(self.prefix)
+        self.begin = self.available.begin
+        self.end = self.available.end
+        self.leased = Place(self.space["lease"].key())
+        self.delayed = Place(self.space["delay"].key())
+        self.dead = Place(self.space["dead"].key())
+        self.claims = self.space["claim"]
+        self.claimed_chunks = self.space["claimed chunks"]
+        self.claimed_tracked = self.space["claimed tracked"]
+        self.streams = self.space["stream"]
+        self.timers = self.space["timer"]
+        # This sorts behind the items, so that one read of the last key shows whether there is a mark.
+        self.high_water_mark_key: bytes = self.space.pack((True,))
+        self.has_high_water_mark = False
+        self.is_smart = False
+        """Whether this process has made a `SmartQueue` of the queue. The first smart enqueue marks the queue itself."""
+        self.chunks = self.space["chunk"]
+        # These sort before the requests: a staged dequeue reads the keys from the first request up to the items.
+        self.groups = self.space["group"]
+        self.completions = Place(self.space["completion"].key())
+        self.blobs = self.space["blob"]
+        self.uploads = self.space["upload"]["open"]
+        self.uploads_until = self.space["upload"]["until"]
+        self.counts = self.space["count"]
+        self.level_counts = self.space["level"]
+        self._count_keys: dict[str, bytes] = {}
+        self.requests = self.space["request"]
+        self.grants = self.space["grant"]
+        self.markers = self.space["once"]
+        self.jobs = self.space["job"]
+        self.agents = self.space["agent"]
+        self.imports = self.space["import"]
+        # Between the requests and the items: a staged dequeue that expects no other process sees it there.
+        self.paused_key: bytes = self.space.pack(("stopped",))
+        self.subscribed = False
+        """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
+        self.exclusive_all: str | None = None
+        """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
+        self.open_until = 0.0
+        """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
+        self.open_at = 0
+        """The value of `exclusive.Changes.count` when the process looked."""
+        self.unpaused_until, self.unpaused_at = 0.0, 0
+        """The same, for calls that only look whether the queue is paused."""
+        # This sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not
+        # read it.
+        self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
+        # This sorts behind both keys, where an older version's read of the last key does not meet it.
+        self.type_key: bytes = self.space.pack((True, "type"))
+        self.subscriptions = self.space["subscription"]
+        self.pointers = self.space["pointer"]
+        self.held = self.space["held"]
+        self._held_prefixes: dict[str, bytes] = {}
+        self.returned = self.space["returned"]
+        self.arrivals = self.space["arrival"]
+        self.arriving: bytes = self.space["arriving"].key()
+        self.waiting = self.space["waiting"]
+        self.served_key: bytes = self.space.pack(("served",))
+        self.trimmed_key: bytes = self.space.pack(("trimmed",))
+        self.trimming_key: bytes = self.space.pack(("trimming",))
+        self.sinks = self.space["sink"]
+        self.smart = self.space["smart"]
+        self.deadlines = self.space["deadline"]
+        self.missed = self.space["missed"]
+        self.alarm_key: bytes = self.space.pack(("alarm",))
+        self.recipients_key: bytes = self.space.pack(("recipients",))
+        self.copies = self.space["copy"]
+        self.unsent = self.space["unsent"]
+        self.fetched = self.space["fetched"]
+        self.resent_key: bytes = self.space.pack(("resent",))
+
+    def item_key(self, position: Position) -> bytes:
+        """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
+        return self.prefix + pack(position)
+
+    def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
+        """Return the keys of `amount` items with consecutive indices from `index` on, with or without ranks."""
+        if ranks is None:
+            return _keys_in_a_row(self.prefix, index, amount, random)
+        rows = _keys_in_a_row(b"", index, amount, random)
+        return [self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
+
+    def position_of(self, key: bytes) -> Position:
+        """Return the position in an item's key."""
+        return self.available.position(key)
+
+    def index_of(self, key: bytes) -> int | None:
+        """Return the index in an item's key; 0 if the key is no item's of this queue, None if the key has a rank."""
+        if not self.begin <= key < self.end:
+            return 0
+        at = len(self.prefix)
+        end = key[at] - 0x13 + at
+        return int.from_bytes(key[at + 1 : end], "big") if key[end : end + 1] == b"\x01" else None
+
+    def level(self, rank: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of the available items of one rank."""
+        begin, end = level_range(rank)
+        return self.prefix + begin, self.prefix + end
+
+    def chunk_range(self, position: Position) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys that hold a large item's payload."""
+        return self.chunk_range_of(pack(position))
+
+    def chunk_range_of(self, packed: bytes) -> tuple[bytes, bytes]:
+        """Return the same as `chunk_range`, for a packed position."""
+        prefix = self.chunks.key() + packed
+        return prefix, strinc(prefix)
+
+    def chunk_key(self, position: Position, number: int) -> bytes:
+        """Return the key of the `number`-th piece, from 0, of a large item's payload."""
+        prefix: bytes = self.chunks.key()
+        return prefix + pack(position) + _pack_integer(number)
+
+    def chunk_of(self, key: bytes) -> Position:
+        """Return the position of the item that a chunk's key belongs to."""
+        *rank, index, random, _ = self.chunks.unpack(key)
+        return Position(index, random, rank=rank[0] if rank else None)
+
+    def blob_range(self, blob: bytes) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of a blob's pieces."""
+        prefix: bytes = self.blobs.pack((blob,))
+        return prefix, strinc(prefix)
+
+    def blob_key(self, blob: bytes, number: int) -> bytes:
+        """Return the key of the `number`-th piece, from 0, of a blob."""
+        key: bytes = self.blobs.pack((blob, number))
+        return key
+
+    def claimed(self, stream: str, batch: int) -> Place:
+        """Return the place of the items that a batch of a stream has."""
+        return Place(self.claims[stream][batch].key())
+
+    def claim_of(self, key: bytes) -> tuple[str, int]:
+        """Return the stream and the batch in the key of a claimed item, or of the chunks of one."""
+        space = self.claims if self.claims.contains(key) else self.claimed_chunks
+        stream, batch, *_ = space.unpack(key)
+        return stream, batch
+
+    def part_of(self, space: Subspace) -> bytes:
+        """Return the part of a subspace's keys between the queue's prefix and a packed position."""
+        key: bytes = space.key()
+        return key[len(self.prefix) :]
+
+    def dependent_keys(self, parts: tuple[bytes, ...], packed: bytes) -> Iterator[bytes]:
+        """Yield an item's dependent keys, from the parts in its notes and its packed position."""
+        for part in parts:
+            yield b"%b%b%b" % (self.prefix, part, packed)
+
+    def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
+        """Return the key of a timer of an item, given its time, the packed position and the timer's kind."""
+        return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_integer(at_us), packed, kind.encode())
+
+    def timer_of(self, key: bytes) -> tuple[int, Position, str]:
+        """Return time, position and kind in a timer's key.
+
+        Raises:
+            FormatError: the key is not a timer's.
+        """
+        try:
+            at_us, *rank, index, random, kind = self.timers.unpack(key)
+        except (ValueError, IndexError) as error:
+            raise FormatError(
+                f"The key {key!r} is among the timers of {self.describe()}, but is not a timer. Clear the key."
+            ) from error
+        return at_us, Position(index, random, rank=rank[0] if rank else None), kind
+
+    def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
+        """Return the begin and end of the timers that are due up to a time, or between two times."""
+        return self.timers.key() + _pack_integer(since_us), self.timers.key() + _pack_integer(at_us + 1)
+
+    def count_key(self, name: str) -> bytes:
+        """Return the key of a counter."""
+        key = self._count_keys.get(name)
+        if key is None:
+            key = self._count_keys[name] = self.counts.pack((name,))
+        return key
+
+    def level_count_key(self, rank: int) -> bytes:
+        """Return the key of the counter of a rank's available items."""
+        prefix: bytes = self.level_counts.key()
+        return prefix + _pack_integer(rank)
+
+    def held_key(self, subscription: str, packed: bytes) -> bytes:
+        """Return the key of a subscription's record of an item that its consumers have."""
+        prefix = self._held_prefixes.get(subscription)
+        if prefix is None:
+            prefix = self._held_prefixes[subscription] = self.held[subscription].key()
+        return prefix + packed
+
+    def whole_range(self) -> tuple[bytes, bytes]:
+        """Return the begin and end of all keys that the queue owns."""
+        return self.prefix, strinc(self.prefix)
+
+    def __repr__(self) -> str:
+        return f"Layout({self.describe()})"
+
+    def describe(self) -> str:
+        """Return the subspace as a tuple, or as bytes when it isn't one, for messages."""
+        try:
+            return repr(fdb_tuple.unpack(self.prefix))
+        except (ValueError, IndexError):
+            return repr(self.prefix)
+
+
+def _space_of(name: tuple[Any, ...]) -> Subspace:
+    try:
+        return Subspace(name)
+    except UnicodeEncodeError as error:
+        raise surrogate(name, "The name of a queue") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The name {name!r} can't be a key: {error}") from error
+
+
+def pack(position: Position) -> bytes:
+    """Return a position packed as the end of a key: the tuple ``(index, random)`` or ``(rank, index, random)``."""
+    in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
+    return in_level if position.rank is None else _pack_integer(position.rank) + in_level
+
+
+def rank_of(packed: bytes) -> int | None:
+    """Return the rank in a packed position; None if it has none.
+
+    >>> rank_of(pack(Position(7, b"random"))), rank_of(pack(Position(7, b"random", rank=3)))
+    (None, 3)
+    """
+    end = packed[0] - 0x13
+    return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
+
+
+def level_range(rank: int) -> tuple[bytes, bytes]:
+    """Return the begin and end of the packed positions of one rank."""
+    packed = _pack_integer(rank)
+    return packed + _FIRST_INTEGER, packed + _AFTER_INTEGERS
+
+
+def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
+    """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
+    tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
+    if amount == 1:
+        return [prefix + _pack_integer(index) + tail]
+    ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
+    end = index + amount
+    keys: list[bytes] = []
+    if not index and amount:
+        keys.append(prefix + _FIRST_INTEGER + tail)  # 0 has no byte at all
+        index = 1
+    while index < end:
+        head = prefix + _pack_integer(index)[:-1]
+        first = index & 0xFF
+        if ends:
+            found = [head + last for last in ends[first : first + end - index]]
+        else:
+            found = [head + last + tail for last in _BYTES[first : first + end - index]]
+        keys += found
+        index += len(found)
+    return keys
+
+
+def _pack_integer(number: int) -> bytes:
+    size = (number.bit_length() + 7) // 8
+    return bytes((0x14 + size,)) + number.to_bytes(size, "big")
+
+
+def new_random() -> bytes:
+    """Return the random part of a key; `RANDOM_BYTES` bytes."""
+    return os.urandom(RANDOM_BYTES)

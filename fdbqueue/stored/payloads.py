@@ -1,0 +1,35 @@
+"""Remove the keys beside an item when the item is removed: the chunks of its payload, and its blob."""
+
+from __future__ import annotations
+
+from fdbqueue.engine.api import Transaction
+from fdbqueue.errors import FormatError
+from fdbqueue.stored.counters import count
+from fdbqueue.stored.items import Blob, blob_of, is_chunked
+from fdbqueue.stored.layout import Layout
+
+
+def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, home: Layout | None = None) -> None:
+    """Clear the keys of an item's chunks and of its blob.
+
+    Args:
+        packed: the item's packed position.
+        stored: the item's stored value. `fdbqueue.stored.items.has_parts` is true for it.
+        home: the layout of its blob; None: the same as that of its other keys.
+
+    *Conflicts:* none. The item's own key decides about conflicts. *Cost:* one range clear each, whatever their size.
+    """
+    if is_chunked(stored):
+        tr.clear_range(*layout.chunk_range_of(packed))
+    try:
+        blob = blob_of(stored)
+    except FormatError:
+        blob = None  # nothing says which one it is; a check reports its keys
+    if blob is not None:
+        clear_blob(tr, home or layout, blob)
+
+
+def clear_blob(tr: Transaction, layout: Layout, blob: Blob) -> None:
+    """Clear the keys of a blob, and count it out. The item's own key decides about conflicts."""
+    tr.clear_range(*layout.blob_range(blob.id))
+    count(tr, layout, blobs=-1, blob_bytes=-blob.size_bytes)

@@ -1,0 +1,67 @@
+"""Items with their stored notes, in any state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, get_args
+
+from fdbqueue.base.position import Position
+from fdbqueue.base.reprs import Shown
+from fdbqueue.base.times import seconds_or_none
+from fdbqueue.stored.codecs import V
+from fdbqueue.stored.items import Item, notes_of
+
+State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
+STATES: tuple[State, ...] = get_args(State)
+Claimed: TypeAlias = Literal["claimed"]
+"""The state of an item that a batch of a stream has."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoredItem(Shown, Generic[V]):
+    """An item with its stored notes. Times are seconds by the clock of the process that wrote them."""
+
+    position: Position
+    """The item's identity."""
+    value: V
+    """The enqueued value, decoded by the queue's codec."""
+    headers: Mapping[str, Any]
+    """The headers that were enqueued with it."""
+    state: State | Claimed
+    """The place of its key."""
+    attempt: int
+    """How many times it was leased so far."""
+    consumer: str
+    """The consumer of its present or last lease; "" if it was never leased."""
+    error: str
+    """Why the last attempt failed; "" if none has."""
+    expires_at: float | None
+    """When its present lease ends."""
+    visible_at: float | None
+    """Until when it is delayed."""
+    ttl_at: float | None
+    """When its life ends."""
+    enqueued_at: float | None
+    """When it was enqueued, if that was by `Leases.enqueue`."""
+    died_at: float | None
+    """When it became a dead letter."""
+
+
+def stored_item(item: Item[V], stored: bytes, state: State | Claimed) -> StoredItem[V]:
+    """Return an item with the notes in its stored value."""
+    notes = notes_of(stored)
+    return StoredItem(
+        item.position,
+        item.value,
+        item.headers,
+        state,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.expires_at_us),
+        seconds_or_none(notes.visible_at_us),
+        seconds_or_none(notes.ttl_at_us),
+        seconds_or_none(notes.enqueued_at_us),
+        seconds_or_none(notes.died_at_us),
+    )

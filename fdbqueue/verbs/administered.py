@@ -1,0 +1,225 @@
+"""The verbs of operators for a whole queue: register it in the catalogue, pause it, resume it, set a quota."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeVar, get_args
+
+from fdbqueue.base.arguments import check_text
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.verb import verb
+from fdbqueue.errors import ChecksBypassed
+from fdbqueue.moves.exclusive import made_exclusive, wall_us
+from fdbqueue.moves.high_water_mark import without_quota
+from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
+from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
+from fdbqueue.stored.catalogue import set_about
+from fdbqueue.stored.codecs import V
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed
+from fdbqueue.verbs.by_position import ByPosition
+
+T = TypeVar("T")
+TEXT_BYTES = 1_000
+
+
+class Administered(ByPosition[V]):
+    """Gives a queue the verbs of its operators."""
+
+    layout: Layout
+
+    def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
+        raise NotImplementedError
+
+    @verb
+    def register(self, tr: Transaction | Database, *, on_codec: Literal["fail", "replace"] = "fail") -> Steps[None]:
+        """Register the queue in the catalogue, with this object's codec, order and policy.
+
+        An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
+        or to correct a registration. It stays registered since the same time.
+
+        Args:
+            tr: a transaction, or a database.
+            on_codec: what to do if the queue has items, and is registered with another codec: "fail"; or "replace",
+                which corrects a wrong registration. It changes no item.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
+            OtherCodec: the queue has items, and is registered with another codec. ValueError: `on_codec` is neither.
+                Nothing was changed.
+
+        *Conflicts:* with another call that corrects the registration. To replace a codec, with the first items of the
+        queue. *Cost:* two reads, one write; up to six more reads to replace a codec.
+        """
+        if on_codec not in ("fail", "replace"):
+            raise ValueError(f"on_codec is 'fail' or 'replace', not {on_codec!r}.")
+        yield from self.read(tr, partial(check_renamed, layout=self.layout))
+        yield from self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
+
+    @verb
+    def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> Steps[None]:
+        """Pause the queue: calls that take items find none, and those that wait go on waiting, until `resume`.
+
+        Producers go on. Leased items can be acked, extended and given back, and timers fire. Sessions pause, too.
+
+        Within a second after the pause is committed, no process begins another item. Turns of sessions end. Consumers
+        end the items in progress, and give back, uncounted and to their places, those that they leased ahead. A
+        transaction of another process that takes items and is open at that moment may still commit.
+
+        Args:
+            tr: a transaction, or a database.
+            reason: why, for people who look at the queue.
+            by: who pauses it; host name and process id by default.
+
+        Raises:
+            TypeError: an argument is no text. ValueError: it is over 1,000 bytes, or `by` is empty. QueueRenamed: the
+                queue has another name now.
+
+        *Conflicts:* with staged dequeues that take items at this moment. *Cost:* one read, three writes.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     orders = Queue("orders", codec="str")
+        ...     position = orders.enqueue(db, "a cup")
+        ...     orders.pause(db, reason="stocktaking", by="Ann")
+        ...     print(orders.dequeue(db), orders.paused(db).reason)
+        ...     orders.resume(db)
+        ...     orders.dequeue(db).value
+        None stocktaking
+        'a cup'
+        """
+        _check_text(reason, "reason")
+        if by is not None:
+            _check_text(by, "by")
+            if not by:
+                raise ValueError(
+                    "by is empty. Give the name of the person or program that pauses the queue, or leave it out."
+                )
+        who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
+
+        def body(tr: Transaction) -> Steps[None]:
+            paused = yield tr.get(self.layout.paused_key)
+            if paused.present():
+                refuse_renamed(bytes(paused))
+            write_pause(tr, self.layout, who, reason, wall_us())
+
+        yield from self.read(tr, body)
+        made_exclusive()  # this process looks again before it takes an item
+
+    @verb
+    def resume(self, tr: Transaction | Database) -> Steps[None]:
+        """End a pause, and wake the consumers that wait.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* as `pause`. *Cost:* one read, four writes.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            paused = yield tr.get(self.layout.paused_key)
+            if paused.present():
+                refuse_renamed(bytes(paused))
+                end_pause(tr, self.layout)
+
+        yield from self.read(tr, body)
+
+    @verb
+    def paused(self, tr: Transaction | Database) -> Steps[Pause | None]:
+        """Return who paused the queue, when and why; None if it is not paused.
+
+        *Conflicts:* in a transaction, with `pause` and `resume`. *Cost:* one read.
+        """
+        return (yield from self.read(tr, partial(read_pause, layout=self.layout)))
+
+    @verb
+    def set_quota(
+        self,
+        tr: Transaction | Database,
+        items: int | None,
+        *,
+        size_bytes: int | None = None,
+        when_full: WhenFull = "refuse",
+    ) -> Steps[None]:
+        """Limit how many items or bytes the queue may have. None and no `size_bytes` removes the limits.
+
+        It counts items in all states, dead letters included. An enqueue that would exceed it raises `QueueFull`, or
+        waits. It may be exceeded by the items of other enqueueing transactions that are open at the same time. Items
+        that are there already stay, also if they are more. Items that come back, such as a failed one, are not refused.
+
+        A limit of bytes is about the queue's committed keys and values. It refuses an enqueue if they are as many.
+        A cluster estimates the size. The embedded engine reads the queue for it, and a process then relies on the
+        result for 20 times as long as that took.
+
+        Args:
+            tr: a transaction, or a database.
+            items: how many items, at least 1; None: any number.
+            size_bytes: about how many bytes, at least 1,000,000; None: any number.
+            when_full: "refuse" raises `QueueFull`. "wait" waits until consumers have taken items, if the call is given
+                a database. An enqueue in a transaction is always refused.
+
+        Raises:
+            TypeError, ValueError: `items` is no integer from 1 on, `size_bytes` none from 1,000,000 on, or `when_full`
+                is neither.
+            ChecksBypassed: the queue is smart, or has sessions, which have limits of their own.
+            QueueRenamed: the queue has another name now. In all cases nothing was changed.
+
+        *Conflicts:* with the first smart enqueue; not with other enqueues. *Cost:* two reads, one write. After that
+        each enqueue reads the counters, or the size, too.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     orders = Queue("orders", codec="str")
+        ...     orders.set_quota(db, 1)
+        ...     position = orders.enqueue(db, "a cup")
+        ...     try:
+        ...         orders.enqueue(db, "a saucer")
+        ...     except fdbqueue.QueueFull as error:
+        ...         print(error.limit)
+        Quota(items=1, when_full='refuse', size_bytes=None)
+        """
+        quota = None if items is None and size_bytes is None else Quota(items, when_full, size_bytes)
+        if when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full is 'refuse' or 'wait', not {when_full!r}.")
+
+        def body(tr: Transaction) -> Steps[None]:
+            stored = yield tr.get(self.layout.type_key)
+            if stored.present():
+                refuse_renamed(bytes(stored))
+                if quota_of(bytes(stored)) is None:
+                    raise ChecksBypassed(
+                        f"The queue {self.layout.describe()} is smart, and has a limit of its own. Nothing was changed."
+                        " Give SmartQueue its limit=Limit(...)."
+                    )
+            if quota is None:
+                tr.clear(self.layout.type_key)
+                return
+            span = self.layout.space["session"].range()
+            if (yield from rows(tr, span.start, span.stop, limit=1)):
+                raise without_quota(self.layout)
+            tr.set(self.layout.type_key, pack_quota(quota))
+
+        yield from self.read(tr, body)
+
+    @verb
+    def quota(self, tr: Transaction | Database) -> Steps[Quota | None]:
+        """Return how many items or bytes the queue may have; None if it has no quota.
+
+        *Conflicts:* in a transaction, with `set_quota`. *Cost:* one read.
+        """
+        return (yield from self.read(tr, partial(read_quota, layout=self.layout)))
+
+
+def _check_text(text: object, name: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is a text, not {text!r}.")
+    check_text(text, name)
+    if len(text.encode()) > TEXT_BYTES:
+        raise ValueError(f"{name} has at most {TEXT_BYTES:,} bytes, not {len(text.encode()):,}.")

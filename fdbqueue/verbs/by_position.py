@@ -1,0 +1,332 @@
+"""The verbs that name items by their positions. Queues and layers share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, FDBError
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import is_database
+from fdbqueue.engine.verb import verb
+from fdbqueue.stored.codecs import V
+from fdbqueue.stored.layout import pack
+from fdbqueue.stored.states import StoredItem
+from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Unchanged
+
+if TYPE_CHECKING:
+    from fdbqueue.verbs.queue import Queue
+
+R = TypeVar("R")
+BATCH_ITEMS = 50
+"""Most items that one transaction of a call with a database changes."""
+
+
+class ByPosition(Generic[V]):
+    """Gives a queue, or a layer of one, the verbs that name items by the positions that `enqueue` returned."""
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        raise NotImplementedError
+
+    @verb
+    def get(self, tr: Transaction | Database, position: Position) -> Steps[StoredItem[V] | None]:
+        """Return the item at a position, whatever its state; None if it has left the queue.
+
+        Args:
+            tr: a transaction, or a database.
+            position: the item's position, as `enqueue` returned it. `Position.parse` makes one of its text.
+
+        Raises:
+            TypeError: it is no position. FormatError, CodecError: the item can't be read. QueueRenamed: it is not
+                there, and the queue has another name now.
+
+        *Conflicts:* in a transaction, with every change of the item. *Cost:* one read for an available item, else two
+        rounds; two more if it is not there, and one for a large payload.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     orders = Queue("orders", codec="str")
+        ...     position = orders.enqueue(db, "a cup")
+        ...     found = orders.get(db, position)
+        ...     (found.value, found.state)
+        ('a cup', 'available')
+        """
+        found = yield from self._items_at(tr, [packed_position(position, "get")])
+        return found[0]
+
+    @verb
+    def get_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> Steps[list[StoredItem[V] | None]]:
+        """Return the items at positions, in their order; None for each that has left the queue.
+
+        Given a database, it reads 50 items in one transaction.
+
+        Args, errors, *Conflicts* and *Cost:* as `get`, for each. The reads are in parallel.
+        """
+        return (yield from self._items_at(tr, packed_positions(positions, "get_many")))
+
+    @verb
+    def cancel(self, tr: Transaction | Database, position: Position) -> Steps[bool]:
+        """Remove the item at a position, whatever its state. Return whether it was there.
+
+        The holder of a leased item learns it by its next call, which raises `LeaseLost`. A completion of the item ends
+        as "cancelled", and its follow-ups are removed. A dead letter is removed as by a purge. So is an item that can't
+        be read, with the other keys that what is left of its notes names.
+
+        Args:
+            tr: a transaction, or a database.
+            position: the item's position.
+
+        Raises:
+            TypeError: it is no position. StreamError: a batch of a stream has the item. QueueRenamed: as `get`. Nothing
+                was written.
+
+        *Conflicts:* with every transaction that takes, moves or changes the item. *Cost:* as `get`, and about four
+        writes.
+        """
+        gone = yield from self._cancel_at(tr, [packed_position(position, "cancel")])
+        return gone[0]
+
+    @verb
+    def cancel_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> Steps[list[bool]]:
+        """Remove the items at positions. Return for each whether it was there; False for one that is given again.
+
+        Given a database, it uses transactions of up to 50 items, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `cancel`, for each. The reads are in parallel.
+        """
+        return (yield from self._cancel_at(tr, packed_positions(positions, "cancel_many")))
+
+    @verb
+    def update(
+        self,
+        tr: Transaction | Database,
+        position: Position,
+        *,
+        value: V | Unchanged = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position | None]:
+        """Give the item at a position another value, or other headers. Return its position; None if it is not there.
+
+        The item keeps its state, place, times and attempts. If it is leased, its lease ends: the holder has the old
+        value, and its next call raises `LeaseLost`. The item is then available again, in its old place. In a queue with
+        an order that is given here, another value or other headers may change the item's rank, and so its position.
+
+        Args:
+            tr: a transaction, or a database.
+            position: the item's position.
+            value: the new value; by default the present one.
+            headers: the new headers, which replace all present ones except the priority; None: the present ones.
+
+        Raises:
+            ValueError: neither a value nor headers were given; the queue's order has no rank for them, or the position
+                can't change. CodecError, ItemTooLarge, OtherCodec: as `enqueue`. ChecksBypassed: the item is in a smart
+                queue, and this is not its `SmartQueue`. TypeError, StreamError: as `cancel`. FormatError: the item
+                can't be read. Nothing was written.
+
+        *Conflicts:* as `cancel`. *Cost:* as `get`, and about four writes.
+        """
+        changed = yield from self._update(tr, [packed_position(position, "update")], value, headers)
+        return changed[0]
+
+    @verb
+    def update_many(
+        self,
+        tr: Transaction | Database,
+        positions: Iterable[Position],
+        *,
+        value: V | Unchanged = UNCHANGED,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[list[Position | None]]:
+        """Give the items at positions the same new value, or the same headers. Return the position of each, or None.
+
+        Given a database, it uses transactions of up to 50 items, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `update`, for each. The reads are in parallel.
+        """
+        return (yield from self._update(tr, packed_positions(positions, "update_many"), value, headers))
+
+    @verb
+    def reschedule(
+        self,
+        tr: Transaction | Database,
+        position: Position,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        priority: int | None = None,
+    ) -> Steps[Position | None]:
+        """Make the item at a position available at another time, or give it another priority. Return its position.
+
+        Returns None if the item is not there. A leased item is taken away from its holder, whose next call raises
+        `LeaseLost`; the attempt is not counted. A dead letter comes back, as by a redrive. The delay of a follow-up
+        that waits begins after the item that it follows.
+
+        Args:
+            tr: a transaction, or a database.
+            position: the item's position.
+            delay: seconds until it becomes available; 0: now.
+            at: the same as a time of the clock.
+            priority: its new priority, in a queue with levels. It gets another position there, with the same index.
+
+        Raises:
+            ValueError: no term was given, or both a delay and a time; the queue has no such priority, or no levels; or
+                the position can't change. TypeError, StreamError: as `cancel`. FormatError: the
+                item can't be read. Nothing was written.
+
+        *Conflicts:* as `cancel`, and with leases of items behind it. *Cost:* as `get`, and about six writes.
+        """
+        changed = yield from self._reschedule(tr, [packed_position(position, "reschedule")], delay, at, priority)
+        return changed[0]
+
+    @verb
+    def reschedule_many(
+        self,
+        tr: Transaction | Database,
+        positions: Iterable[Position],
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        priority: int | None = None,
+    ) -> Steps[list[Position | None]]:
+        """Make the items at positions available at another time, or give them a priority. Return their positions.
+
+        Given a database, it uses transactions of up to 50 items, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `reschedule`, for each. The reads are in parallel.
+        """
+        places = packed_positions(positions, "reschedule_many")
+        return (yield from self._reschedule(tr, places, delay, at, priority))
+
+    def _items_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[StoredItem[V] | None]]:
+        editing = self.editing()
+        editing.check(places)
+        return in_batches(editing.queue, tr, places, editing.get, reads=True)
+
+    def _cancel_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[bool]]:
+        editing = self.editing()
+        editing.check(places)
+        return in_batches(editing.queue, tr, places, editing.cancel, again=False)
+
+    def _update(
+        self,
+        tr: Transaction | Database,
+        places: list[bytes],
+        value: V | Unchanged,
+        headers: Mapping[str, Any] | None,
+    ) -> Steps[list[Position | None]]:
+        return self._change(tr, places, update_of(self.editing(), value, headers))
+
+    def _reschedule(
+        self,
+        tr: Transaction | Database,
+        places: list[bytes],
+        delay: float | None,
+        at: float | None,
+        priority: int | None,
+    ) -> Steps[list[Position | None]]:
+        return self._change(tr, places, reschedule_of(self.editing(), delay, at, priority))
+
+    def _change(self, tr: Transaction | Database, places: list[bytes], change: Change) -> Steps[list[Position | None]]:
+        editing = self.editing()
+        editing.check(places)
+        return in_batches(editing.queue, tr, places, partial(editing.change, change=change))
+
+
+def update_of(editing: Editing[Any], value: Any, headers: Mapping[str, Any] | None) -> Change:
+    """Return the checked change of an update.
+
+    Raises:
+        ValueError: there is nothing to change. CodecError, ItemTooLarge: the value or the headers can't be stored.
+    """
+    if isinstance(value, Unchanged) and headers is None:
+        raise ValueError("An update changes the value or the headers: give value=…, headers={…}, or both.")
+    return editing.changed("updated", value, headers)
+
+
+def reschedule_of(editing: Editing[Any], delay: float | None, at: float | None, priority: int | None) -> Change:
+    """Return the checked change of a reschedule.
+
+    Raises:
+        ValueError: no term was given, or both a delay and a time; the queue has no such priority.
+    """
+    if delay is None and at is None and priority is None:
+        raise ValueError("A reschedule changes the time or the priority: give delay=…, at=… or priority=….")
+    return editing.changed("rescheduled", delay=delay, at=at, priority=priority)
+
+
+def packed_positions(positions: object, verb: str) -> list[bytes]:
+    """Return positions packed.
+
+    Raises:
+        TypeError: they are no iterable of positions.
+    """
+    if isinstance(positions, Position | str | bytes | Mapping) or not isinstance(positions, Iterable):
+        one = verb.removesuffix("_many")
+        raise TypeError(
+            f"{verb} takes positions, as in {verb}(db, [position]), not {positions!r}. For one item use {one}."
+        )
+    return [packed_position(position, verb) for position in positions]
+
+
+def packed_position(position: object, verb: str) -> bytes:
+    """Return a position packed.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(position, Position):
+        return pack(position)
+    hint = ""
+    if isinstance(position, str):
+        hint = " Make one of its text: Position.parse(text)."
+    elif isinstance(getattr(position, "position", None), Position):
+        hint = " Give its `position`."
+    raise TypeError(f"{verb} takes an item's Position, as enqueue returns it, not {position!r}.{hint}")
+
+
+def in_batches(
+    queue: Queue[Any],
+    tr: Transaction | Database,
+    places: list[bytes],
+    body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]],
+    *,
+    reads: bool = False,
+    again: R | None = None,
+) -> Steps[list[R]]:
+    """Run `body` for all items in the caller's transaction. Given a database, use several transactions if needed.
+
+    Args:
+        again: the result for an item that was given before; None: the same.
+
+    Returns:
+        the result for each item. An item that is given twice is handled once.
+    """
+    unique = list(dict.fromkeys(places))
+    results: dict[bytes, R] = {}
+    if not is_database(tr):
+        results = yield from body(cast(Transaction, tr), unique)
+    else:
+        run = queue.read if reads else queue.transact
+        waiting = [unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS)]
+        while waiting:
+            batch = waiting.pop(0)
+            try:
+                results |= yield from run(tr, partial(_at, places=batch, body=body))
+            except FDBError as error:
+                if error.code != TRANSACTION_TOO_LARGE or len(batch) == 1:
+                    raise
+                waiting[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+    if again is None:
+        return [results[packed] for packed in places]
+    return [results.pop(packed, again) for packed in places]
+
+
+def _at(
+    tr: Transaction, places: list[bytes], body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]]
+) -> Steps[dict[bytes, R]]:
+    return body(tr, places)

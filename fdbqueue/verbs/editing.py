@@ -1,0 +1,479 @@
+"""Look at items, cancel, change and reschedule them by their positions, in every state, in one transaction.
+
+Every change of a leased item takes its lease away: the holder has the item as it was. The holder's next call raises
+`LeaseLost`. The reason is in the item's notes, as its last error. A cancelled item has an outcome for that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+
+from msgspec.structs import replace
+
+from fdbqueue.base.position import Position
+from fdbqueue.base.times import HELD_US, not_negative
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.errors import ChecksBypassed, StreamError
+from fdbqueue.moves.exclusive import wall_us
+from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error, is_over
+from fdbqueue.moves.outcomes import CANCELLED, read_record
+from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.catalogue import check_encodes
+from fdbqueue.stored.claimed import claimed_places
+from fdbqueue.stored.codecs import V
+from fdbqueue.stored.items import (
+    Envelope,
+    Notes,
+    chunks_of,
+    envelope,
+    is_chunked,
+    notes_of,
+    salvaged_notes,
+    with_blob,
+    with_headers,
+    with_notes,
+)
+from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.order import PRIORITY
+from fdbqueue.stored.payloads import clear_blob
+from fdbqueue.stored.places import Standing, locate
+from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.states import STATES, StoredItem, stored_item
+from fdbqueue.writes.appending import write_chunks
+
+if TYPE_CHECKING:
+    from fdbqueue.verbs.queue import Queue
+
+R = TypeVar("R")
+
+TOLD_US = 60_000_000
+"""How long after a lease's end its holder learns that its item was cancelled."""
+_TAKEN_AWAY = ("It was cancelled while ", "It was updated while ", "It was rescheduled while ")
+
+
+class Unchanged:
+    """The type of `UNCHANGED`."""
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+    def __reduce__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged()
+"""Given as a new value or state: keep the present one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What changes of items."""
+
+    verb: str
+    """"updated" or "rescheduled"."""
+    value: Any = UNCHANGED
+    payload: bytes = b""
+    """The value, encoded."""
+    headers: Mapping[str, Any] | None = None
+    """The new headers; None: the present ones."""
+    priority: int | None = None
+    delay_us: int | None = None
+    at_us: int | None = None
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the time changes at which the item becomes available."""
+        return self.delay_us is not None or self.at_us is not None
+
+    def visible_at_us(self, now_us: int) -> int:
+        """Return when the item becomes available; 0: now."""
+        at_us = now_us + self.delay_us if self.delay_us is not None else self.at_us or 0
+        return at_us if at_us > now_us else 0
+
+
+@dataclass(slots=True)
+class Plan:
+    """How one item changes. It is made before the first write."""
+
+    one: Standing
+    opened: Envelope
+    was: Notes
+    notes: Notes
+    stored: bytes
+    """The new envelope."""
+    chunks: list[bytes] | None
+    """The chunks of a new value; None: the value stays."""
+    packed: bytes
+    """The packed position afterwards."""
+    state: str
+    """The state afterwards."""
+    more: Any = field(default=None)
+    """What a layer wants to know when it writes."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether the item gets another rank, and so another position."""
+        return self.packed != self.one.packed
+
+
+class Editing(Generic[V]):
+    """Changes of one queue's items by their positions. Layers whose items have more keys override parts of it.
+
+    Args:
+        queue: the queue.
+        now_us: the clock, in microseconds.
+    """
+
+    def __init__(self, queue: Queue[V], now_us: Callable[[], int] = wall_us) -> None:
+        self.queue = queue
+        self.now_us = now_us
+        self._layout = queue.layout
+        self._home = queue.layout
+        """Where the outcomes and the groups of the items are kept."""
+
+    # --- what the verbs call
+
+    def get(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, StoredItem[V] | None]]:
+        """Return the items at packed positions."""
+        found: dict[bytes, StoredItem[V] | None] = dict.fromkeys(places)
+        there = yield from self._located(tr, places)
+        for one in [*there.values(), *(yield from self._claimed(tr, [at for at in places if at not in there]))]:
+            item = yield from self.queue.item(tr, self._position(one.packed), one.stored)
+            found[one.packed] = stored_item(item, one.stored, one.state)
+        if not any(found.values()):
+            yield from check_renamed(tr, self._layout)
+        return found
+
+    def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
+        """Remove the items at packed positions. Return which were there."""
+        there = yield from self._to_change(tr, places)
+        moves = Moves(tr, self._layout, self.now_us())
+        for one in there.values():
+            cancel_one(moves, one)
+        yield from moves.settle()
+        moves.finish()
+        return {packed: packed in there for packed in places}
+
+    def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
+        """Change the items at packed positions. Return their positions afterwards."""
+        there = yield from self._to_change(tr, places)
+        yield from self.check_codec(tr, change)
+        moves = Moves(tr, self._layout, self.now_us())
+        yield from moves.ask()
+        plans = []
+        for one in there.values():
+            plan = yield from self.plan(tr, one, change, moves.now_us())
+            plans.append(plan)
+        after: dict[bytes, Position | None] = dict.fromkeys(places)
+        for plan in plans:
+            stays = yield from self.carry_out(tr, moves, plan)
+            after[plan.one.packed] = self._position(plan.packed) if stays else None
+        yield from moves.settle()
+        moves.finish()
+        return after
+
+    def changed(
+        self, verb: str, value: Any = UNCHANGED, headers: Mapping[str, Any] | None = None, **terms: Any
+    ) -> Change:
+        """Return a checked change.
+
+        Raises:
+            CodecError, ItemTooLarge, TypeError, ValueError: an argument is wrong.
+        """
+        payload = b"" if isinstance(value, Unchanged) else self.queue.encode(value)
+        envelope(payload, headers)
+        delay, at, priority = terms.get("delay"), terms.get("at"), terms.get("priority")
+        if delay is not None and at is not None:
+            raise ValueError("An item becomes available after a delay, or at a time; not both.")
+        if priority is not None:
+            self._rank_of(priority)
+        delay_us = None if delay is None else not_negative(delay, "delay")
+        at_us = None if at is None else not_negative(at, "at")
+        return Change(verb, value, payload, headers, priority, delay_us, at_us)
+
+    def check_codec(self, tr: Transaction, change: Change) -> Steps[None]:
+        """Refuse a new value by another codec than that of the queue's items.
+
+        Raises:
+            OtherCodec: the queue is registered with another one.
+        """
+        if not isinstance(change.value, Unchanged):
+            yield from check_encodes(tr, self.queue.home)
+
+    # --- what layers override
+
+    def check(self, places: list[bytes]) -> None:
+        """Refuse packed positions that can't be those of items, before any key is read."""
+
+    def revalued(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+    ) -> Steps[tuple[bytes, Notes, Any]]:
+        """Return the payload to store for a new value, the item's notes with it, and what `write_beside` needs.
+
+        Raises:
+            ChecksBypassed: the item is in the index of a smart queue.
+        """
+        yield from ()
+        index = self._layout.part_of(self._layout.smart)
+        if any(part.startswith(index) for part in opened.notes.beside):
+            raise ChecksBypassed(
+                f"The item {self._position(one.packed).text} of {self.queue!r} is in a smart queue's index, which"
+                " another value may contradict. It was left as it is. Change it by"
+                " fdbqueue.layers.SmartQueue(...).update."
+            )
+        return change.payload, opened.notes, None
+
+    def write_beside(self, tr: Transaction, plan: Plan) -> None:
+        """Write the dependent keys of an item with a new value, under its old position."""
+
+    # --- finding
+
+    def _located(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, Standing]]:
+        """Find items. Conflict with every transaction that moves or changes one of them, or puts one there."""
+        found = yield from locate(tr.snapshot, self._layout, sorted(places), STATES)
+        there = {one.packed: one for one in found}
+        for packed in places:
+            for state in (there[packed].state,) if packed in there else STATES:
+                tr.add_read_conflict_key(getattr(self._layout, state).key(packed))
+        return {packed: there[packed] for packed in places if packed in there}
+
+    def _claimed(self, tr: Transaction, places: list[bytes]) -> Steps[list[Standing]]:
+        """Return the items that batches of streams have."""
+        found: list[Standing] = []
+        for batch in (yield from claimed_places(tr, self._layout)) if places else ():
+            for packed in places:
+                key = batch.place.key(packed)
+                tr.add_read_conflict_key(key)
+                row = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+                found += [Standing(packed, "claimed", one.value) for one in row]
+        return found
+
+    def _to_change(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, Standing]]:
+        there = yield from self._located(tr, places)
+        for one in (yield from self._claimed(tr, [packed for packed in places if packed not in there])):
+            raise StreamError(
+                f"The item {self._position(one.packed).text} of {self.queue!r} is in a batch of a stream, which never"
+                " changes. Nothing was written. Wait until the batch is acked, or release it."
+            )
+        if not there:
+            yield from check_renamed(tr, self._layout)
+        return there
+
+    # --- changing
+
+    def plan(self, tr: Transaction, one: Standing, change: Change, now_us: int) -> Steps[Plan]:
+        """Decide how an item changes. It writes nothing, so that a refused item leaves all others as they are."""
+        opened = self.queue.open_envelope(self._position(one.packed), one.stored)
+        was = notes = opened.notes
+        stored, chunks, more = one.stored, None, None
+        headers = self._headers(opened.headers, change)
+        if not isinstance(change.value, Unchanged):
+            payload, notes, more = yield from self.revalued(tr, one, opened, change, now_us)
+            chunks = chunks_of(payload)
+            stored = envelope(payload, headers or None)
+            if opened.blob is not None and not opened.blob.is_value:
+                stored = with_blob(stored, opened.blob)
+        elif headers is not opened.headers:
+            stored = with_headers(one.stored, headers)
+        packed = yield from self._packed(tr, one, opened, change, headers)
+        state, notes = self._after(one, notes, change, now_us)
+        return Plan(one, opened, was, notes, stored, chunks, packed, state, more)
+
+    def _headers(self, was: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
+        headers = was if change.headers is None else change.headers
+        if change.priority is not None:
+            return {**headers, PRIORITY: change.priority}
+        if change.headers is not None and hasattr(self.queue.order, "rank_of") and PRIORITY in was:
+            return {PRIORITY: was[PRIORITY], **headers}  # an item keeps its priority until it gets another one
+        return headers
+
+    def _packed(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, headers: Mapping[str, Any]
+    ) -> Steps[bytes]:
+        """Return the item's packed position afterwards: with another rank, if the queue's order gives it one."""
+        position = self._position(one.packed)
+        if (
+            position.rank is None
+            or self.queue.order is None
+            or (isinstance(change.value, Unchanged) and headers is opened.headers)
+        ):
+            return one.packed
+        value = change.value
+        if isinstance(value, Unchanged):
+            value = (yield from self.queue.item(tr, position, one.stored)).value
+        rank = self.queue.rank(value, headers)
+        if rank == position.rank:
+            return one.packed
+        self.check_movable(position, cast(int, rank), opened.notes)
+        return pack(Position(position.index, position.random, rank=rank))
+
+    def check_movable(self, position: Position, rank: int, notes: Notes) -> None:
+        """Refuse another rank for an item whose position is written down elsewhere.
+
+        Raises:
+            ValueError: it is.
+        """
+        named_by = ""
+        if notes.keep_s:
+            named_by = "its completion names its position"
+        elif notes.held:
+            named_by = "the item that it follows names its position"
+        elif any(part.startswith(self._layout.part_of(self._layout.copies)) for part in notes.beside):
+            named_by = "the copies of its recipients are named by its position"
+        if named_by:
+            raise ValueError(
+                f"The item {position.text} of {self.queue!r} can't change its rank from {position.rank} to {rank}:"
+                f" {named_by}. Nothing was written. Cancel it, and enqueue it again."
+            )
+
+    def _after(self, one: Standing, notes: Notes, change: Change, now_us: int) -> tuple[str, Notes]:
+        """Return an item's state and notes afterwards."""
+        if one.state == "dead" and change.verb == "updated":
+            return "dead", notes
+        if one.state == "dead":
+            notes = as_new(notes)
+        if one.state == "leased":
+            error = cut_error(f"It was {change.verb} while {notes.consumer or 'a consumer'} had it.", notes)
+            notes = replace(notes, attempt=notes.attempt - 1, error=error)
+        visible_at_us = notes.visible_at_us if one.state == "delayed" else 0
+        if notes.held:
+            if change.at_us is not None:
+                raise ValueError(
+                    f"The item {self._position(one.packed).text} of {self.queue!r} waits for another item, and can't"
+                    " have a time `at`. Nothing was written. Give a delay, which begins after the other item."
+                )
+            visible_at_us = visible_at_us if change.delay_us is None else HELD_US + change.delay_us
+        elif change.has_time:
+            visible_at_us = change.visible_at_us(now_us)
+        state = "delayed" if visible_at_us else "available"
+        return state, at_rest(notes, visible_at_us=visible_at_us, held=notes.held)
+
+    def carry_out(self, tr: Transaction, moves: Moves, plan: Plan) -> Steps[bool]:
+        """Write a plan. Return False if the item's life was over when its lease was taken away."""
+        one, layout = plan.one, self._layout
+        if one.state == "dead" and plan.state != "dead":
+            yield from reopen_outcome(tr, self._home, self._address(one.packed), plan.notes)
+            moves.leave_dead(one.packed)
+        elif one.state != "dead":
+            moves.leave(one.state, one.packed, plan.was)
+        if one.state == "leased" and is_over(plan.notes, moves.now_us()):
+            moves.vanish(one.packed, one.stored, "expired")
+            return False
+        if plan.chunks is not None:
+            self._replace_value(tr, plan)
+        if plan.moves:
+            yield from self._move_parts(tr, plan)
+        if plan.state == "dead":
+            tr.clear(layout.dead.key(one.packed))
+            tr.set(layout.dead.key(plan.packed), with_notes(plan.stored, plan.notes))
+        elif plan.state == "delayed":
+            moves.enter_delayed(plan.packed, plan.stored, plan.notes)
+        else:
+            moves.enter_available(plan.packed, plan.stored, plan.notes)
+        if one.state == "dead" and plan.state != "dead":
+            moves.set_dependent(plan.packed, plan.notes)
+        if one.state == "leased" and plan.notes.group:
+            moves.returned_groups.add(plan.notes.group)
+        return True
+
+    def _replace_value(self, tr: Transaction, plan: Plan) -> None:
+        """Replace the payload's chunks, or the blob that is the value. Another blob stays."""
+        one, layout = plan.one, self._layout
+        if is_chunked(one.stored):
+            tr.clear_range(*layout.chunk_range_of(one.packed))
+        blob = plan.opened.blob
+        if blob is not None and blob.is_value:
+            clear_blob(tr, self._home, blob)
+        write_chunks(tr, layout, self._position(plan.packed), plan.chunks or ())
+        if one.state != "dead":
+            self.write_beside(tr, plan)
+
+    def _move_parts(self, tr: Transaction, plan: Plan) -> Steps[None]:
+        """Move what has the item's position in its key: chunks, dependent keys, its place in a group."""
+        one, layout = plan.one, self._layout
+        if plan.chunks is None and is_chunked(one.stored):
+            chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(one.packed))
+            write_chunks(tr, layout, self._position(plan.packed), [chunk.value for chunk in chunks])
+            tr.clear_range(*layout.chunk_range_of(one.packed))
+        if one.state == "dead":
+            return  # a dead letter has no dependent keys, and its group counts it as ended
+        parts = plan.notes.beside
+        old, new = layout.dependent_keys(parts, one.packed), layout.dependent_keys(parts, plan.packed)
+        for was, key in zip(old, new, strict=True):
+            value = yield tr.get(was)
+            if value.present():
+                tr.clear(was)
+                tr.set(key, bytes(value))
+        if plan.was.group:
+            members = group_keys(self._home, plan.was.group).members
+            tr.clear(members + self._address(one.packed))
+            tr.set(members + self._address(plan.packed), b"")
+
+    def _address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome and its group are kept."""
+        return packed
+
+    def _rank_of(self, priority: int) -> int:
+        rank_of = getattr(self.queue.order, "rank_of", None)
+        if rank_of is None:
+            raise ValueError(
+                f"{self.queue!r} has no levels, and so no priorities. Use a PriorityQueue, or leave priority out."
+            )
+        rank: int = rank_of(priority)
+        return rank
+
+    def _position(self, packed: bytes) -> Position:
+        return self._layout.available.position(self._layout.prefix + packed)
+
+
+def cancel_one(moves: Moves, one: Standing, lease: Notes | None = None) -> None:
+    """Remove an item in any state. Of one that can't be read, remove what can be found of its other keys.
+
+    Args:
+        lease: the notes with the end and the holder of its lease; None: its own, if it is leased.
+    """
+    notes, is_readable = salvaged_notes(one.stored)
+    if one.state == "leased":
+        lease = notes
+    if lease is not None and is_readable:
+        notes = notes_of(told_cancelled(one.stored, notes, lease, moves.now_us()))
+    if one.state == "dead":
+        moves.leave_dead(one.packed)
+        moves.vanish(one.packed, one.stored, "purged", notes=notes)
+        return
+    moves.leave(one.state, one.packed, notes)
+    moves.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED)
+
+
+def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> bytes:
+    """Return an item's stored value with notes by which its holder learns that it was cancelled.
+
+    Args:
+        notes: the item's notes.
+        lease: the notes with the lease's end and holder.
+    """
+    left_us = max(0, lease.expires_at_us - now_us) + TOLD_US
+    error = cut_error(f"It was cancelled while {lease.consumer or 'a consumer'} had it.", notes)
+    return with_notes(stored, replace(notes, keep_s=max(notes.keep_s, -(-left_us // 1_000_000)), error=error))
+
+
+def why_lost(tr: Transaction, layout: Layout, packed: bytes, home: Layout, address: bytes) -> Steps[str]:
+    """Return how a call by position took a leased item away; "" if none did.
+
+    Args:
+        home: the layout of the item's outcome, and `address` its packed position there.
+    """
+    ended = yield tr.snapshot.get(home.completions.key(address))
+    if ended.present():
+        record = read_record(bytes(ended))
+        if record.error.startswith(_TAKEN_AWAY):
+            return record.error
+    for one in (yield from locate(tr.snapshot, layout, [packed], STATES)):
+        error = notes_of(one.stored).error
+        if error.startswith(_TAKEN_AWAY):
+            return error
+    return ""

@@ -1,0 +1,667 @@
+"""The queue: items under ``(queue, index, random)``, first in, first out.
+
+Challenge: many clients enqueue and dequeue at once, inside transactions of their own, without needless conflicts.
+
+Ordering: an item's index is one more than the last index that a *snapshot* read sees, so producers never conflict. Two
+concurrent producers may take the same index; then the random part decides. An enqueue that starts after another's
+commit comes after it. A queue may have another order (`order.py`). Its items are sorted by rank, and within a rank as
+above.
+
+Source: FoundationDB's queue recipe (documentation, "Queues").
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, cast, overload
+
+from fdbqueue.arrow.needs import Table, check_columns, needed
+from fdbqueue.arrow.verbs import ArrowVerbs
+from fdbqueue.base.arguments import check_borders, check_limit
+from fdbqueue.base.position import Position
+from fdbqueue.base.report import BulkReport
+from fdbqueue.base.reprs import Named
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import attempts, is_database, only_transaction
+from fdbqueue.engine.verb import verb
+from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.moves.exclusive import keep_out
+from fdbqueue.moves.groups import end_member, settle
+from fdbqueue.moves.high_water_mark import Entry, LastIndex
+from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.reads.browse import Browser, Pace, Pages
+from fdbqueue.reads.check import CheckReport, check_queue
+from fdbqueue.reads.inspecting import Inspection, inspect_queue
+from fdbqueue.stored.catalogue import Registration, check_decodes, forget_queue, is_checked, path_of
+from fdbqueue.stored.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
+from fdbqueue.stored.counters import Stats, count, count_levels, read_own_stats
+from fdbqueue.stored.items import (
+    PLAIN,
+    Envelope,
+    Item,
+    blob_of,
+    check_values,
+    chunks_of,
+    envelope,
+    has_notes,
+    has_parts,
+    join_chunks,
+    notes_of,
+    parse,
+)
+from fdbqueue.stored.layout import TAKEN, TTL, Layout, Name, new_random
+from fdbqueue.stored.order import Order, check_order, rank_in
+from fdbqueue.stored.payloads import clear_parts
+from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.verbs.administered import Administered
+from fdbqueue.verbs.editing import Editing
+from fdbqueue.verbs.queues import open_queue
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit
+from fdbqueue.writes.appending import append_items
+from fdbqueue.writes.batches import Encoding, Payloads
+from fdbqueue.writes.bulk import enqueue_in_batches, enqueue_in_transaction
+from fdbqueue.writes.indices import forget, reserve
+from fdbqueue.writes.once import Once
+
+T = TypeVar("T")
+
+
+class Queue(Named, ArrowVerbs, Administered[V]):
+    """An ordered queue in a subspace of its own.
+
+    Every method takes a transaction or a database. In a transaction it composes with the transaction's other calls, and
+    the caller commits. Given a database, it commits on its own, exactly once even if a commit's outcome is unknown.
+    Every verb can be awaited too: ``await orders.enqueue.aio(db, value)`` blocks no event loop and needs no thread. A
+    verb that is cancelled while it commits may have taken effect: an item that `dequeue` was taking may be gone.
+
+    Args:
+        name: the queue's name, a key tuple, or a `Subspace`; at most 7,900 bytes as a key. A queue ``"orders"`` keeps
+            its items under the tuple ``("orders", index, random)``.
+        codec: ``"bytes"``, ``"str"``, ``"json"``, ``"msgpack"`` or ``"tuple"``; a class; or a `Codec` of your own. A
+            class can be a dataclass, a msgspec Struct or a pydantic model; its objects are stored as JSON. The codec
+            also gives type checkers the type of the values: ``Queue("orders", codec=Order)`` is a ``Queue[Order]``.
+        order: an order other than first in, first out (`fdbqueue.stored.order`). Consumers need not name it.
+
+    Raises:
+        ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
+        TypeError: the codec is a class whose objects can't be stored, or no codec at all; the order is no order.
+
+    >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> db = fdbqueue.open("memory:")
+    >>> orders = Queue("orders", codec="json")
+    >>> position = orders.enqueue(db, {"sku": 7})
+    >>> orders.dequeue(db).value
+    {'sku': 7}
+    >>> orders.dequeue(db) is None
+    True
+    """
+
+    open = open_queue
+
+    @overload
+    def __init__(
+        self: Queue[bytes], name: Name, *, codec: Literal["bytes"] = "bytes", order: Order | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: Queue[str], name: Name, *, codec: Literal["str"], order: Order | None = None) -> None: ...
+    @overload
+    def __init__(
+        self: Queue[tuple[Any, ...]], name: Name, *, codec: Literal["tuple"], order: Order | None = None
+    ) -> None: ...
+    @overload
+    def __init__(self: Queue[V], name: Name, *, codec: type[V] | Codec[V], order: Order | None = None) -> None: ...
+    @overload
+    def __init__(self: Queue[Any], name: Name, *, codec: str, order: Order | None = None) -> None: ...
+    def __init__(self, name: Name, *, codec: str | type[V] | Codec[V] = "bytes", order: Order | None = None) -> None:
+        if order is not None:
+            check_order(order)
+        self.layout = Layout(name)
+        self.codec: Codec[V] = codec_named(codec)
+        self.order = order
+        self.order_name = None if order is None else order.name
+        self.layout.registration = Registration(self.codec.name, self.order_name, path_of(name))
+        self.home = self.layout
+        """The layout by which the queue is registered; that of a queue's sessions is the queue's own."""
+        self._once = Once(self.layout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Queue, codec=self.codec, order=self.order), (self.layout.space,)
+
+    def __repr__(self) -> str:
+        order = "" if self.order_name is None else f", order={self.order_name!r}"
+        return f"Queue({self.layout.describe()}, codec={self.codec.name!r}{order})"
+
+    @verb
+    def enqueue(
+        self, tr: Transaction | Database, value: V, *, headers: Mapping[str, Any] | None = None
+    ) -> Steps[Position]:
+        """Append an item and return its position.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a value that the queue's codec takes; encoded it has at most `fdbqueue.stored.items.MAX_ITEM_BYTES`.
+            headers: a small mapping stored beside the value.
+
+        Raises:
+            CodecError: the codec does not take `value`. OtherCodec: the queue is registered with another codec.
+            ItemTooLarge: the value is over the limit. ValueError: the queue's order has no rank for it. OrderError: the
+                queue's items have another order. ChecksBypassed: the queue is smart (`fdbqueue.layers.smart`). In all
+                cases no key was touched.
+
+        *Conflicts:* none. The read is a snapshot read, so another enqueue that commits first does not abort this one.
+        The key is new. *Cost:* one read (none for further items of one transaction); two writes; one more write per
+        90,000 bytes of a large payload.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     Queue("q", codec="str").enqueue(db, "hello").index
+        1
+        """
+        own_transaction = is_database(tr)
+        payload = self.encode(value)
+        stored = envelope(payload, headers)
+        chunks = chunks_of(payload)
+        rank = self.rank(value, headers)
+        if own_transaction:
+            body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
+            return (yield from self._once.transact(cast(Database, tr), body))
+        return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
+
+    @verb
+    def enqueue_many(
+        self, tr: Transaction | Database, values: Iterable[V] | Table, *, column: str | None = None
+    ) -> Steps[BulkReport]:
+        """Append items in their order.
+
+        Given a transaction, it enqueues all items in it. Given a database, it makes as many transactions as necessary,
+        several of them under way at once, each exactly once. An interrupted call reports which values are in, and which
+        are not or may be (`BulkInterrupted`).
+        The items follow all that was committed before the call, and precede all that is enqueued after it. Items that
+        are enqueued meanwhile may be between them.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            values: values that the queue's codec takes. They are read as the batches go out, and no transaction waits
+                for them. A batch that is not full waits for the next value, however long that takes. Also a table: any
+                object with ``__arrow_c_stream__``, of pyarrow, pandas, polars or DuckDB. Each row is a value, a dict.
+            column: the column of the table whose values are the items, instead of the rows.
+
+        Raises:
+            CodecError, ItemTooLarge, ValueError, OrderError, ChecksBypassed: as `enqueue`, for one of the values. Given
+                a transaction, no key was touched.
+            TypeError: `values` is one value; or `column` is given, and `values` is no table. No key was touched.
+            ValueError: the table has no such column, or the codec takes no rows; no key was touched.
+            ModuleNotFoundError: `values` is a table, and pyarrow is not installed.
+            BulkInterrupted: given a database, an error came after other batches were already in.
+            KeyboardInterrupt: as usual. Given a database, its note lists the values that are in. A cancelled call does
+                not.
+
+        *Conflicts:* none. *Cost:* one read and about 1,000 writes per transaction; memory for the batches under way.
+        """
+        own_transactions = is_database(tr)
+        encoding, given = self._encoding(), cast(Iterable[Any], values)
+        if check_columns(values, column=column):
+            encoding, given = self._of_table(encoding, values, column)
+        else:
+            check_values(values)
+        if own_transactions:
+            return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, encoding, given))
+        own = cast(Transaction, tr)
+        return (yield from enqueue_in_transaction(own, self.layout, encoding, given, self.next_index))
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+        """Take the first item out; None if the queue is empty.
+
+        Args:
+            tr: a transaction to dequeue in, or a database.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read. The message names it, and it stays in its place.
+            OtherCodec: the queue is registered with another codec; every verb that decodes or encodes checks that.
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Conflicts:* with every other dequeue of the same item (one of them wins), and with an enqueue that puts an item
+        before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
+
+        >>> import fdbqueue
+        >>> from fdbqueue import Queue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     Queue("q").dequeue(db) is None
+        True
+        """
+        taken = yield from self.transact(tr, partial(self._dequeue, limit=1), takes=True)
+        return taken[0] if taken else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
+        """Take the first `limit` items out, in order; fewer if there are no more.
+
+        Given a database, it may also take fewer if the items are too large to read in the five seconds of a
+        transaction. It takes at least one if there is one.
+
+        Args:
+            tr: a transaction to dequeue in, or a database.
+            limit: how many items at most.
+
+        Raises:
+            FormatError, CodecError: one of them can't be read; all stay in their places.
+            SubscriptionError: as `dequeue`.
+
+        *Conflicts:* as `dequeue`; not with enqueues behind the last taken item. *Cost:* one range read, two writes; one
+        more read and write per chunked payload.
+        """
+        check_limit(limit, "items to take")
+        adaptive = AdaptiveLimit(limit)
+
+        def body(tr: Transaction) -> Steps[list[Item[V]]]:
+            return self._dequeue(tr, adaptive.limit)
+
+        return (yield from self.transact(tr, body, on_retry=adaptive.note, takes=True))
+
+    @verb
+    def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+        """Return the first item without taking it; None if the queue is empty.
+
+        Raises:
+            FormatError, CodecError: the item can't be read. QueueRenamed: the queue has another name now.
+
+        *Conflicts:* in a transaction, with a take of that item and with an enqueue before it. *Cost:* one read; one
+        more if there is no item.
+        """
+        return (yield from self.read(tr, self._first))
+
+    @verb
+    def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
+        """Return whether there is no item.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* in a transaction, with a take of the first item and with an enqueue before it. If the queue is
+        empty, it conflicts with any enqueue. *Cost:* one read; one more if there is no item.
+        """
+        return (yield from self.read(tr, self._is_empty))
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
+    ) -> Browser[Item[V]]:
+        """Iterate over the items in order without taking them: ``for item in …``, or ``async for item in …``.
+
+        It reads lazily. Given a database, it reads each page in its own transaction. It may or may not see items that
+        come and go meanwhile, and sees none twice.
+
+        Args:
+            tr: a transaction, or a database.
+            after: only items behind this position.
+            before: only items in front of this position.
+            limit: how many items at most; None: all.
+            reverse: from the last item to the first.
+            duty_cycle: given a database, the part of the time that it may read, over 0 and up to 1. It rests after a
+                page.
+
+        Raises:
+            FormatError, CodecError: the next item can't be read. Use `after` to read the items behind it.
+            QueueRenamed: there is no item, and the queue has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page of up to 1,000 items; memory for a page.
+        """
+        check_borders(after, before)
+        begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
+        end = self.layout.end if before is None else self.layout.item_key(before)
+        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle), layout=self.layout)
+        return Browser(found, partial(self.look_at, tr))
+
+    @verb
+    def clear(self, tr: Transaction | Database) -> Steps[None]:
+        """Remove all items and everything else that the queue owns.
+
+        *Conflicts:* with every transaction that reads the queue. *Cost:* one write.
+        """
+
+        yield from self.read(tr, self._clear)
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[Stats]:
+        """Return how many items there are, and how many came and went.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read, and one more if nothing was ever enqueued; it does
+        not grow with the queue.
+        """
+        return (yield from self.read(tr, partial(read_own_stats, layout=self.layout)))
+
+    @verb
+    def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Steps[Inspection]:
+        """Return a page about the queue: states, ages, first and last items, who has leases, why items died, sessions.
+
+        Notebooks show it as HTML, and `print` as text. Given a database, it remembers the counters in this process, and
+        shows how they changed between its calls of the last ten minutes.
+
+        Args:
+            tr: a transaction, or a database.
+            limit: how many items to show at each end.
+
+        Raises:
+            TypeError, ValueError: the limit is not an integer from 1 on. QueueRenamed: the queue has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* up to 46 reads, most of them in parallel, of about 2,500 rows
+        in all. If it has sessions, up to 105 more, most of them in parallel. That does not grow with the queue.
+
+        >>> import fdbqueue
+        >>> orders = fdbqueue.Queue("orders", codec="str")
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = orders.enqueue(db, "teapot")
+        ...     orders.inspect(db).head[0].value
+        'teapot'
+        """
+        check_limit(limit, "items to show at each end")
+        yield from check_decodes(tr, self.home)
+        return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
+
+        Raises:
+            QueueRenamed: the queue has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
+        """
+        return check_queue(tr, self.layout)
+
+    def encode(self, value: V) -> bytes:
+        """Encode a value by the queue's codec.
+
+        Raises:
+            CodecError: the codec does not take the value.
+        """
+        try:
+            payload: object = self.codec.encode(value)  # from code that is not ours
+            if isinstance(payload, bytes):
+                return payload
+            raise TypeError(f"the codec {self.codec.name!r} made {type(payload).__name__} of it, and not bytes")
+        except CodecError:
+            raise
+        except CODEC_ERRORS as error:
+            raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
+
+    def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
+        """Return the rank of an item by this queue's order; None if the queue has no order.
+
+        Raises:
+            ValueError: the order has no rank for it.
+        """
+        return None if self.order is None else rank_in(self.order, value, headers)
+
+    def transact(
+        self,
+        tr: Transaction | Database,
+        body: Callable[[Transaction], Steps[T]],
+        *,
+        on_retry: Callable[[FDBError], None] = lambda error: None,
+        takes: bool = False,
+    ) -> Steps[T]:
+        """Run `body` in the caller's transaction. Given a database, run it in a new one that takes effect exactly once.
+
+        This is for layers: they write their keys about this queue's items under this queue's subspace too.
+
+        Args:
+            tr: a transaction, or a database.
+            body: its steps. In a new transaction they run again at every retry.
+            on_retry: called with the error before each retry of a new transaction. An exception from it ends the call.
+            takes: whether the body takes the first items. A new transaction then waits for this process's turn, on an
+                engine that has turns.
+        """
+        if is_database(tr):
+            return self._once.transact(cast(Database, tr), body, on_retry=on_retry, takes=takes)
+        return body(cast(Transaction, tr))
+
+    def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
+        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+
+    def next_index(
+        self, tr: Transaction, wanted: int, *, order: str | None = None, entry: Entry = "plain"
+    ) -> Steps[int]:
+        """Reserve `wanted` indices in a caller's transaction. It reads the last index only once in a transaction.
+
+        Args:
+            order: the name of the order of the items that need the indices; None: this queue's own.
+            entry: how the items enter the queue.
+
+        Raises:
+            OrderError: the queue's items have another order.
+            ChecksBypassed: the queue is smart, and the items do not pass through its checks.
+        """
+        only_transaction(tr, "Queue.next_index")
+        return reserve(tr, self.layout, wanted, order or self.order_name, entry=entry)
+
+    def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
+        """Decode an item's stored bytes, from any place. It reads the chunks of a large item.
+
+        Raises:
+            FormatError, CodecError: it can't be read; the message names the item.
+
+        *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
+        that key decides about conflicts.
+        """
+        if not is_checked(tr, self.home):
+            yield from check_decodes(tr, self.home)
+        opened = self.open_envelope(position, stored)
+        if opened.chunked is None:
+            return self._decode(position, opened, opened.payload)
+        found = yield from rows(tr.snapshot, *self.layout.chunk_range(position))
+        try:
+            payload = join_chunks(opened.chunked, [row.value for row in found])
+        except FormatError as error:
+            raise self._unreadable(position, error) from error
+        return self._decode(position, opened, payload)
+
+    def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
+        """Take the items out whose rows were read: at least one, and all from the first to the last.
+
+        Raises:
+            FormatError, CodecError: as `item`; all stay in their places.
+
+        *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last item that it takes.
+        *Cost:* two writes; one more read and one more write per chunked payload.
+        """
+        only_transaction(tr, "Queue.take_rows")
+        return self._take_rows(tr, found)
+
+    def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
+        items, parted = [], []
+        for row in found:
+            item = yield from self.item(tr, self.layout.position_of(row.key), row.value)
+            items.append(item)
+            if row.value[:1] != PLAIN:
+                self.check_dequeue(item.position, row.value)
+                parted.append(row)
+        if parted:
+            groups = {group for row in parted if (group := self._clear_dependent(tr, row))}
+            for group in sorted(groups):
+                yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
+        tr.clear_range(found[0].key, found[-1].key + TAKEN)
+        count(tr, self.layout, dequeued=len(items))
+        if items[-1].position.rank is not None:
+            gone = Counter(item.position.rank for item in items)
+            count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
+        return items
+
+    def check_dequeue(self, position: Position, stored: bytes) -> None:
+        """Check that an item may be dequeued: a dequeue would remove its blob unread. This is for layers.
+
+        Raises:
+            CodecError: it has one.
+        """
+        blob = blob_of(stored) if has_parts(stored) else None
+        if blob is not None:
+            raise CodecError(
+                f"The item {position.text} of {self!r} has {blob.size_bytes:,} bytes in a blob,"
+                " which a dequeue would remove unread. It was left there. Lease it, and read it with"
+                " `fdbqueue.layers.Blobs` before the ack."
+            )
+
+    def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | Steps[Item[V] | None]:
+        """Decode a row of an available item that was read before.
+
+        It returns steps for a large item; their result is None if the item has gone since. This is for layers.
+
+        Raises:
+            FormatError, CodecError: as `item`.
+        """
+        position = self.layout.position_of(row.key)
+        if not is_checked(tr, self.home):
+            return self._checked_look(tr, row)
+        opened = self.open_envelope(position, row.value)
+        if opened.chunked is None:
+            return self._decode(position, opened, opened.payload)
+        return self.read(tr, partial(self._item_if_there, row=row))
+
+    def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Steps[Item[V] | None]:
+        yield from check_decodes(tr, self.home)
+        found = self.look_at(tr, row)
+        return found if isinstance(found, Item) else (yield from found)
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return Editing(self)
+
+    def _enqueue(
+        self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes
+    ) -> Steps[Position]:
+        last = yield from LastIndex(tr, self.layout, self.order_name).steps()
+        position = Position(last + 1, random, rank=rank)
+        self._put(tr, position, stored, chunks, self.order_name)
+        return position
+
+    def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None) -> Steps[Position]:
+        index = yield from self.next_index(tr, 1)
+        position = Position(index, new_random(), rank=rank)
+        self._put(tr, position, stored, chunks, None)
+        return position
+
+    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes], order: str | None) -> None:
+        ranks = None if position.rank is None else (position.rank,)
+        large = ((0, chunks),) if chunks else ()
+        append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
+
+    def _dequeue(
+        self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
+    ) -> Steps[list[Any]]:
+        if (yield from keep_out(tr, self.layout)):
+            return []
+        begin, end = self.layout.begin, self.layout.end
+        if limit == 1:
+            found = yield from rows(tr, begin, end, limit=1)
+        else:
+            # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
+            # enqueue. The taken items depend only on the keys up to the last of them.
+            found = yield from rows(tr.snapshot, begin, end, limit=limit)
+            tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
+        return (yield from (take or self._take_rows)(tr, found)) if found else []
+
+    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
+        """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
+        if has_parts(row.value):
+            clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
+        if has_notes(row.value):
+            notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
+            if notes.is_tracked:
+                end_outcome(tr, self.layout, packed, notes, "dequeued")
+                if notes.group:
+                    end_member(tr, self.layout, packed, notes, "available", "done")
+            if notes.ttl_at_us:
+                tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
+            for key in self.layout.dependent_keys(notes.beside, packed):
+                tr.clear(key)
+            return notes.group
+        return ""
+
+    def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
+        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+        if not found:
+            yield from check_renamed(tr, self.layout)
+            return None
+        return (yield from self._item(tr, found[0]))
+
+    def _is_empty(self, tr: Transaction) -> Steps[bool]:
+        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+        if not found:
+            yield from check_renamed(tr, self.layout)
+        return not found
+
+    def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
+        return self.item(tr, self.layout.position_of(row.key), row.value)
+
+    def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item[V] | None]:
+        # Read the row again: its chunks may hold another value now than when the row was read.
+        value = yield tr.snapshot.get(row.key)
+        position = self.layout.position_of(row.key)
+        return (yield from self.item(tr, position, bytes(value))) if value.present() else None
+
+    def open_envelope(self, position: Position, stored: bytes) -> Envelope:
+        """Parse an item's stored bytes. This is for layers.
+
+        Raises:
+            FormatError: it can't be read; the message names the item.
+        """
+        try:
+            return parse(stored)
+        except FormatError as error:
+            raise self._unreadable(position, error) from error
+
+    def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item[V]:
+        if opened.blob is not None and opened.blob.is_value:
+            return Item(position, cast(V, opened.blob), opened.headers)
+        try:
+            return Item(position, self.codec.decode(payload), opened.headers)
+        except CODEC_ERRORS as error:
+            reason = str(error).rstrip(".")
+            raise CodecError(
+                f"The item {position.text} of {self!r} does not decode and was left there: {reason}. With the codec"
+                " 'bytes' it can be looked at and taken out."
+            ) from error
+
+    def _unreadable(self, position: Position, error: FormatError) -> FormatError:
+        return FormatError(f"The item {position.text} of {self!r} can't be read and was left there. {error}")
+
+    def _encoding(self) -> Encoding:
+        as_they_are = type(cast(Any, self.codec)) is BytesCodec
+        return Encoding(self.encode, as_they_are, partial(self.rank, headers=None), self.order_name)
+
+    def _of_table(self, encoding: Encoding, table: object, column: str | None) -> tuple[Encoding, Iterable[Any]]:
+        """Return how to enqueue a table, and its values: encoded ones, unless the order needs the objects."""
+        needed("pyarrow", "enqueue_many of a table")
+        from fdbqueue.arrow.tables import Input
+
+        given = Input(table, self.codec, column=column)
+        if self.order is not None:
+            return encoding, given.values()
+        return encoding._replace(encode=_as_it_is, takes_bytes=True), Payloads(given.payloads(self.encode))
+
+    def _clear(self, tr: Transaction) -> Steps[None]:
+        yield from ()
+        tr.clear_range(*self.layout.whole_range())
+        forget_queue(tr, self.layout)
+        forget(tr, self.layout)
+
+
+def _as_it_is(payload: bytes) -> bytes:
+    return payload

@@ -1,0 +1,358 @@
+"""List the queues of a database, find those that are not registered, and open one by its name alone."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
+from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.transactional import attempts, is_database, only_database
+from fdbqueue.engine.verb import verb
+from fdbqueue.errors import CodecError, FormatError, UnknownQueue
+from fdbqueue.moves.pausing import Pause, read_pause
+from fdbqueue.moves.quotas import Quota, read_quota
+from fdbqueue.reads.session_page import SessionTotals, read_session_totals
+from fdbqueue.stored.catalogue import About, name_of, name_text, read_about
+from fdbqueue.stored.counters import Stats, read_stats
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name
+from fdbqueue.stored.rename_marks import renamed
+
+if TYPE_CHECKING:
+    from fdbqueue.verbs.queue import Queue
+
+PAGE_QUEUES = 100
+"""How many queues one transaction of a list looks at."""
+SCAN_ROWS = 100
+NEAR = 0.75
+"""How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
+MOST_NEAR = 3
+"""How many names are proposed at most."""
+_OWN_CODECS = ("json", "msgpack", "str", "tuple", "bytes")
+_UNKNOWN = Stats(**dict.fromkeys((field.name for field in fields(Stats)), 0))
+_COUNTED: tuple[bytes, ...] = (
+    fdb_tuple.pack(("count", "enqueued")),
+    fdb_tuple.pack(("line", "count", "enqueued")),  # a queue that only has sessions
+    fdb_tuple.pack(("lines", "number")),  # one whose sessions are in shards
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class QueueInfo(Shown):
+    """A queue, as it was when it was listed."""
+
+    name: tuple[Any, ...] | bytes
+    """Its key tuple; its prefix, if that is no tuple."""
+    codec: str
+    """The name of its codec; "" if it is not registered."""
+    order: str
+    """The name of its order; "" if it is first in, first out, or not registered."""
+    policy: str
+    """Its leases with their policy, as text; "" if they have none, or if it is not registered."""
+    path: tuple[str, ...]
+    """Its path in the directory layer; empty if it is in none."""
+    registered_at: float | None
+    """When it registered itself, in seconds by the clock of that process; None: it is not registered."""
+    paused: Pause | None
+    """Who paused it and why; None if it is not paused."""
+    stats: Stats
+    """Its plain items by state, and the totals."""
+    sessions: SessionTotals | None = None
+    """Its sessions, and the items in them; None if it never had any."""
+    quota: Quota | None = None
+    """How many items or bytes it may have; None: it has no quota."""
+    problem: str = ""
+    """What could not be read of its figures; "" if all could."""
+
+    @property
+    def text(self) -> str:
+        """The name as the command line takes it: plain text, or a key tuple as JSON."""
+        return name_text(self.name)
+
+
+class _Listed(list[QueueInfo]):
+    """Queues, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        columns = ("queue", "codec", "order", "available", "leased", "delayed", "dead", "paused")
+        rows = tuple(
+            (
+                *(info.text, info.codec or "not registered", info.order),
+                *(info.stats.available, info.stats.leased, info.stats.delayed, info.stats.dead),
+                None if info.paused is None else f"by {info.paused.by}: {info.paused.reason}",
+            )
+            for info in self[:MOST_ROWS]
+        )
+        return Table("", columns, rows, more=len(self) > MOST_ROWS)._repr_html_()
+
+
+class _Catalogue:
+    """Holds the verbs about all queues of a database."""
+
+    def __repr__(self) -> str:
+        return "fdbqueue"
+
+    @verb
+    def queues(self, tr: Transaction | Database, *, within: Name | None = None) -> Steps[list[QueueInfo]]:
+        """Return the registered queues of a database, in the order of their keys, with their figures.
+
+        A queue registers itself when something is enqueued into it. `find_queues` finds queues that an older version of
+        the library has written.
+
+        Args:
+            tr: a transaction, or a database. A database uses a transaction for each 100 queues.
+            within: only queues in this subspace or directory, or below this name; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and five reads for each of them,
+        in parallel.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = fdbqueue.Queue("orders", codec="json").enqueue(db, 1)
+        ...     [(info.text, info.codec, info.stats.available) for info in fdbqueue.queues(db)]
+        [('orders', 'json', 1)]
+        """
+        prefix = b"" if within is None else _space_of(within).key()
+        begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+        found = _Listed()
+        while begin < end:
+            body = partial(_page, begin=begin, end=end)
+            page: list[QueueInfo]
+            page, begin = (
+                yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+            )
+            found += page
+        return found
+
+    @verb
+    def open(self, tr: Transaction | Database, name: Name) -> Steps[Queue[Any]]:
+        """Return a registered queue with the codec that it is registered with.
+
+        Args:
+            tr: a transaction, or a database.
+            name: the queue's name, a key tuple, or a `Subspace`.
+
+        Raises:
+            UnknownQueue: no queue of this name is registered. The message proposes the nearest name.
+            CodecError: its codec is a program's own, and must be given: Queue(name, codec=…).
+
+        *Conflicts:* in a transaction, with its registration. *Cost:* one read; one more if it is not registered.
+
+        >>> import fdbqueue
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = fdbqueue.Queue("orders", codec="json").enqueue(db, {"sku": 7})
+        ...     fdbqueue.Queue.open(db, "orders").dequeue(db).value
+        {'sku': 7}
+        """
+        from fdbqueue.verbs.queue import Queue  # it imports this module
+
+        layout = Layout(name)
+
+        def body(tr: Transaction) -> Steps[About | None]:
+            value = yield tr.get(layout.catalogue_key)
+            return read_about(layout, bytes(value))[1] if value.present() else None
+
+        about = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+        if about is None:
+            near = yield from nearest(tr, layout)
+            raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
+        if about.codec not in _OWN_CODECS:
+            raise CodecError(
+                f"The codec of {layout.describe()} is {about.codec!r}, which is a program's own. Give it:"
+                " Queue(name, codec=…)."
+            )
+        return Queue(name, codec=about.codec)
+
+
+queues = _Catalogue().queues
+open_queue = _Catalogue().open
+
+
+def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
+    """Return a sentence with the queue's new name, or with the nearest registered names; "" if there is none."""
+
+    def body(tr: Transaction) -> Steps[tuple[str, list[KeyValue]]]:
+        told = yield from renamed(tr, layout)
+        return told, (yield from rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000))
+
+    told, found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+    if told:
+        return told
+    near = _nearest(name_of(layout.prefix), [name_of(row.key[len(CATALOGUE) :]) for row in found])
+    return f"Did you mean {' or '.join(repr(name_text(name)) for name in near)}?" if near else ""
+
+
+def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | bytes]) -> list[tuple[Any, ...]]:
+    """Return the names that are most like `own`, the nearest first.
+
+    They differ in one part only, and little there; or they are inside `own`, or `own` is their end.
+
+    >>> _nearest(("order",), [("Orders",), ("shop", "order"), ("zebra",)]), _nearest(("shop",), [("shop", "orders")])
+    ([('shop', 'order'), ('Orders',)], [('shop', 'orders')])
+    """
+    alike: list[tuple[float, tuple[Any, ...]]] = []
+    for name in names:
+        if isinstance(own, bytes) or isinstance(name, bytes):
+            continue
+        if len(name) > len(own):
+            if own in (name[: len(own)], name[-len(own) :]):
+                alike.append((1.0, name))
+        elif len(name) == len(own):
+            parts = [(one, other) for one, other in zip(own, name, strict=True) if one != other]
+            if len(parts) == 1:
+                one, other = (str(part).casefold() for part in parts[0])
+                alike.append((difflib.SequenceMatcher(None, one, other).ratio(), name))
+    alike.sort(key=lambda found: -found[0])
+    return [name for ratio, name in alike if ratio >= NEAR][:MOST_NEAR]
+
+
+def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a queue is registered, or has a key of its own. By snapshot.
+
+    Keys of registered queues below this name are not its own. A commit marker is none either: a call that found nothing
+    may have left it.
+    """
+    if (yield tr.snapshot.get(layout.catalogue_key)).present():
+        return True
+    inside = yield from rows(tr.snapshot, layout.catalogue_key, strinc(layout.catalogue_key), limit=PAGE_QUEUES)
+    if len(inside) == PAGE_QUEUES:
+        return False  # a name above many queues is hardly that of one
+    others = [row.key[len(CATALOGUE) :] for row in inside]
+    begin, end = layout.whole_range()
+    for prefix in sorted([layout.markers.key(), *others]):
+        if begin < prefix and (yield from rows(tr.snapshot, begin, prefix, limit=1)):
+            return True
+        begin = max(begin, strinc(prefix))
+    return bool((yield from rows(tr.snapshot, begin, end, limit=1)))
+
+
+def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
+    """Yield all queues of a database, registered or not, in the order of their keys. It reads the database's keys.
+
+    Args:
+        db: a database.
+        within: only queues in this subspace or directory, or below this name; None: all.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* reads the catalogue, skips the keys of queues, and reads all others
+    with their values.
+    """
+    only_database(db, "find_queues", "In a transaction use queues(tr), for registered queues.")
+    prefix = b"" if within is None else _space_of(within).key()
+    begin, end = prefix, strinc(prefix) if prefix else CATALOGUE[:1]
+    # A queue without keys is met in the catalogue only.
+    registered = deque(run(attempts(db, partial(_registered, prefix=prefix))))
+    tested: set[bytes] = set()
+    while begin < end:
+        found, info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
+        bound = begin if info is None else found
+        while registered and registered[0] < bound:
+            yield _described(db, registered.popleft())
+        if info is not None:
+            if registered and registered[0] == found:
+                registered.popleft()
+            yield info
+    for one in registered:
+        yield _described(db, one)
+
+
+def _described(db: Database, prefix: bytes) -> QueueInfo:
+    [info] = run(attempts(db, partial(_infos, found=[(prefix, None)])))
+    return info
+
+
+def _registered(tr: Transaction, prefix: bytes) -> Steps[list[bytes]]:
+    """Return the prefixes of the registered queues."""
+    found = yield from rows(tr.snapshot, CATALOGUE + prefix, strinc(CATALOGUE + prefix))
+    return [row.key[len(CATALOGUE) :] for row in found]
+
+
+def _scan(
+    tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]
+) -> Steps[tuple[bytes, QueueInfo | None, bytes]]:
+    """Look for a queue among the next keys. Return its prefix and description, and the key to go on from."""
+    page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
+    candidates = list(dict.fromkeys(one for row in page for one in _prefixes(row.key) if one not in tested))
+    reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]
+    for one, counts in reads:
+        for count in counts:
+            if (yield count).present():
+                [info] = yield from _infos(tr, [(one, None)])
+                return one, info, strinc(one)
+    tested.update(candidates)
+    return b"", None, page[-1].key + b"\x00" if len(page) == SCAN_ROWS else end
+
+
+def _prefixes(key: bytes) -> Iterator[bytes]:
+    """Yield the tuples that begin a key, packed, the shortest first."""
+    try:
+        parts = fdb_tuple.unpack(key)
+    except (ValueError, IndexError):
+        return
+    for length in range(1, len(parts)):
+        yield fdb_tuple.pack(parts[:length])
+
+
+def _page(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[QueueInfo], bytes]]:
+    page = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
+    infos = yield from _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
+    return infos, page[-1].key + b"\x00" if len(page) == PAGE_QUEUES else end
+
+
+def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:
+    """Describe queues, from their prefixes and their records; None: read the record."""
+    reads = []
+    for prefix, stored in found:
+        layout = Layout(Subspace(rawPrefix=prefix))
+        record = started(_record(tr, layout, stored))
+        more = started(_paused(tr, layout)), started(_quota(tr, layout)), started(read_session_totals(tr, layout))
+        reads.append((layout, record, started(read_stats(tr, layout)), *more))
+    infos = []
+    for layout, record, counting, pausing, limiting, summing in reads:
+        created_us, about = yield from record
+        stats, sessions, problem = _UNKNOWN, None, ""
+        try:
+            stats = yield from counting
+            sessions = yield from summing
+        except FormatError as error:
+            problem = str(error)
+        paused = yield from pausing
+        quota = yield from limiting
+        created = created_us / 1e6 if created_us else None
+        told = (about.codec, about.order, about.policy, about.path)
+        infos.append(QueueInfo(name_of(layout.prefix), *told, created, paused, stats, sessions, quota, problem))
+    return infos
+
+
+def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> Steps[tuple[int, About]]:
+    if stored is None:
+        value = yield tr.snapshot.get(layout.catalogue_key)
+        stored = bytes(value) if value.present() else b""
+    try:
+        return read_about(layout, stored) if stored else (0, About(""))
+    except FormatError:
+        return 0, About("")  # of a newer version, or damaged: the queue is there, and can be registered again
+
+
+def _paused(tr: Transaction, layout: Layout) -> Steps[Pause | None]:
+    try:
+        return (yield from read_pause(tr.snapshot, layout))
+    except FormatError as error:
+        return Pause("", str(error), 0.0)
+
+
+def _quota(tr: Transaction, layout: Layout) -> Steps[Quota | None]:
+    try:
+        return (yield from read_quota(tr.snapshot, layout))
+    except FormatError:
+        return None  # the next enqueue reports it
+
+
+def _space_of(name: Name) -> Subspace:
+    return Layout(name).space

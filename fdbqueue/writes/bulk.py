@@ -1,0 +1,313 @@
+"""Bulk enqueue: many values in few transactions, several of them under way at once, each exactly once."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.base.position import Position
+from fdbqueue.base.report import BulkReport
+from fdbqueue.engine.api import Database, Future, Transaction
+from fdbqueue.engine.errors import (
+    NOT_COMMITTED,
+    TRANSACTION_TOO_LARGE,
+    TRANSACTION_TOO_OLD,
+    FDBError,
+    adopt_binding,
+    leaves_in_doubt,
+)
+from fdbqueue.engine.steps import Steps
+from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
+from fdbqueue.moves.high_water_mark import LastIndex
+from fdbqueue.moves.quotas import Quota, wait_for_room
+from fdbqueue.stored.layout import Layout, new_random
+from fdbqueue.writes.appending import append_items
+from fdbqueue.writes.batches import BATCH_SECONDS, Batch, Batches, Encoding
+from fdbqueue.writes.once import Claim, Once
+
+COMMITS_IN_FLIGHT = 8
+"""The limit for a database that does not state its own."""
+TRANSACTIONS_AHEAD = 3
+MOST_SPANS_TOLD = 5
+
+
+@dataclass(slots=True)
+class _Sent:
+    batch: Batch
+    tr: Transaction
+    claim: Claim
+    mark: bytes
+    commit: Future[None]
+
+
+class _Ahead:
+    """A transaction with its only read under way: a snapshot read of the last index, as in every enqueue."""
+
+    __slots__ = ("last", "since", "tr")
+
+    def __init__(self, tr: Transaction, layout: Layout, order: str | None) -> None:
+        self.tr = tr
+        self.last = LastIndex(tr, layout, order)
+        self.since = time.monotonic()
+
+
+def enqueue_in_transaction(
+    tr: Transaction,
+    layout: Layout,
+    encoding: Encoding,
+    values: Iterable[Any],
+    next_index: Callable[[Transaction, int], Steps[int]],
+) -> Steps[BulkReport]:
+    """Append all `values` in the caller's transaction. Every value is encoded before any key is touched."""
+    batch = Batch(0)
+    for value in values:
+        batch.add(encoding.encode(value), encoding.rank(value))
+    if not batch.stored:
+        return BulkReport(0, 0, None, None)
+    batch.index = yield from next_index(tr, len(batch.stored))
+    random = new_random()
+    _write(tr, layout, batch, random, None)
+    first, last = batch.position(0, random), batch.position(len(batch.stored) - 1, random)
+    return BulkReport(len(batch.stored), batch.size_bytes, first, last)
+
+
+def enqueue_in_batches(
+    db: Database, layout: Layout, once: Once, encoding: Encoding, values: Iterable[Any]
+) -> Steps[BulkReport]:
+    """Append `values` in transactions of their own."""
+    return (yield from _Load(db, layout, once, encoding).run(values))
+
+
+class _Load:
+    """A bulk enqueue under way."""
+
+    def __init__(self, db: Database, layout: Layout, once: Once, encoding: Encoding) -> None:
+        self._db = db
+        self._layout = layout
+        self._encoding = encoding
+        self._once = once
+        self._random = new_random()
+        self._next_index = 1
+        self._first: tuple[int, Position] | None = None
+        self._last: tuple[int, Position] | None = None
+        self._ahead: deque[_Ahead] = deque()
+        self._sent: deque[_Sent] = deque()
+        self._most_in_flight: int = getattr(db, "commits_in_flight", COMMITS_IN_FLIGHT)
+        self._done: list[tuple[int, int]] = []
+        self._unknown: list[tuple[int, int]] = []
+        self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
+        self._started = time.monotonic()
+
+    def run(self, values: Iterable[Any]) -> Steps[BulkReport]:
+        source = Batches(self._encoding, values, self._look_ahead)
+        adopt_binding()
+        yield from self._once.sweep(self._db)
+        try:
+            yield from self._load(source)
+        except KeyboardInterrupt as error:
+            error.add_note(self._left_open(source.taken))
+            raise
+        return self._report()
+
+    def _load(self, source: Batches) -> Steps[None]:
+        try:
+            for batch in source:
+                yield from self._send(batch)
+                while len(self._sent) >= self._most_in_flight:
+                    yield from self._settle(self._sent.popleft())
+            while self._sent:
+                yield from self._settle(self._sent.popleft())
+        except Exception as error:
+            # Whatever failed, be it the values, their codec or the database: first wait for the commits under way, so
+            # that the error can say which values are in.
+            yield from self._settle_rest()
+            if not self._items and (not self._unknown or leaves_in_doubt(error)):
+                raise
+            raise self._interrupted(source.taken, error) from error
+
+    def _look_ahead(self) -> None:
+        """Begin the next batches' transactions while their values still arrive, so that no batch waits for their reads.
+
+        A read waits behind the commits under way, for longer than a batch takes to arrive. A transaction that was begun
+        too early is dropped: the longer it is open, the more commits it does not see.
+        """
+        while len(self._ahead) < TRANSACTIONS_AHEAD:
+            self._ahead.append(self._new_ahead())
+
+    def _begin(self) -> _Ahead:
+        while self._ahead:
+            ahead = self._ahead.popleft()
+            if time.monotonic() - ahead.since < BATCH_SECONDS:
+                return ahead
+        return self._new_ahead()
+
+    def _new_ahead(self) -> _Ahead:
+        return _Ahead(self._db.create_transaction(), self._layout, self._encoding.order)
+
+    def _send(self, batch: Batch) -> Steps[None]:
+        ahead = self._begin()
+        tr = ahead.tr
+        claim = self._once.claim()
+        try:
+            # A snapshot does not see commits under way, so this load's own last index counts too.
+            last = yield from ahead.last.steps(0)
+            if ahead.last.quota is None:
+                self._place(batch, last + 1)
+                _write(tr, self._layout, batch, self._random, self._encoding.order)
+                mark = claim.write_marker(tr)
+                self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
+                return
+        except FDBError as error:
+            yield from self._repeat(batch, tr, claim, error, None)
+            return
+        yield from self._send_alone(batch, claim)
+
+    def _send_alone(self, batch: Batch, claim: Claim) -> Steps[None]:
+        """Send a batch to a queue with a quota after all batches before it: a snapshot does not see commits under way.
+
+        Raises:
+            QueueFull: there is no room, and the quota says "refuse".
+        """
+        while self._sent:
+            yield from self._settle(self._sent.popleft())
+        self._ahead.clear()
+        tr = self._db.create_transaction()
+        while True:
+            try:
+                yield from self._repeat(batch, tr, claim, None, None)
+                return
+            except QueueFull as error:
+                quota = error.limit
+                if isinstance(quota, Quota) and quota.when_full == "wait" and quota.items and len(batch.stored) > 1:
+                    break  # a part of the batch may have room
+                yield from wait_for_room(self._db, error)
+            tr, claim = self._db.create_transaction(), self._once.claim()
+        for half in batch.halves():
+            yield from self._send_alone(half, self._once.claim())
+
+    def _place(self, batch: Batch, index: int) -> None:
+        batch.index = max(index, self._next_index)
+        self._next_index = batch.index + len(batch.stored)
+
+    def _settle(self, sent: _Sent) -> Steps[None]:
+        try:
+            yield sent.commit
+        except FDBError as error:
+            doubt = (sent.mark, None) if leaves_in_doubt(error) else None
+            yield from self._repeat(sent.batch, sent.tr, sent.claim, error, doubt)
+        else:
+            sent.claim.close()
+            self._count(sent.batch)
+
+    def _repeat(
+        self,
+        batch: Batch,
+        tr: Transaction,
+        claim: Claim,
+        error: FDBError | None,
+        doubt: tuple[bytes, None] | None,
+    ) -> Steps[None]:
+        """Repeat a batch that failed, one transaction at a time. Halve it while it is too large or too slow."""
+        too_old = 0
+
+        def on_retry(error: FDBError) -> None:
+            nonlocal too_old
+            too_old += error.code == TRANSACTION_TOO_OLD
+            if len(batch.stored) > 1 and (error.code == TRANSACTION_TOO_LARGE or too_old > 1):
+                raise _Halve
+            self._retries += 1
+            self._conflicts += error.code == NOT_COMMITTED
+
+        def body(tr: Transaction) -> Steps[None]:
+            if not batch.index:
+                last = yield from LastIndex(tr, self._layout, self._encoding.order).steps(len(batch.stored))
+                self._place(batch, last + 1)
+            _write(tr, self._layout, batch, self._random, self._encoding.order)
+
+        try:
+            yield from claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
+        except _Halve:
+            tr.cancel()
+            for half in batch.halves():
+                yield from self._repeat(half, self._db.create_transaction(), self._once.claim(), None, None)
+        else:
+            self._count(batch)
+        finally:
+            if claim.in_doubt:
+                self._unknown.append((batch.start, batch.stop))
+            claim.close()
+
+    def _settle_rest(self) -> Steps[None]:
+        while self._sent:
+            try:
+                yield from self._settle(self._sent.popleft())
+            except (FDBError, StorageError):
+                continue  # its values are among the missing or the unknown ones
+
+    def _count(self, batch: Batch) -> None:
+        if self._done and self._done[-1][1] == batch.start:
+            self._done[-1] = (self._done[-1][0], batch.stop)
+        else:
+            self._done.append((batch.start, batch.stop))
+        self._items += len(batch.stored)
+        self._bytes += batch.size_bytes
+        self._transactions += 1
+        first = batch.start, batch.position(0, self._random)
+        last = batch.stop, batch.position(len(batch.stored) - 1, self._random)
+        self._first = min(self._first or first, first)
+        self._last = max(self._last or last, last)
+
+    def _report(self) -> BulkReport:
+        first, last = (end and end[1] for end in (self._first, self._last))
+        seconds = time.monotonic() - self._started
+        return BulkReport(
+            self._items, self._bytes, first, last, self._transactions, self._conflicts, self._retries, seconds
+        )
+
+    def _left_open(self, taken: int) -> str:
+        """Return the note for an interrupted caller. It lists the values that are in, and waits for no commit."""
+        done = sorted(self._done)
+        return (
+            f"The bulk enqueue into {self._layout.describe()} was interrupted when it had read {taken:,} values, of"
+            f" which these are in: {_told(done) or 'none'}, counted from 0. Nobody knows of the others: look before you"
+            " enqueue them again."
+        )
+
+    def _interrupted(self, taken: int, error: Exception) -> BulkInterrupted:
+        missing = []
+        seen = 0
+        for start, stop in [*sorted(self._done + self._unknown), (taken, taken)]:
+            if start > seen:
+                missing.append((seen, start))
+            seen = stop
+        again = f"These are not in: {_told(missing)} (`missing`). Enqueue them again, and" if missing else "Enqueue"
+        return BulkInterrupted(
+            f"The bulk enqueue into {self._layout.describe()} stopped after {self._items:,} values were in:"
+            f" {_said(error)} Of the input, counted from 0, {taken:,} were read. {again} what follows.",
+            report=self._report(),
+            missing=missing,
+            unknown=sorted(self._unknown),
+        )
+
+
+def _told(spans: list[tuple[int, int]]) -> str:
+    """Return spans of ordinals as text; of many spans only the first few."""
+    words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in spans[:MOST_SPANS_TOLD]]
+    return ", ".join(words) + (", ..." if len(spans) > len(words) else "")
+
+
+def _said(error: BaseException) -> str:
+    """Return an error's message as a sentence, with its type in front unless the error is one of ours."""
+    text = str(error).rstrip(".")
+    return f"{text}." if isinstance(error, FdbQueueError | FDBError) else f"{type(error).__name__}: {text}."
+
+
+class _Halve(Exception):
+    """The batch must be cut in two."""
+
+
+def _write(tr: Transaction, layout: Layout, batch: Batch, random: bytes, order: str | None) -> None:
+    append_items(tr, layout, batch.index, random, batch.stored, ranks=batch.ranks, large=batch.large, order=order)

@@ -1,0 +1,75 @@
+"""The indices of the items that one of a caller's transactions enqueues in several calls.
+
+The first call reads the last index. The items that the transaction itself enqueues after that are counted here. All
+objects of one queue count together, so that their items keep the order of the calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fdbqueue.engine.api import Future, Transaction
+from fdbqueue.engine.steps import Steps
+from fdbqueue.moves.high_water_mark import Entry, LastIndex, give_up_to, mark_smart
+from fdbqueue.moves.quotas import Quota, check_room
+from fdbqueue.stored.layout import Layout
+
+
+@dataclass(slots=True)
+class _Next:
+    """The place of a transaction's next enqueue.
+
+    `attempt` is the future of the transaction's versionstamp. It becomes ready when the transaction commits. It becomes
+    ready with an error when the transaction is reset, directly or through `on_error`. The transaction then reads a
+    newer version, so the next enqueue must read the last index again.
+    """
+
+    attempt: Future[Any]
+    index: int
+    order: str | None
+    entry: Entry
+    layout: Layout
+    """The layout that read the last index. That read also told it whether there are subscriptions."""
+    quota: Quota | None
+    """The queue's quota."""
+
+
+_open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
+"""By transaction, then by the prefix of a queue."""
+
+
+def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain") -> Steps[int]:
+    """Reserve `wanted` indices and return the first one.
+
+    Raises:
+        OrderError: the queue's items have another order.
+        ChecksBypassed: the queue is smart, and the items do not pass through its checks.
+        QueueFull: the queue has a quota, and no room for the items.
+    """
+    of_queues = _open.setdefault(tr, {})
+    following = of_queues.get(layout.prefix)
+    if following is not None and not following.attempt.is_ready():
+        # A cluster's client runs its requests one after the other, in its own thread. It answers this request without a
+        # network call. After the answer `attempt` shows whether there was a `reset` before.
+        yield tr.get_approximate_size()
+        following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
+    if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
+        last = LastIndex(tr, layout, order, entry=entry, composed=True)
+        index = yield from last.steps(wanted)
+        if last.unmarked:
+            mark_smart(tr, layout)
+        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
+    elif following.quota is not None and wanted and entry == "plain":
+        yield from check_room(tr, layout, following.quota, wanted)
+    layout.subscribed, layout.exclusive_all = following.layout.subscribed, following.layout.exclusive_all
+    index = following.index
+    following.index += wanted
+    give_up_to(tr, layout, following.index - 1, order)
+    return index
+
+
+def forget(tr: Transaction, layout: Layout) -> None:
+    """Make the next call read the last index again, as the transaction has cleared the queue."""
+    _open.get(tr, {}).pop(layout.prefix, None)
