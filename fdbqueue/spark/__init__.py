@@ -79,9 +79,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.spark.claims import Claim, claim
-from fdbqueue.spark.job import forget_job, job_report, jobs
-from fdbqueue.spark.operating import Settled, forget_stream, release, settle, streams
-from fdbqueue.spark.record import JobReport
+from fdbqueue.spark.job.job import forget_job, job_report, jobs
+from fdbqueue.spark.job.record import JobReport
+from fdbqueue.spark.stream.operators import Settled, forget_stream, release, settle, streams
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register

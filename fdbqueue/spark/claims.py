@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.streams import BatchRecord, Stream
-from fdbqueue.spark.claimsplits import EPOCH, ClaimRefusals, terms
+from fdbqueue.spark.look.options import FAIL, WAIT, parse_claim
 from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.optionvalues import naming, url_of
-from fdbqueue.spark.readoptions import FAIL, WAIT, parse_claim
+from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, terms
 from fdbqueue.stored.layout import Name
 from fdbqueue.verbs.queue import Queue
 

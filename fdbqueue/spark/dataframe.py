@@ -17,11 +17,11 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job import forget_job, job_report, read_record
-from fdbqueue.spark.keys import JobKeys
-from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
-from fdbqueue.spark.record import Header, JobRecord, JobReport
-from fdbqueue.spark.schema import field_of, header_of
+from fdbqueue.spark.batch.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
+from fdbqueue.spark.batch.schema import field_of, header_of
+from fdbqueue.spark.job.job import forget_job, job_report, read_record
+from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.job.record import Header, JobRecord, JobReport
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name

@@ -16,9 +16,9 @@ from fdbqueue.base.times import check_number
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.dataframe import register
+from fdbqueue.spark.look.options import parse_stream
 from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.optionvalues import naming, url_of
-from fdbqueue.spark.readoptions import parse_stream
 from fdbqueue.spark.source import NAME
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name

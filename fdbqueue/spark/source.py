@@ -29,23 +29,23 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FdbQueueError, JobError
-from fdbqueue.spark.attempt import Attempt, PartitionReport
-from fdbqueue.spark.claimreader import FdbQueueClaimReader
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.itemcolumns import check_schema, look_schema, stream_schema
-from fdbqueue.spark.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
-from fdbqueue.spark.keys import JobKeys
-from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
+from fdbqueue.spark.batch.options import Options, parse, refuse_overwrite
+from fdbqueue.spark.batch.schema import header_of, value_columns
+from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.job.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
+from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.job.partition import Log, NoLog, PartitionLog
+from fdbqueue.spark.job.record import Header
+from fdbqueue.spark.job.resubmitted import Counter, Holder, drop, release
+from fdbqueue.spark.look.item_columns import check_schema, look_schema, stream_schema
+from fdbqueue.spark.look.options import is_claim, is_stream, parse_claim, parse_look, parse_stream
+from fdbqueue.spark.look.reader import FdbQueueReader
 from fdbqueue.spark.opening import check_database
-from fdbqueue.spark.options import Options, parse, refuse_overwrite
-from fdbqueue.spark.partition import Log, NoLog, PartitionLog
-from fdbqueue.spark.reader import FdbQueueReader
-from fdbqueue.spark.readoptions import is_claim, is_stream, parse_claim, parse_look, parse_stream
-from fdbqueue.spark.record import Header
-from fdbqueue.spark.resubmitted import Counter, Holder, drop, release
-from fdbqueue.spark.schema import header_of, value_columns
-from fdbqueue.spark.sinkoptions import parse_sink
-from fdbqueue.spark.streamwriter import FdbQueueStreamWriter
+from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.spark.sink.writer import FdbQueueStreamWriter
+from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader
 from fdbqueue.spark.telling import tells
 
 NAME = "fdbqueue"
@@ -93,7 +93,7 @@ class FdbQueueDataSource(DataSource):
             NotImplementedError: PySpark is older than 4.2.
         """
         try:
-            from fdbqueue.spark.streamreader import FdbQueueStreamReader, RefusedStreamReader
+            from fdbqueue.spark.stream.reader import FdbQueueStreamReader, RefusedStreamReader
         except ModuleNotFoundError as error:
             raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
         try:

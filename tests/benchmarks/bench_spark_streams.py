@@ -14,8 +14,8 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.readoptions import parse_stream
-from fdbqueue.spark.streamsource import Source
+from fdbqueue.spark.look.options import parse_stream
+from fdbqueue.spark.stream.source import Source
 from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, say
 from tests.benchmarks.processes import cpu_seconds, descendants
 from tests.spark.peaks import peaks_of

@@ -12,9 +12,9 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from fdbqueue.base.position import Position
-from fdbqueue.spark.itemcolumns import Table, look_schema, stream_schema
-from fdbqueue.spark.looking import Stored
-from fdbqueue.spark.readoptions import parse_look, parse_stream
+from fdbqueue.spark.look.item_columns import Table, look_schema, stream_schema
+from fdbqueue.spark.look.options import parse_look, parse_stream
+from fdbqueue.spark.look.ranges import Stored
 from fdbqueue.stored.items import PLAIN
 from fdbqueue.stored.layout import pack
 

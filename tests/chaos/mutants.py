@@ -264,14 +264,14 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt at a partition does not look which rows are in",
-        "fdbqueue/spark/attempt.py",
+        "fdbqueue/spark/job/attempt.py",
         (("                    self._ahead.add(digests)\n", "                    pass\n"),),
         Kind.plain,
         tests=("tests/spark/test_protocol.py::test_a_retry_in_any_order_skips_enqueued_rows",),
     ),
     Mutant(
         "a transaction of rows does not conflict with who claims their partition",
-        "fdbqueue/spark/partition.py",
+        "fdbqueue/spark/job/partition.py",
         (
             (
                 "tr.get(self._keys.record), tr.get(self._owner), self._token)",
@@ -478,7 +478,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream claims a batch before its number is in the log",
-        "fdbqueue/spark/streamsource.py",
+        "fdbqueue/spark/stream/source.py",
         (
             (
                 "        return self._offset(following)\n",
@@ -489,7 +489,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream acks a batch before it is in the commit log",
-        "fdbqueue/spark/streamsource.py",
+        "fdbqueue/spark/stream/source.py",
         (("        return [(place.batch, place", "        self.commit(end)\n        return [(place.batch, place"),),
         Kind.streams,
     ),

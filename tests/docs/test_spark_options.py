@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from fdbqueue.arrow.stored import STATES
-from fdbqueue.spark import options as sink
-from fdbqueue.spark import readoptions, sinkoptions
-from fdbqueue.spark.options import parse
-from fdbqueue.spark.readoptions import LOOK_NAMES, STREAM_NAMES, parse_look, parse_stream
-from fdbqueue.spark.sinkoptions import parse_sink
+from fdbqueue.spark.batch import options as sink
+from fdbqueue.spark.batch.options import parse
+from fdbqueue.spark.look import options as readoptions
+from fdbqueue.spark.look.options import LOOK_NAMES, STREAM_NAMES, parse_look, parse_stream
+from fdbqueue.spark.sink import options as sinkoptions
+from fdbqueue.spark.sink.options import parse_sink
 
 TABLE = re.compile(r"^\| option \| default \| meaning \|\n\| --- \| --- \| --- \|\n((?:\|.*\|\n)+)", re.MULTILINE)
 SINK_NAMES = {*sinkoptions._OWN, *sink.NAMES} - {"jobId", "delivery", "partitions"}

@@ -31,11 +31,11 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.layered import appender_of
-from fdbqueue.spark.options import parse
-from fdbqueue.spark.sinkrecord import SinkKeys
-from fdbqueue.spark.staging import Staging, commit_batch
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.layered import appender_of
+from fdbqueue.spark.batch.options import parse
+from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink.staging import Staging, commit_batch
 from fdbqueue.transfer import copy_queue, export_items, import_items
 
 Write = Callable[[Any, Subspace, Path], object]
@@ -248,7 +248,7 @@ KNOWN = {
     "fdbqueue/writes/indices.py": "Queue.enqueue in a transaction",
     "fdbqueue/transfer/importing.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
-    "fdbqueue/spark/appender.py": "Spark's batch sink",
+    "fdbqueue/spark/rows/appender.py": "Spark's batch sink",
     "layers/leases/_enqueueing.py": "Leases.enqueue",
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",

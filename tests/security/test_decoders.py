@@ -21,9 +21,9 @@ from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged._requests import Requests, Wish
 from fdbqueue.moves.high_water_mark import HighWaterMark
-from fdbqueue.spark.record import Header, JobRecord, Outcome
-from fdbqueue.spark.record import decode as decode_job
-from fdbqueue.spark.record import encode as encode_job
+from fdbqueue.spark.job.record import Header, JobRecord, Outcome
+from fdbqueue.spark.job.record import decode as decode_job
+from fdbqueue.spark.job.record import encode as encode_job
 from fdbqueue.stored.items import (
     Chunked,
     Notes,

@@ -17,15 +17,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fdbqueue.spark.claimreader import SplitPartition
-from fdbqueue.spark.itemcolumns import check_schema, stream_schema
-from fdbqueue.spark.readoptions import parse_stream
-from fdbqueue.spark.schema import header_of, value_columns
-from fdbqueue.spark.sinkoptions import parse_sink
+from fdbqueue.spark.batch.schema import header_of, value_columns
+from fdbqueue.spark.look.item_columns import check_schema, stream_schema
+from fdbqueue.spark.look.options import parse_stream
+from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.spark.sink.writer import BatchStored, FdbQueueStreamWriter
 from fdbqueue.spark.source import FdbQueueDataSource
-from fdbqueue.spark.streamreader import FdbQueueStreamReader
-from fdbqueue.spark.streamsource import Offset
-from fdbqueue.spark.streamwriter import BatchStored, FdbQueueStreamWriter
+from fdbqueue.spark.stream.claim_reader import SplitPartition
+from fdbqueue.spark.stream.reader import FdbQueueStreamReader
+from fdbqueue.spark.stream.source import Offset
 from tests.spark.faulty import kill_executor
 from tests.spark.sessions import new_session
 from tests.spark.shuffled import keep_litter_out
@@ -112,7 +112,7 @@ class MortalWriter(FdbQueueStreamWriter):
         self.killer.at(point)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        from fdbqueue.spark import staging
+        from fdbqueue.spark.sink import staging
 
         move_one = staging._move_one
 

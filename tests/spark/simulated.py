@@ -10,15 +10,15 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.attempt import At, Attempt, PartitionReport
-from fdbqueue.spark.digests import digests_of
-from fdbqueue.spark.job import begin_job, commit_job
-from fdbqueue.spark.keys import JobKeys
-from fdbqueue.spark.partition import PartitionLog
-from fdbqueue.spark.record import Header, JobReport
-from fdbqueue.spark.resubmitted import Counter, Holder, release
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.job.attempt import At, Attempt, PartitionReport
+from fdbqueue.spark.job.job import begin_job, commit_job
+from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.job.record import Header, JobReport
+from fdbqueue.spark.job.resubmitted import Counter, Holder, release
+from fdbqueue.spark.rows.appender import Appender
+from fdbqueue.spark.rows.digests import digests_of
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Name
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction

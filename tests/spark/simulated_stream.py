@@ -11,8 +11,8 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.readoptions import StreamOptions
-from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.spark.look.options import StreamOptions
+from fdbqueue.spark.stream.source import Offset, Source
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 

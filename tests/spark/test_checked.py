@@ -12,12 +12,12 @@ from fdbqueue import CheckFailed, ChecksBypassed, CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import job_report
-from fdbqueue.spark.attempt import Attempt
-from fdbqueue.spark.checked import COMMITS_IN_FLIGHT, CheckedAppender
-from fdbqueue.spark.digests import digests_of
-from fdbqueue.spark.options import parse
-from fdbqueue.spark.partition import PartitionLog
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.batch.checked import COMMITS_IN_FLIGHT, CheckedAppender
+from fdbqueue.spark.batch.options import parse
+from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.rows.digests import digests_of
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import Fault

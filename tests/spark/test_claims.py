@@ -11,10 +11,10 @@ import pytest
 from fdbqueue import Queue, QueuePaused, StorageError, StreamError, UnknownQueue
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import claim, release, streams
-from fdbqueue.spark.claimreader import FdbQueueClaimReader, _stream
-from fdbqueue.spark.claimsplits import splits
-from fdbqueue.spark.itemcolumns import stream_schema
-from fdbqueue.spark.readoptions import parse_claim
+from fdbqueue.spark.look.item_columns import stream_schema
+from fdbqueue.spark.look.options import parse_claim
+from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader, _stream
+from fdbqueue.spark.stream.claim_splits import splits
 from tests.helpers.faults import FaultyDatabase
 from tests.layers.test_streams import terms as stream_terms
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from fdbqueue.errors import CodecError, ItemTooLarge
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.options import parse as parse_options
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.options import parse as parse_options
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.items import MAX_ITEM_BYTES, parse
 
 

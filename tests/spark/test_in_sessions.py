@@ -17,16 +17,16 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions._records import pack_name
 from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.spark import enqueue_dataframe
-from fdbqueue.spark.attempt import Attempt
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.digests import digests_of
-from fdbqueue.spark.insessions import SessionAppender
-from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.options import Options, parse
-from fdbqueue.spark.partition import PartitionLog
-from fdbqueue.spark.rows import Rows, pack, unpack
-from fdbqueue.spark.sinkrecord import SinkKeys
-from fdbqueue.spark.staging import Staging, commit_batch
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.in_sessions import SessionAppender
+from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
+from fdbqueue.spark.batch.options import Options, parse
+from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.rows.digests import digests_of
+from fdbqueue.spark.rows.rows import Rows, pack, unpack
+from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink.staging import Staging, commit_batch
 from fdbqueue.stored.items import envelope
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source

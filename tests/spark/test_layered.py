@@ -13,11 +13,11 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.spark import enqueue_dataframe
-from fdbqueue.spark.attempt import Attempt
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.layered import appender_of, rows_at_once
-from fdbqueue.spark.options import Options, parse
-from fdbqueue.spark.partition import PartitionLog
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.layered import appender_of, rows_at_once
+from fdbqueue.spark.batch.options import Options, parse
+from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.job.partition import PartitionLog
 from tests.spark.simulated import Job
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.itemcolumns import Table, look_schema
-from fdbqueue.spark.looking import ranges
-from fdbqueue.spark.readoptions import parse_look
+from fdbqueue.spark.look.item_columns import Table, look_schema
+from fdbqueue.spark.look.options import parse_look
+from fdbqueue.spark.look.ranges import ranges
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import pack
 

@@ -12,10 +12,10 @@ from fdbqueue import Queue
 from fdbqueue.arrow.stored import STATES
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
-from fdbqueue.spark.itemcolumns import Table, look_schema
-from fdbqueue.spark.looking import Stored
-from fdbqueue.spark.readoptions import LookOptions, parse_look
-from fdbqueue.spark.sessionlooking import session_pages, session_ranges, shown_name
+from fdbqueue.spark.look.item_columns import Table, look_schema
+from fdbqueue.spark.look.options import LookOptions, parse_look
+from fdbqueue.spark.look.ranges import Stored
+from fdbqueue.spark.look.session_ranges import session_pages, session_ranges, shown_name
 from tests.helpers.clock import Clock
 
 if TYPE_CHECKING:

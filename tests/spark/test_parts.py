@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.errors import FormatError
-from fdbqueue.spark.backlog import ROW_OVERHEAD_BYTES, Backlog
-from fdbqueue.spark.digests import DIGEST_BYTES, Multiset, digests_of
-from fdbqueue.spark.options import parse
+from fdbqueue.spark.batch.options import parse
+from fdbqueue.spark.job.record import JobRecord, decode, encode
 from fdbqueue.spark.optionvalues import url_of
-from fdbqueue.spark.record import JobRecord, decode, encode
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.rows.backlog import ROW_OVERHEAD_BYTES, Backlog
+from fdbqueue.spark.rows.digests import DIGEST_BYTES, Multiset, digests_of
+from fdbqueue.spark.rows.rows import Rows
 from tests.spark.simulated import header, rows
 
 # Two bytes in all, so that buckets fill up and that a digest is often found across the border of two others.

@@ -10,8 +10,8 @@ import pytest
 from fdbqueue import Queue, QueuePaused, QueueRenamed, StreamError, UnknownQueue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.claimsplits import terms
-from fdbqueue.spark.streamsource import Source
+from fdbqueue.spark.stream.claim_splits import terms
+from fdbqueue.spark.stream.source import Source
 from fdbqueue.stored.rename_marks import Mark, pack_mark
 from tests.spark.simulated_stream import Checkpoint, Killed, Query, dying, stream_options
 

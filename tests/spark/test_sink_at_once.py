@@ -13,14 +13,15 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
-from fdbqueue.spark import atonce, staging
-from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.atonce import BatchLog, begin_batch, commit_at_once
-from fdbqueue.spark.attempt import Attempt, PartitionReport
-from fdbqueue.spark.digests import Multiset
-from fdbqueue.spark.sinkoptions import parse_sink
-from fdbqueue.spark.sinkrecord import SinkKeys, decode
-from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.rows.appender import Appender
+from fdbqueue.spark.rows.digests import Multiset
+from fdbqueue.spark.sink import at_once as atonce
+from fdbqueue.spark.sink import staging
+from fdbqueue.spark.sink.at_once import BatchLog, begin_batch, commit_at_once
+from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.spark.sink.record import SinkKeys, decode
+from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source

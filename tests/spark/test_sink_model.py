@@ -10,10 +10,10 @@ import pytest
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
-from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.rows import Rows
-from fdbqueue.spark.sinkrecord import SinkKeys
-from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.rows.appender import Appender
+from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase

@@ -10,9 +10,9 @@ from fdbqueue import Queue
 from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.claimreader import SplitPartition, read_split
-from fdbqueue.spark.itemcolumns import stream_schema
-from fdbqueue.spark.readoptions import parse_stream
+from fdbqueue.spark.look.item_columns import stream_schema
+from fdbqueue.spark.look.options import parse_stream
+from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
 
 
 @pytest.mark.engines("file", "cluster")

@@ -13,9 +13,9 @@ from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark import staging
-from fdbqueue.spark.sinkrecord import encode
-from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.spark.sink import staging
+from fdbqueue.spark.sink.record import encode
+from fdbqueue.spark.stream.source import Offset, Source
 from tests.spark import test_sink_model, test_stream_model
 
 pytestmark = pytest.mark.engines("memory")

@@ -14,8 +14,8 @@ from msgspec import structs
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import forget_job, job_report
-from fdbqueue.spark.attempt import PartitionReport
-from fdbqueue.spark.record import decode, encode
+from fdbqueue.spark.job.attempt import PartitionReport
+from fdbqueue.spark.job.record import decode, encode
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import Job, rows
 

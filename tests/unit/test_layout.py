@@ -17,7 +17,7 @@ from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart._index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.moves.arrivals import announce
-from fdbqueue.spark.keys import MAX_JOB_ID_BYTES, JobKeys
+from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
 
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from fdbqueue.spark.claimreader import SplitPartition, read_split
-from fdbqueue.spark.itemcolumns import bad_payload
+from fdbqueue.spark.look.item_columns import bad_payload
+from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.opening import existing
-from fdbqueue.spark.readoptions import StreamOptions
-from fdbqueue.spark.streamsource import Offset, Source
+from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
+from fdbqueue.spark.stream.source import Offset, Source
 from fdbqueue.spark.telling import tells
 
 

@@ -21,9 +21,9 @@ from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
 from fdbqueue.moves.pausing import paused_error
-from fdbqueue.spark.claimsplits import EPOCH
+from fdbqueue.spark.look.options import DEAD, FAIL, WAIT, StreamOptions
 from fdbqueue.spark.opening import check_queue
-from fdbqueue.spark.readoptions import DEAD, FAIL, WAIT, StreamOptions
+from fdbqueue.spark.stream.claim_splits import EPOCH
 from fdbqueue.verbs.queue import Queue
 
 WAIT_SECONDS = 1.0

@@ -12,8 +12,8 @@ from itertools import repeat
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import Transaction
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.spark.appender import Appender, Part
 from fdbqueue.spark.optionvalues import function_named
+from fdbqueue.spark.rows.appender import Appender, Part
 from fdbqueue.stored.items import parse
 from fdbqueue.stored.layout import Layout
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fdbqueue.spark.itemcolumns import Table
-from fdbqueue.spark.looking import Range, pages, ranges
+from fdbqueue.spark.look.item_columns import Table
+from fdbqueue.spark.look.options import LookOptions
+from fdbqueue.spark.look.ranges import Range, pages, ranges
+from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
 from fdbqueue.spark.opening import check_queue, existing
-from fdbqueue.spark.readoptions import LookOptions
-from fdbqueue.spark.sessionlooking import session_pages, session_ranges
 from fdbqueue.spark.telling import tells
 
 

@@ -27,11 +27,11 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
-from fdbqueue.spark.attempt import PartitionReport
-from fdbqueue.spark.digests import Multiset
-from fdbqueue.spark.keys import PartitionKeys
-from fdbqueue.spark.partition import JobIsCommitted, RowLog, counted
-from fdbqueue.spark.sinkrecord import SinkKeys, SinkRecord, decode, encode, foreign, restored
+from fdbqueue.spark.job.attempt import PartitionReport
+from fdbqueue.spark.job.keys import PartitionKeys
+from fdbqueue.spark.job.partition import JobIsCommitted, RowLog, counted
+from fdbqueue.spark.rows.digests import Multiset
+from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
 
 _ENTRIES_A_READ = 16
 

@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from fdbqueue.arrow.columns import Columns, look_fields
 from fdbqueue.arrow.stored import Stored
-from fdbqueue.spark.readoptions import NULL, LookOptions, ReadOptions
-from fdbqueue.spark.sessionlooking import shown_name
+from fdbqueue.spark.look.options import NULL, LookOptions, ReadOptions
+from fdbqueue.spark.look.session_ranges import shown_name
 from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
 
 

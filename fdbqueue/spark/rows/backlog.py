@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import IO
 
-from fdbqueue.spark.rows import Rows, joined, pack, unpack
+from fdbqueue.spark.rows.rows import Rows, joined, pack, unpack
 
 MEMORY_BYTES = 32_000_000
 ROW_OVERHEAD_BYTES = 64

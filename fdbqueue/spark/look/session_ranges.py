@@ -25,7 +25,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions._records import Pointer, name_of, pointer_of
 from fdbqueue.layers.sessions._session import Session
-from fdbqueue.spark.looking import PARTITION_ITEMS, evenly
+from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue

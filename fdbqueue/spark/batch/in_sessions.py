@@ -21,10 +21,10 @@ from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions._records import pack_name
 from fdbqueue.layers.sessions._rows import SessionRow, append_rows
 from fdbqueue.moves.high_water_mark import without_quota
-from fdbqueue.spark.appender import Appender, Part
-from fdbqueue.spark.options import Options
+from fdbqueue.spark.batch.options import Options
 from fdbqueue.spark.optionvalues import function_named
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.rows.appender import Appender, Part
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, notes_of
 from fdbqueue.stored.layout import Layout

@@ -24,8 +24,8 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.keys import JobKeys, PartitionKeys
-from fdbqueue.spark.record import decode
+from fdbqueue.spark.job.keys import JobKeys, PartitionKeys
+from fdbqueue.spark.job.record import decode
 
 _TOKEN_BYTES = 16
 _OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # the owner's token, and the number of attempts

@@ -21,11 +21,11 @@ from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
 from fdbqueue.moves.high_water_mark import refuse_smart
-from fdbqueue.spark.attempt import PartitionReport
-from fdbqueue.spark.digests import DIGEST_BYTES, added
-from fdbqueue.spark.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
-from fdbqueue.spark.partition import Counted, counted, owner_attempts
-from fdbqueue.spark.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.spark.job.attempt import PartitionReport
+from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
+from fdbqueue.spark.job.partition import Counted, counted, owner_attempts
+from fdbqueue.spark.job.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.spark.rows.digests import DIGEST_BYTES, added
 from fdbqueue.stored.catalogue import refuse_codec
 from fdbqueue.stored.layout import Layout, Name
 

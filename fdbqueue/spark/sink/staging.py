@@ -26,12 +26,12 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
-from fdbqueue.spark.appender import Appender
-from fdbqueue.spark.atonce import differ, written
-from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS
-from fdbqueue.spark.backlog import Backlog
-from fdbqueue.spark.rows import Rows, pack, unpack
-from fdbqueue.spark.sinkrecord import SinkKeys, SinkRecord, decode, encode, foreign, restored
+from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS
+from fdbqueue.spark.rows.appender import Appender
+from fdbqueue.spark.rows.backlog import Backlog
+from fdbqueue.spark.rows.rows import Rows, pack, unpack
+from fdbqueue.spark.sink.at_once import differ, written
+from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
 from fdbqueue.stored.catalogue import refuse_codec
 from fdbqueue.stored.items import CHUNK_BYTES
 

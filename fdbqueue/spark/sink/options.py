@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from fdbqueue.spark.options import AT_LEAST_ONCE, Options, parse
+from fdbqueue.spark.batch.options import AT_LEAST_ONCE, Options, parse
 from fdbqueue.spark.optionvalues import not_empty, one_of
-from fdbqueue.spark.staging import Lost
+from fdbqueue.spark.sink.staging import Lost
 
 _OWN = ("streamName", "onLostCheckpoint", "staging")
 _SPARKS = ("checkpointlocation", "queryname", "path")

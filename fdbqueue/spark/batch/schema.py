@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import types as t
 
-from fdbqueue.spark.options import Options
-from fdbqueue.spark.record import Header
+from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.job.record import Header
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _NUMBERS = (*_INTEGERS, t.FloatType, t.DoubleType)

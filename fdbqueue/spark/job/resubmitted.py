@@ -22,13 +22,13 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.attempt import BATCH_BYTES, BATCH_ROWS, Attempt, Held, PartitionReport, rows_differ
-from fdbqueue.spark.backlog import Backlog
-from fdbqueue.spark.digests import DIGEST_BYTES, Met, Multiset
-from fdbqueue.spark.job import clear
-from fdbqueue.spark.keys import JobKeys
-from fdbqueue.spark.partition import JobIsCommitted, check_record, counted
-from fdbqueue.spark.rows import Rows, pack, unpack
+from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS, Attempt, Held, PartitionReport, rows_differ
+from fdbqueue.spark.job.job import clear
+from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.job.partition import JobIsCommitted, check_record, counted
+from fdbqueue.spark.rows.backlog import Backlog
+from fdbqueue.spark.rows.digests import DIGEST_BYTES, Met, Multiset
+from fdbqueue.spark.rows.rows import Rows, pack, unpack
 from fdbqueue.stored.items import CHUNK_BYTES
 
 _TOKEN_BYTES = 16

@@ -22,11 +22,11 @@ from typing import Any
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
 from fdbqueue.errors import JobError
-from fdbqueue.spark.appender import Appender, Part
-from fdbqueue.spark.backlog import MEMORY_BYTES, Backlog
-from fdbqueue.spark.digests import Met, Multiset
-from fdbqueue.spark.partition import JobIsCommitted, Log, NotMine, Ownership
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.job.partition import JobIsCommitted, Log, NotMine, Ownership
+from fdbqueue.spark.rows.appender import Appender, Part
+from fdbqueue.spark.rows.backlog import MEMORY_BYTES, Backlog
+from fdbqueue.spark.rows.digests import Met, Multiset
+from fdbqueue.spark.rows.rows import Rows
 
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000

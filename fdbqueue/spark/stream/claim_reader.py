@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 
 from fdbqueue.layers.streams import Refusals, Split, Stream
 from fdbqueue.reads.check import CLAIMED
-from fdbqueue.spark.claimsplits import EPOCH, ClaimRefusals, splits
-from fdbqueue.spark.itemcolumns import Table
-from fdbqueue.spark.looking import Page
+from fdbqueue.spark.look.item_columns import Table
+from fdbqueue.spark.look.options import StreamOptions
+from fdbqueue.spark.look.ranges import Page
 from fdbqueue.spark.opening import existing
-from fdbqueue.spark.readoptions import StreamOptions
+from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.telling import tells
 from fdbqueue.stored.items import is_chunked
 from fdbqueue.verbs.queue import Queue

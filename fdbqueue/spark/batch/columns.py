@@ -13,11 +13,11 @@ from fdbqueue.arrow.tables import check_text
 from fdbqueue.errors import CodecError
 from fdbqueue.layers.common._levels import PRIORITY
 from fdbqueue.layers.leases._times import LONGEST_SECONDS
-from fdbqueue.spark.digests import digests_of
-from fdbqueue.spark.insessions import Places
-from fdbqueue.spark.layered import check_priority, levels_of
-from fdbqueue.spark.options import Options
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.batch.in_sessions import Places
+from fdbqueue.spark.batch.layered import check_priority, levels_of
+from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.rows.digests import digests_of
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.codecs import codec_named
 from fdbqueue.stored.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 

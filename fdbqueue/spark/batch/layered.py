@@ -15,12 +15,13 @@ from fdbqueue.errors import CodecError
 from fdbqueue.layers.leases._transitions import Transitions
 from fdbqueue.layers.priority import Levels
 from fdbqueue.moves.high_water_mark import give_up_to
-from fdbqueue.spark import checked, insessions
-from fdbqueue.spark.appender import Appender, Part
-from fdbqueue.spark.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
-from fdbqueue.spark.checked import CheckedAppender
-from fdbqueue.spark.insessions import SessionAppender
-from fdbqueue.spark.options import Options
+from fdbqueue.spark.batch import checked
+from fdbqueue.spark.batch import in_sessions as insessions
+from fdbqueue.spark.batch.checked import CheckedAppender
+from fdbqueue.spark.batch.in_sessions import SessionAppender
+from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.job.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
+from fdbqueue.spark.rows.appender import Appender, Part
 from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
 from fdbqueue.stored.layout import Layout, pack
 

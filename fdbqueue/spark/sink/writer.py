@@ -18,13 +18,13 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import JobError
-from fdbqueue.spark.atonce import BatchLog, begin_batch, commit_at_once, differ
-from fdbqueue.spark.attempt import Attempt, PartitionReport
-from fdbqueue.spark.columns import Columns
-from fdbqueue.spark.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.sinkoptions import SinkOptions
-from fdbqueue.spark.sinkrecord import SinkKeys
-from fdbqueue.spark.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
+from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.sink.at_once import BatchLog, begin_batch, commit_at_once, differ
+from fdbqueue.spark.sink.options import SinkOptions
+from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
 from fdbqueue.spark.telling import tells
 
 

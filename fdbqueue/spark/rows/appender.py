@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.moves.high_water_mark import LastIndex
-from fdbqueue.spark.rows import Rows
+from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.catalogue import Registration
 from fdbqueue.stored.items import chunks_of
 from fdbqueue.stored.layout import Layout, new_random
