@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 from fdbqueue.agents.locks import Locks
 from fdbqueue.agents.wire import PIECE_BYTES
 from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
-from fdbqueue.layers.common._batcher import PendingCall, TransactionBatcher
-from fdbqueue.layers.common._composing import QueueWithLeases
+from fdbqueue.layers.common.batcher import PendingCall, TransactionBatcher
+from fdbqueue.layers.common.composing import QueueWithLeases
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.leases._commit_if_written import commit_if_written
+from fdbqueue.layers.leases.commit_if_written import commit_if_written
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.lowlevel import Database, Steps, Transaction, verb
 from fdbqueue.verbs.queue import Queue

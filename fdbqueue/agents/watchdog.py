@@ -46,11 +46,11 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.blobs import Blobs
-from fdbqueue.layers.common._composing import QueueWithLeases
-from fdbqueue.layers.common._handlers import call_back, not_awaited
+from fdbqueue.layers.common.composing import QueueWithLeases
+from fdbqueue.layers.common.handlers import call_back, not_awaited
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
-from fdbqueue.layers.leases._times import not_negative, positive
+from fdbqueue.layers.leases.times import not_negative, positive
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
 from fdbqueue.lowlevel import Database, Steps, only_database, verb

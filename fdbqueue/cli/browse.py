@@ -12,7 +12,7 @@ from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Recor
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
 from fdbqueue.cli.where import Where, wanted_rows
 from fdbqueue.layers.leases import StoredItem
-from fdbqueue.layers.leases._browsing import browse as browse_kept
+from fdbqueue.layers.leases.browsing import browse as browse_kept
 from fdbqueue.reads.browse import Browser
 from fdbqueue.stored.items import Item
 

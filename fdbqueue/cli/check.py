@@ -18,10 +18,10 @@ from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.layers.smart._orphans import check_dependent_keys
+from fdbqueue.layers.smart.orphans import check_dependent_keys
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.streams._check import check_streams
-from fdbqueue.layers.subscriptions._check import check_subscriptions
+from fdbqueue.layers.streams.check import check_streams
+from fdbqueue.layers.subscriptions.check import check_subscriptions
 from fdbqueue.stored.layout import Layout
 
 LOOKED_AT = (

@@ -16,7 +16,7 @@ from fdbqueue.cli.output import headers_shown, rank_of, to_copy, wants_table, wr
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.cli.where import Where, wanted_rows
 from fdbqueue.layers.leases import StoredItem
-from fdbqueue.layers.leases._browsing import browse
+from fdbqueue.layers.leases.browsing import browse
 
 SCREENFUL = 20
 

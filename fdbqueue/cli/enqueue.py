@@ -35,7 +35,7 @@ from fdbqueue.cli.values import parse
 from fdbqueue.cli.waiting import Wait
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import FdbQueueError
-from fdbqueue.layers.common._levels import PRIORITY
+from fdbqueue.layers.common.levels import PRIORITY
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions

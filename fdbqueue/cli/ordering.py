@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.common._levels import Levels, levels_named
+from fdbqueue.layers.common.levels import Levels, levels_named
 from fdbqueue.moves.high_water_mark import read_high_water_mark
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.verbs.queue import Queue

@@ -8,7 +8,8 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
-from fdbqueue.layers.leases._browsing import StoredItem, browse
+from fdbqueue.layers.leases import StoredItem
+from fdbqueue.layers.leases.browsing import browse
 from fdbqueue.stored.items import Item
 
 

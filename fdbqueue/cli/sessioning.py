@@ -11,7 +11,7 @@ from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json, to_json
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
-from fdbqueue.layers.sessions._records import SessionName, pack_name
+from fdbqueue.layers.sessions.session.records import SessionName, pack_name
 from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256

@@ -13,7 +13,7 @@ import typer
 from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json
 from fdbqueue.errors import CodecError, ItemTooLarge
-from fdbqueue.layers.leases._times import not_negative, positive, visible_at
+from fdbqueue.layers.leases.times import not_negative, positive, visible_at
 from fdbqueue.stored.items import envelope
 
 SHORTEST_SECONDS = 1e-6

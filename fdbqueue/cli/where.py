@@ -13,7 +13,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.cli.input import is_terminal
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.layers.subscriptions import Selector
-from fdbqueue.layers.subscriptions._selectors import ItemTest
+from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.stored.layout import Layout, Place
 
 

@@ -31,9 +31,10 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.layers.leases._transitions import Transitions
-from fdbqueue.layers.streams._keys import StreamKeys
-from fdbqueue.layers.streams._records import BatchRecord, Split, StreamRecord, decode, encode
+from fdbqueue.layers.leases.transitions import Transitions
+from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
+from fdbqueue.layers.streams.keys import StreamKeys
+from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.high_water_mark import (
     LastIndex,

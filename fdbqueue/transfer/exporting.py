@@ -16,7 +16,7 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import TransferError
 from fdbqueue.layers.subscriptions import Selector
-from fdbqueue.layers.subscriptions._selectors import ItemTest
+from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.moves.high_water_mark import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack

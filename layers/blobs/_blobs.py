@@ -24,10 +24,10 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..leases._lease import Lease, LeaseHandle, LeaseRef
-from ..leases._times import positive
-from ..sessions._lease import SessionHandle, SessionLease
-from ..sessions._records import SessionName
+from ..leases import Lease, LeaseHandle, LeaseRef
+from ..leases.times import positive
+from ..sessions import SessionHandle, SessionLease
+from ..sessions.session.records import SessionName
 from ._reader import BlobReader
 from ._target import NO_VALUE, Entrance, Target
 from ._uploads import LEASE_SECONDS, PAGE_UPLOADS, SweepReport, Upload, sweep

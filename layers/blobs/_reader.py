@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..leases._lease import LeaseRef
+from ..leases import LeaseRef
 from ._fileverb import file_verb
 
 WINDOW_PIECES = 11

@@ -9,21 +9,18 @@ from typing import Any, Final, Generic, TypeAlias, cast
 from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
 from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, with_blob
 
-from ..common._composing import EnqueuesInSessions, QueueWithLeases
-from ..groups._groups import Groups
-from ..leases._done import position_in
-from ..leases._leases import Leases
-from ..leases._marking import entered_at
-from ..priority._priority import PriorityQueue
-from ..results._completion import Completion
-from ..results._results import Results
-from ..sessions._sessions import Sessions
-from ..smart._decisions import Outcome
-from ..smart._smart import SmartQueue
-from ..staged._relaxed import RelaxedQueue
-from ..staged._staged import StagedQueue
-from ..subscriptions._immediate_delivery import Delivery
-from ..subscriptions._subscriptions import Subscriptions
+from ..common.composing import EnqueuesInSessions, QueueWithLeases
+from ..groups import Groups
+from ..leases import Leases
+from ..leases.done import position_in
+from ..leases.marking import entered_at
+from ..priority import PriorityQueue
+from ..results import Completion, Results
+from ..sessions import Sessions
+from ..smart import Outcome, SmartQueue
+from ..staged import RelaxedQueue, StagedQueue
+from ..subscriptions import Subscriptions
+from ..subscriptions.immediate_delivery import Delivery
 
 Target: TypeAlias = (
     Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V] | Sessions[V] | EnqueuesInSessions

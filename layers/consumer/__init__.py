@@ -46,7 +46,7 @@ Source
 
 from __future__ import annotations
 
-from ..common._handlers import ACKED, Snooze
+from ..common.handlers import ACKED, Snooze
 from ._consumer import Consumer
 from ._terms import ConsumerReport
 from ._watchdog import Watchdog, WatchdogReport

@@ -13,13 +13,13 @@ from typing import Any, Generic, cast, overload
 
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
-from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
-from ..common._handlers import Handler
-from ..leases._leases import Leases, this_consumer
-from ..leases._times import not_negative, positive
-from ..sessions._lease import SessionLease
-from ..sessions._sessions import Sessions
-from ..subscriptions._subscription import Subscription
+from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
+from ..common.handlers import Handler
+from ..leases import Leases
+from ..leases.leases import this_consumer
+from ..leases.times import not_negative, positive
+from ..sessions import SessionLease, Sessions
+from ..subscriptions import Subscription
 from ._entrance import Beside, at_signals, in_event_loop
 from ._run import Run
 from ._session_run import SessionRun

@@ -22,8 +22,7 @@ from fdbqueue.lowlevel import (
     group_record,
 )
 
-from ..leases._lease import Lease
-from ..leases._leases import Leases
+from ..leases import Lease, Leases
 
 Verb: TypeAlias = Callable[..., Steps[Any]]
 

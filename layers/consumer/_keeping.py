@@ -8,7 +8,7 @@ import time
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, run
 
-from ..leases._leases import Leases
+from ..leases import Leases
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_not_lost
 from ._terms import ConsumerReport, Terms

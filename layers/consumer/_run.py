@@ -14,14 +14,12 @@ from typing import Any
 from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
-from ..common._handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
-from ..common._waiting import FINISH_SECONDS, unfinished
-from ..leases._backoff import exponential
-from ..leases._done import Done
-from ..leases._lease import Disposition, Lease
-from ..leases._leases import Leases
-from ..staged._staged import StagedQueue
-from ..subscriptions._subscription import Subscription, subscription_permit
+from ..common.handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
+from ..common.waiting import FINISH_SECONDS, unfinished
+from ..leases import Disposition, Done, Lease, Leases, exponential
+from ..staged import StagedQueue
+from ..subscriptions import Subscription
+from ..subscriptions.subscription import subscription_permit
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping

@@ -25,14 +25,14 @@ from fdbqueue.lowlevel import (
     run_async,
 )
 
-from ..common._handlers import ACKED, Handler
-from ..leases._done import Done as ItemDone
-from ..leases._lease import Lease
-from ..sessions._lease import Begun, Behind, Done, SessionLease
-from ..sessions._line import Where
-from ..sessions._line_queue import LineLeases, LineQueue
-from ..sessions._sessions import Sessions
-from ..sessions._turns import NOTHING, Ahead, NewState, Settled, Settlement
+from ..common.handlers import ACKED, Handler
+from ..leases import Done as ItemDone
+from ..leases import Lease
+from ..sessions import NewState, SessionLease, Sessions
+from ..sessions.line.line import Where
+from ..sessions.line.line_queue import LineLeases, LineQueue
+from ..sessions.session.lease import Begun, Behind, Done
+from ..sessions.work.read_ahead import NOTHING, Ahead, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, Terms

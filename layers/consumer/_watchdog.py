@@ -32,12 +32,11 @@ from typing import cast
 
 from fdbqueue.lowlevel import LEASE, Database, Named, Shown, Steps, attempts, only_database, verb
 
-from ..common._composing import EnqueuesInSessions, QueueWithLeases, given_leases
-from ..common._handlers import call_back, not_awaited
-from ..common._waiting import Stop, long_wait
-from ..leases._leases import Leases
-from ..leases._timers import Reclaimed
-from ..leases._times import positive
+from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
+from ..common.handlers import call_back, not_awaited
+from ..common.waiting import Stop, long_wait
+from ..leases import Leases, Reclaimed
+from ..leases.times import positive
 
 _log = logging.getLogger(__name__)
 _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."

@@ -36,11 +36,11 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._ending import NotEnded, until_ended
-from ..common._waiting import long_wait
-from ..leases._sweeping import sweep
-from ..leases._times import positive
-from ..leases._transitions import Transitions
+from ..common.ending import NotEnded, until_ended
+from ..common.waiting import long_wait
+from ..leases.sweeping import sweep
+from ..leases.times import positive
+from ..leases.transitions import Transitions
 
 if TYPE_CHECKING:
     from ._groups import Groups

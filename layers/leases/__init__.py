@@ -44,15 +44,15 @@ Source
 from __future__ import annotations
 
 from ._backoff import Backoff, constant, exponential, immediately
-from ._browsing import State, StoredItem
 from ._dead_letters import DeadLetters
-from ._done import Done, FollowUp
 from ._head import Head
-from ._lease import Disposition, Lease, LeaseHandle, LeaseRef
-from ._leases import Leases
-from ._reclaiming import ReclaimReport
 from ._stats import LeaseStats
-from ._timers import Reclaimed
+from .browsing import State, StoredItem
+from .done import Done, FollowUp
+from .lease import Disposition, Lease, LeaseHandle, LeaseRef
+from .leases import Leases
+from .reclaiming import ReclaimReport
+from .timers import Reclaimed
 
 __all__ = [
     "Backoff",

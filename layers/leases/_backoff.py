@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ._times import not_negative, positive
+from .times import not_negative, positive
 
 Backoff: TypeAlias = Callable[[int], float]
 

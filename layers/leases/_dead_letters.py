@@ -35,9 +35,9 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ._browsing import StoredItem, browse
-from ._times import not_negative
-from ._transitions import Transitions
+from .browsing import StoredItem, browse
+from .times import not_negative
+from .transitions import Transitions
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fdbqueue.lowlevel import Database, Layout, Transaction, group_keys, pages
 
-from ._outcome_check import Tracked
+from .outcome_check import Tracked
 
 _OPEN = {"available": "available", "leased": "leased", "claimed": "leased", "delayed": "delayed"}
 """The states of open members, and the counter of each: a member in a stream's batch is at work."""

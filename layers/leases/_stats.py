@@ -16,7 +16,7 @@ from itertools import pairwise
 from fdbqueue import FormatError, Stats
 from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rank_of, read_own_stats, rows, started
 
-from ._timers import due_timers
+from .timers import due_timers
 
 OVERDUE_LIMIT = 1_000
 MAX_LOOKS = 256

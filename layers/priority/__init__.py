@@ -33,12 +33,12 @@ Limits
 
 Source
     Apache Qpid, "Queue Implementation" (a priority queue as an ordered list of standard sub-queues; getHead and next).
-    AMQP 0-10 and JMS for the meaning of priorities (`layers/common/_levels.py`). Weighted round robin as in nginx.
+    AMQP 0-10 and JMS for the meaning of priorities (`layers/common/levels.py`). Weighted round robin as in nginx.
 """
 
 from __future__ import annotations
 
-from ..common._levels import AmqpLevels, Levels
+from ..common.levels import AmqpLevels, Levels
 from ._earliest import EarliestDeadline
 from ._priority import PriorityQueue, PriorityStats
 from ._weighted import WeightedHead

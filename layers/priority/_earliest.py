@@ -37,7 +37,7 @@ from typing import Any
 
 from fdbqueue.lowlevel import MAX_RANK
 
-from ..leases._times import not_negative
+from ..leases.times import not_negative
 
 DEADLINE = "deadline"
 

@@ -26,14 +26,11 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._composing import QueueWithLeases
-from ..common._levels import PRIORITY, Levels
-from ..leases._backoff import Backoff
-from ..leases._head import Head
-from ..leases._leases import Leases
-from ..leases._policies import note_bare, note_policy
-from ..leases._stats import LeaseStats
-from ..staged._delivery import Delivery
+from ..common.composing import QueueWithLeases
+from ..common.levels import PRIORITY, Levels
+from ..leases import Backoff, Head, Leases, LeaseStats
+from ..leases.policies import note_bare, note_policy
+from ..staged.delivery import Delivery
 from ._weighted import WeightedHead
 
 _GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
 
-from ..leases._head import Head
+from ..leases import Head
 
 MAX_WEIGHTS = 10_000
 

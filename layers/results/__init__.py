@@ -48,7 +48,7 @@ Source
 
 from __future__ import annotations
 
-from ..leases._done import Done, FollowUp
+from ..leases import Done, FollowUp
 from ._completion import Completion, Outcome
 from ._results import Results
 

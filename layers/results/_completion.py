@@ -24,10 +24,10 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._ending import NotEnded, until_ended
-from ..common._waiting import long_wait
-from ..leases._leases import Leases
-from ..leases._transitions import Transitions
+from ..common.ending import NotEnded, until_ended
+from ..common.waiting import long_wait
+from ..leases import Leases
+from ..leases.transitions import Transitions
 
 R = TypeVar("R")
 

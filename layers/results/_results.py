@@ -25,11 +25,11 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
-from ..leases._done import FollowUp, check_follow_ups, follow_ups_of, position_in
-from ..leases._leases import Leases
-from ..leases._marking import entered_at, mark
-from ..leases._times import positive
+from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
+from ..leases import FollowUp, Leases
+from ..leases.done import check_follow_ups, follow_ups_of, position_in
+from ..leases.marking import entered_at, mark
+from ..leases.times import positive
 from ._completion import Completion
 
 R = TypeVar("R")

@@ -99,11 +99,11 @@ from __future__ import annotations
 
 from fdbqueue.lowlevel import UNCHANGED
 
-from ._gate import Gate, GateInfo
-from ._lease import SessionHandle, SessionLease
-from ._listing import SessionInfo, SessionStats
 from ._sessions import Sessions
-from ._turns import NewState
+from .reading.listing import SessionInfo, SessionStats
+from .session.gate_record import Gate, GateInfo
+from .session.lease import SessionHandle, SessionLease
+from .work.read_ahead import NewState
 
 __all__ = [
     "UNCHANGED",

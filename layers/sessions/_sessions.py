@@ -12,26 +12,25 @@ from typing import Any, Literal, cast
 from fdbqueue import BulkReport, Position, Queue
 from fdbqueue.lowlevel import UNCHANGED, Database, Named, Notes, Steps, Transaction, V, is_database, pack, verb
 
-from ..common._batcher import PendingCall, TransactionBatcher
-from ..leases._backoff import Backoff
-from ..leases._done import Done, FollowUp, done_of
-from ..leases._enqueueing import enqueue_with_notes
-from ..leases._lease import Disposition
-from ..leases._leases import this_consumer
-from ..leases._marking import Entered
-from ..leases._times import check_timeout, check_waits, not_negative, positive, visible_at
-from ..leases._transitions import Retry, check_error
-from ._arguments import check_choice, check_concurrency, check_count
-from ._gate import Gate
-from ._lease import SessionLease, SessionRef
-from ._line import Line, Rules
-from ._line_queue import LineQueue
-from ._operators import Operators
-from ._records import SessionName, pack_name
-from ._shards import check_shards
-from ._tracking import at_address
-from ._turns import Turns
-from ._working import Ack, Working
+from ..common.batcher import PendingCall, TransactionBatcher
+from ..leases import Backoff, Disposition, Done, FollowUp
+from ..leases.done import done_of
+from ..leases.enqueueing import enqueue_with_notes
+from ..leases.leases import this_consumer
+from ..leases.marking import Entered
+from ..leases.times import check_timeout, check_waits, not_negative, positive, visible_at
+from ..leases.transitions import Retry, check_error
+from .line.line import Line, Rules
+from .line.line_queue import LineQueue
+from .line.shards import check_shards
+from .line.tracking import at_address
+from .operators.operators import Operators
+from .session.arguments import check_choice, check_concurrency, check_count
+from .session.gate_record import Gate
+from .session.lease import SessionLease, SessionRef
+from .session.records import SessionName, pack_name
+from .work.read_ahead import Turns
+from .work.working import Ack, Working
 
 QUANTUM = 10
 MAX_LEVELS = 256

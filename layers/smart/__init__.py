@@ -49,12 +49,12 @@ from __future__ import annotations
 
 from ._deadlines import Deadlines
 from ._decisions import Decision, Outcome, Replace
-from ._limits import Limit
 from ._messages import Messages
 from ._monitor import Monitor, MonitorReport
 from ._resend import Resend
-from ._smart import SmartQueue
 from ._types import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, MessageType, keyed, types
+from .limits import Limit
+from .smart import SmartQueue
 
 __all__ = [
     "EVERYTHING",

@@ -8,10 +8,10 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Change, Editing, Envelope, Notes, Plan, Standing, Steps, Transaction
 
-from ._admitting import Admitting
-from ._check_runner import CheckRunner
-from ._index import SmartIndex
-from ._scanning import Found
+from .admitting import Admitting
+from .check_runner import CheckRunner
+from .index import SmartIndex
+from .scanning import Found
 
 
 class SmartEditing(Editing[Any]):

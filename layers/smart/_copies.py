@@ -8,9 +8,9 @@ from typing import NamedTuple
 from fdbqueue import Item, Position
 from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, notes_of, pack
 
-from ..leases._transitions import Transitions
-from ._recipients import Recipients
-from ._scanning import locate
+from ..leases.transitions import Transitions
+from .recipients import Recipients
+from .scanning import locate
 
 SEVERAL = b"several"
 """Stored in place of a packed position; no packed position begins with this byte."""

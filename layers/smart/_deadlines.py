@@ -47,10 +47,10 @@ from typing import Any, Literal
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
 from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, rows, verb
 
-from ..leases._times import not_negative
-from ._index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
-from ._scanning import locate, position_of
-from ._smart import SmartQueue
+from ..leases.times import not_negative
+from .index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
+from .scanning import locate, position_of
+from .smart import SmartQueue
 
 BATCH = 100
 

@@ -20,13 +20,13 @@ from fdbqueue.lowlevel import (
     strinc,
 )
 
-from ..common._waiting import alarmed
-from ..leases._leases import Leases
-from ..leases._taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
-from ..leases._timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases._transitions import Transitions, is_over
+from ..common.waiting import alarmed
+from ..leases import Leases
+from ..leases.taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
+from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
+from ..leases.transitions import Transitions, is_over
 from ._copies import Copies, Copy
-from ._scanning import position_of
+from .scanning import position_of
 
 WINDOW = 64
 _COME_BACK = ("enqueued", "leased", "delayed", "dead")

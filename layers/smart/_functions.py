@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fdbqueue import CheckFailed, Position
 
-from ..leases._times import LONGEST_SECONDS
+from ..leases.times import LONGEST_SECONDS
 from ._time_limit import TimeLimitExceeded, within
 from ._types import MessageType
 

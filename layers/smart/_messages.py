@@ -28,10 +28,10 @@ import msgspec
 from fdbqueue import CodecError, Position
 from fdbqueue.lowlevel import CODEC_ERRORS, refuse_if_changed
 
-from ..leases._times import positive
+from ..leases.times import positive
 from ._functions import Functions
-from ._limits import MOST_COUNTED
 from ._types import MessageType
+from .limits import MOST_COUNTED
 
 _JSON_TAG = b'{"type":"'
 

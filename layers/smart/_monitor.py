@@ -13,9 +13,9 @@ from typing import Any
 
 from fdbqueue.lowlevel import Database, Future, Shown, Steps, Transaction, attempts, only_database, verb
 
-from ..common._handlers import call_back, not_awaited
-from ..common._waiting import Stop, long_wait
-from ..leases._times import not_negative, positive
+from ..common.handlers import call_back, not_awaited
+from ..common.waiting import Stop, long_wait
+from ..leases.times import not_negative, positive
 from ._deadlines import BATCH, Claim, Deadline, Deadlines
 
 _log = logging.getLogger(__name__)

@@ -74,15 +74,15 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._waiting import long_wait
-from ..leases._commit_if_written import commit_if_written
-from ..leases._leases import Leases
-from ..leases._times import check_timeout
+from ..common.waiting import long_wait
+from ..leases import Leases
+from ..leases.commit_if_written import commit_if_written
+from ..leases.times import check_timeout
 from ._copies import SENT_BEFORE, SEVERAL, Copies, Copy, Named, check_recipient, named_by
 from ._fetching import Fetched, Fetching
 from ._messages import Messages
-from ._recipients import MOST_RECIPIENTS
-from ._scanning import position_of
+from .recipients import MOST_RECIPIENTS
+from .scanning import position_of
 
 __all__ = ["Copy", "Resend"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from ..common._handlers import not_awaited
-from ._limits import Limit
+from ..common.handlers import not_awaited
+from .limits import Limit
 
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """Relates messages of the same type or of different types to each other."""

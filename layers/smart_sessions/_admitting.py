@@ -12,19 +12,18 @@ from typing import Any
 
 from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started
 
-from ..leases._transitions import Transitions
-from ..sessions._by_position import SessionEditing
-from ..sessions._line import Line
-from ..sessions._records import Record, pointer_of
-from ..sessions._session import Session, SessionMoves
-from ..smart._admitting import Admitting, Rewritten, Terms, remedy
-from ..smart._capacity import Capacity, Going
-from ..smart._check_runner import CheckRunner, Incoming
-from ..smart._decisions import Outcome
-from ..smart._index import SmartIndex
-from ..smart._limits import Limit
-from ..smart._recipients import Recipients
-from ..smart._scanning import Bounds, Found, Scan
+from ..leases.transitions import Transitions
+from ..sessions.line.line import Line
+from ..sessions.operators.editing import SessionEditing
+from ..sessions.session.records import Record, pointer_of
+from ..sessions.session.session import Session, SessionMoves
+from ..smart import Limit, Outcome
+from ..smart.admitting import Admitting, Rewritten, Terms, remedy
+from ..smart.capacity import Capacity, Going
+from ..smart.check_runner import CheckRunner, Incoming
+from ..smart.index import SmartIndex
+from ..smart.recipients import Recipients
+from ..smart.scanning import Bounds, Found, Scan
 
 
 class InProgress:

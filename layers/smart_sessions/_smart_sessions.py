@@ -22,23 +22,22 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..leases._times import check_timeout, check_waits, positive, visible_at
-from ..sessions._records import SessionName, name_of, pack_name, record_of
-from ..sessions._sessions import Sessions
-from ..sessions._shards import KNOWN_SECONDS
-from ..sessions._tracking import with_items
-from ..sessions._working import generation_to_enter
-from ..smart._admitting import Terms
-from ..smart._batches import Batches, admit_all
-from ..smart._capacity import Capacity, until_room
-from ..smart._check import index_problems
-from ..smart._check_runner import CheckRunner, Incoming
-from ..smart._decisions import Outcome
-from ..smart._index import SmartIndex
-from ..smart._limits import Limit, check_bounds
-from ..smart._messages import Messages
-from ..smart._scanning import Bounds
-from ..smart._smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
+from ..leases.times import check_timeout, check_waits, positive, visible_at
+from ..sessions import Sessions
+from ..sessions.line.shards import KNOWN_SECONDS
+from ..sessions.line.tracking import with_items
+from ..sessions.session.records import SessionName, name_of, pack_name, record_of
+from ..sessions.work.working import generation_to_enter
+from ..smart import Limit, Messages, Outcome
+from ..smart.admitting import Terms
+from ..smart.batches import Batches, admit_all
+from ..smart.capacity import Capacity, until_room
+from ..smart.check import index_problems
+from ..smart.check_runner import CheckRunner, Incoming
+from ..smart.index import SmartIndex
+from ..smart.limits import check_bounds
+from ..smart.scanning import Bounds
+from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
 from ._admitting import SessionAdmitting
 
 Route: TypeAlias = bytes | Callable[[Any], SessionName]

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Shown, Transaction
 
-from ..common._batcher import Alarm, PendingCall
-from ..common._waiting import Promise
-from ._allotments import Allotment, Got
-from ._delivery import ITEMS_AT_ONCE
+from ..common.batcher import Alarm, PendingCall
+from ..common.waiting import Promise
 from ._prefetch import Prefetch
-from ._requests import Request, Wish, granted_us
+from .allotments import Allotment, Got
+from .delivery import ITEMS_AT_ONCE
+from .requests import Request, Wish, granted_us
 
 
 class Want(NamedTuple):

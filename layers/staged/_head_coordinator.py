@@ -30,19 +30,18 @@ from fdbqueue.lowlevel import (
     started,
 )
 
-from ..common._batcher import Alarm, Batcher
-from ..leases._head import Head
-from ..leases._leases import Leases
-from ._allotments import Allotment, Got, HeadRead, Served
+from ..common.batcher import Alarm, Batcher
+from ..leases import Head, Leases
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
-from ._delivery import ITEMS_AT_ONCE, Delivery
-from ._grants import Alarms, Grants
 from ._head_state import Event, Hints, Place, StallDetector, State
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
-from ._requests import Request, Requests
 from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
+from .allotments import Allotment, Got, HeadRead, Served
+from .delivery import ITEMS_AT_ONCE, Delivery
+from .grants import Alarms, Grants
+from .requests import Request, Requests
 
 REQUESTS_AT_ONCE = 100
 """Most requests that one transaction reads."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from fdbqueue.lowlevel import Database, shares_turns
 
-from ._requests import Request
+from .requests import Request
 
 MOST_LOST_TURNS = 4
 """After so many conflicts, one after the other, a process registers a request even where processes take turns."""

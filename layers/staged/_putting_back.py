@@ -17,10 +17,9 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 
-from ..leases._lease import Disposition, Lease
-from ..leases._leases import Leases
-from ..leases._transitions import Transitions
-from ._allotments import Got
+from ..leases import Disposition, Lease, Leases
+from ..leases.transitions import Transitions
+from .allotments import Got
 
 
 def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> Steps[None]:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 
-from ..common._waiting import first_of, in_thread
-from ..leases._granting import UNMARKED
-from ..leases._holding import Live, check_refs
-from ..leases._lease import Lease, LeaseRef
-from ._allotments import Got
+from ..common.waiting import first_of, in_thread
+from ..leases import Lease, LeaseRef
+from ..leases.granting import UNMARKED
+from ..leases.holding import Live, check_refs
+from .allotments import Got
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from fdbqueue.lowlevel import RANDOM_BYTES, Future, Steps, Transaction
 
-from ..leases._leases import Leases
-from ._requests import Requests, Wish, wished
+from ..leases import Leases
+from .requests import Requests, Wish, wished
 
 
 class Registrar:

@@ -34,10 +34,9 @@ from typing import Any, cast
 from fdbqueue import Item, Queue
 from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, rank_of, verb
 
-from ..common._composing import QueueWithLeases, leases_of, strict
-from ..leases._head import Head
-from ..leases._leases import Leases
-from ._delivery import Delivery
+from ..common.composing import QueueWithLeases, leases_of, strict
+from ..leases import Head, Leases
+from .delivery import Delivery
 
 WINDOW = 32
 

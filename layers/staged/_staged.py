@@ -33,19 +33,18 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._batcher import TransactionBatcher
-from ..common._composing import QueueWithLeases, leases_of
-from ..common._waiting import long_wait
-from ..leases._lease import Lease, LeaseRef
-from ..leases._leases import Leases, this_consumer
-from ..leases._stats import LeaseStats
-from ..leases._times import check_timeout, positive
+from ..common.batcher import TransactionBatcher
+from ..common.composing import QueueWithLeases, leases_of
+from ..common.waiting import long_wait
+from ..leases import Lease, LeaseRef, Leases, LeaseStats
+from ..leases.leases import this_consumer
+from ..leases.times import check_timeout, positive
 from ._attempt import ONE, ContentionStats, Want
-from ._delivery import Delivery
 from ._head_coordinator import HeadCoordinator
 from ._recent_leases import RecentLeases
-from ._requests import Requests
 from ._versions import RecentVersion
+from .delivery import Delivery
+from .requests import Requests
 
 BATCH_BYTES = 1_000_000
 """About how many bytes the enqueues of one transaction write."""

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
 
-from ..leases._taking import UNTAKEABLE, LifeOver
-from ._allotments import HeadRead
+from ..leases.taking import UNTAKEABLE, LifeOver
 from ._attempt import Attempt, Unforeseen
-from ._delivery import Delivery
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
+from .allotments import HeadRead
+from .delivery import Delivery
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000

@@ -53,10 +53,10 @@ Source
 
 from __future__ import annotations
 
-from ._records import BatchRecord, Split, StreamRecord
 from ._states import Look, StreamState
 from ._stream import Stream
 from ._terms import Bad, Refusals, Terms, refuse_sessions
+from .records import BatchRecord, Split, StreamRecord
 
 __all__ = [
     "Bad",

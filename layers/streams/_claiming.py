@@ -37,11 +37,11 @@ from fdbqueue.lowlevel import (
     with_notes,
 )
 
-from ..leases._taking import CancelledGroups, notes_if_readable
-from ..leases._transitions import Transitions, at_rest, cut, is_over, size_beside
-from ._keys import StreamKeys
-from ._records import BatchRecord, Split, splits_of, thinned
+from ..leases.taking import CancelledGroups, notes_if_readable
+from ..leases.transitions import Transitions, at_rest, cut, is_over, size_beside
 from ._terms import Terms
+from .keys import StreamKeys
+from .records import BatchRecord, Split, splits_of, thinned
 
 CLAIM_BYTES = 1_000_000
 """About how many bytes one transaction moves."""

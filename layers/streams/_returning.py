@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from fdbqueue import FormatError, Queue
 from fdbqueue.lowlevel import NO_NOTES, Database, KeyValue, Notes, Steps, Transaction, notes_of, rows, started
 
-from ..leases._leases import CONSUMER_BYTES
-from ..leases._transitions import Transitions, cut
-from ._keys import StreamKeys
-from ._records import StreamRecord, decode, encode
+from ..leases.leases import CONSUMER_BYTES
+from ..leases.transitions import Transitions, cut
+from .keys import StreamKeys
+from .records import StreamRecord, decode, encode
 
 ROWS = 500
 SIZE_BYTES = 1_000_000

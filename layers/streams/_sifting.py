@@ -18,11 +18,11 @@ from fdbqueue.lowlevel import (
     strinc,
 )
 
-from ..leases._transitions import Transitions, at_rest, cut, size_beside
+from ..leases.transitions import Transitions, at_rest, cut, size_beside
 from ._claiming import ERROR_BYTES
-from ._keys import StreamKeys
-from ._records import BatchRecord
 from ._terms import Terms
+from .keys import StreamKeys
+from .records import BatchRecord
 
 SIFT_BYTES = 1_000_000
 """About how many bytes of items one transaction looks at."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fdbqueue import Pause, Stats
 
-from ._records import StreamRecord
+from .records import StreamRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,17 +32,17 @@ from fdbqueue.lowlevel import (
     within,
 )
 
-from ..leases._leases import Leases
-from ..leases._reclaiming import reclaim
-from ..leases._transitions import Transitions
-from ._check import check_batches
+from ..leases import Leases
+from ..leases.reclaiming import reclaim
+from ..leases.transitions import Transitions
 from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
-from ._keys import StreamKeys
-from ._records import BatchRecord, Split, StreamRecord, decode, encode
 from ._returning import Returning
 from ._sifting import Sifting
 from ._states import Look, StreamState
 from ._terms import Refusals, TakeOver, Terms, check_record, check_run, refuse_sessions
+from .check import check_batches
+from .keys import StreamKeys
+from .records import BatchRecord, Split, StreamRecord, decode, encode
 
 TIMERS = 64
 READ_ROWS = 2_000

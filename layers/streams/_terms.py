@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from fdbqueue import StreamError
 from fdbqueue.lowlevel import Layout, Steps, Transaction, rows
 
-from ._records import StreamRecord
+from .records import StreamRecord
 
 Undecided: TypeAlias = Literal["redeliver", "drop"]
 """What becomes of an open batch whose reader lost its log: its items come back, or they count as processed."""

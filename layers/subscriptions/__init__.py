@@ -55,9 +55,9 @@ Source
 from __future__ import annotations
 
 from ._following import Follower
-from ._selectors import Selector
-from ._subscription import Subscription
 from ._subscriptions import Subscriptions, SubscriptionStats
+from .selectors import Selector
+from .subscription import Subscription
 
 __all__ = [
     "Follower",

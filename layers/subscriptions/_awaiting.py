@@ -35,16 +35,16 @@ from fdbqueue.lowlevel import (
     pack,
 )
 
-from ..common._batcher import Alarm, Batcher, PendingCall
-from ..leases._commit_if_written import commit_if_written
-from ..leases._granting import TAKE_SECONDS
-from ..leases._lease import Lease, LeaseHandle, LeaseRef, lease_of
-from ..leases._leases import Leases
-from ..leases._taking import Taken, Terms
-from ..leases._timers import next_due_us
-from ..leases._transitions import Transitions
-from ..staged._grants import LOOK_SECONDS
-from ..staged._requests import REQUEST_SECONDS, Request, Wish
+from ..common.batcher import Alarm, Batcher, PendingCall
+from ..leases import Lease, LeaseHandle, LeaseRef, Leases
+from ..leases.commit_if_written import commit_if_written
+from ..leases.granting import TAKE_SECONDS
+from ..leases.lease import lease_of
+from ..leases.taking import Taken, Terms
+from ..leases.timers import next_due_us
+from ..leases.transitions import Transitions
+from ..staged.grants import LOOK_SECONDS
+from ..staged.requests import REQUEST_SECONDS, Request, Wish
 from ._cursor import Habit
 from ._waiters import Waiters
 

@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
     started,
 )
 
-from ..leases._head import Head
+from ..leases import Head
 from ._records import (
     NO_LOOK,
     Pointer,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from fdbqueue import SubscriptionError
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, finished, kept_size_of, started
 
-from ..leases._head import Head
+from ..leases import Head
 from ._records import Registration, read_registration
 
 

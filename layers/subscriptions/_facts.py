@@ -22,7 +22,7 @@ from typing import Any
 from fdbqueue import Position
 from fdbqueue.lowlevel import Layout, Notes, headers_of, notes_of
 
-from ..common._levels import PRIORITY
+from ..common.levels import PRIORITY
 
 NORMAL_PRIORITY = 4
 """Priority of an item whose sender gave none, as in JMS."""

@@ -51,13 +51,13 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._waiting import alarmed, long_wait
-from ..leases._browsing import StoredItem, opened
-from ..leases._leases import Leases
-from ..leases._times import check_timeout
+from ..common.waiting import alarmed, long_wait
+from ..leases import Leases, StoredItem
+from ..leases.browsing import opened
+from ..leases.times import check_timeout
 from ._cursor import trim_arrivals
 from ._records import NO_LOOK, BrowserPlace, pack_record, read_pointer, read_registration
-from ._selectors import ItemTest, Selector, Selects
+from .selectors import ItemTest, Selector, Selects
 
 Start: TypeAlias = Literal["head", "tail"]
 

@@ -33,21 +33,21 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
-from ..common._composing import QueueWithLeases, leases_of, strict
-from ..common._handlers import not_awaited
-from ..common._levels import with_priority
-from ..leases._leases import Leases
-from ..leases._times import positive, visible_at
+from ..common.composing import QueueWithLeases, leases_of, strict
+from ..common.handlers import not_awaited
+from ..common.levels import with_priority
+from ..leases import Leases
+from ..leases.times import positive, visible_at
 from ._arguments import check_name
-from ._check import check_subscriptions
 from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
-from ._immediate_delivery import Delivery, ImmediateDelivery
 from ._records import NO_LOOK, Browses, Pointer, Registration, pack_record, read_registration
-from ._selectors import ItemTest, Selector, Selects
 from ._spans import everything
 from ._stats import SubscriptionStats, count_registrations, read_page
-from ._subscription import Subscription
 from ._waiters import DISPATCHER, Waiters
+from .check import check_subscriptions
+from .immediate_delivery import Delivery, ImmediateDelivery
+from .selectors import ItemTest, Selector, Selects
+from .subscription import Subscription
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 

@@ -16,11 +16,11 @@ from typing import Any
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_size_of, rows, strinc
 
-from ..staged._requests import Request, Requests, Wish, wished
+from ..staged.requests import Request, Requests, Wish, wished
 from ._credit import NO_LIMIT, Credit, credit_left
 from ._cursor import Accepts, Cursor, Habit
 from ._records import read_registration
-from ._selectors import ItemTest, Selector
+from .selectors import ItemTest, Selector
 
 DISPATCHER = ""
 """The name of the dispatcher's pointer; no subscription has it."""

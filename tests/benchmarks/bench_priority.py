@@ -18,10 +18,10 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.staged._delivery import Delivery
+from fdbqueue.layers.staged.delivery import Delivery
 from tests.benchmarks.harness import (
     ROUNDS,
     SIZE,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from fdbqueue.layers.common._handlers import ACKED, Snooze
+from fdbqueue.layers.common.handlers import ACKED, Snooze
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.subscriptions import Subscription

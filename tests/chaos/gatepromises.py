@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layers.sessions._records import name_of
+from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.lowlevel import fdb_tuple
 from tests.chaos.kinds import GATES, Kind, gates_of
 from tests.chaos.sessionpromises import OfSessions

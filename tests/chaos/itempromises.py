@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 
 from fdbqueue import Position
-from fdbqueue.layers.common._levels import PRIORITY
+from fdbqueue.layers.common.levels import PRIORITY
 from tests.chaos.claims import ONE_TRANSACTION, TRIED_ONCE, Claims, LeaseOf, is_unknown
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant

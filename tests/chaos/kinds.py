@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import PRIORITY, Levels
+from fdbqueue.layers.common.levels import PRIORITY, Levels
 from fdbqueue.layers.leases import Head
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.priority import WeightedHead

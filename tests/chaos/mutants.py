@@ -34,12 +34,12 @@ MUTANTS = (
     ),
     Mutant(
         "a lease's token is not looked at",
-        "layers/leases/_holding.py",
+        "layers/leases/holding.py",
         (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
     ),
     Mutant(
         "acks read the leased item by snapshot",
-        "layers/leases/_holding.py",
+        "layers/leases/holding.py",
         (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
-        "layers/leases/_holding.py",
+        "layers/leases/holding.py",
         (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
     ),
     Mutant(
@@ -85,7 +85,7 @@ MUTANTS = (
     ),
     Mutant(
         "timers are settled a minute early",
-        "layers/leases/_timers.py",
+        "layers/leases/timers.py",
         (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         "an item dies one attempt too early",
-        "layers/leases/_transitions.py",
+        "layers/leases/transitions.py",
         (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
     ),
     Mutant(
@@ -107,24 +107,24 @@ MUTANTS = (
     ),
     Mutant(
         "a lease that was granted and not taken counts as an attempt",
-        "layers/leases/_granting.py",
+        "layers/leases/granting.py",
         (("before = at_rest(replace(notes, attempt=notes.attempt - 1))", "before = at_rest(notes)"),),
         tests=("tests/layers/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
     ),
     Mutant(
         "a grant is given back though its client has taken it",
-        "layers/leases/_granting.py",
+        "layers/leases/granting.py",
         (("    if has_mark(tr, grant.process, client):\n        return []\n", ""),),
         tests=("tests/layers/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
         "dead processes are not told from live ones",
-        "layers/staged/_requests.py",
+        "layers/staged/requests.py",
         ((' or process_is_dead(tr, self.wish.process or b"")', ""),),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",
-        "layers/staged/_delivery.py",
+        "layers/staged/delivery.py",
         (
             (
                 "if notes is None or notes.token != lease.token:\n                continue\n            before",
@@ -143,14 +143,14 @@ MUTANTS = (
     ),
     Mutant(
         "who claims its items does not look at what happens to those in front",
-        "layers/staged/_delivery.py",
+        "layers/staged/delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
         Kind.plain,
         tests=("tests/layers/test_staged_claims.py::test_an_item_inserted_ahead_of_a_claim_is_counted",),
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
-        "layers/staged/_requests.py",
+        "layers/staged/requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
         Kind.plain,
         tests=("tests/layers/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",),
@@ -162,7 +162,7 @@ MUTANTS = (
     ),
     Mutant(
         "nobody is woken",
-        "layers/staged/_grants.py",
+        "layers/staged/grants.py",
         (
             (
                 "watches += map(tr.watch, self._delivery.watched())",
@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     Mutant(
         "a smart decision does not conflict with reports that come at the same time",
-        "layers/smart/_scanning.py",
+        "layers/smart/scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
         tests=("tests/layers/test_smart_interleavings.py::test_of_two_reports_of_progress_at_once_never_both_stay",),
@@ -232,7 +232,7 @@ MUTANTS = (
     ),
     Mutant(
         "a former owner of an exclusive subscription is not refused",
-        "layers/subscriptions/_subscription.py",
+        "layers/subscriptions/subscription.py",
         (("if registration.owner != self._owner:", "if registration.owner is None:"),),
         Kind.exclusive,
         tests=(
@@ -324,7 +324,7 @@ MUTANTS = (
     ),
     Mutant(
         "acks with follow-ups read the leased item by snapshot",
-        "layers/leases/_holding.py",
+        "layers/leases/holding.py",
         (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
         Kind.results,
         tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
@@ -355,13 +355,13 @@ MUTANTS = (
     ),
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
-        "layers/sessions/_line.py",
+        "layers/sessions/line/line.py",
         (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
         Kind.sessions,
     ),
     Mutant(
         "the token of a session's lease is not looked at",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (
             (
                 "turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
@@ -373,7 +373,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker of a session may end another item than the one in progress",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (
             (
                 "turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
@@ -385,7 +385,7 @@ MUTANTS = (
     ),
     Mutant(
         "the pointer of a session without items stays in the line",
-        "layers/sessions/_line.py",
+        "layers/sessions/line/line.py",
         (
             (
                 'tally("dequeued", 1)\n        yield from self.end(',
@@ -396,32 +396,32 @@ MUTANTS = (
     ),
     Mutant(
         "the quantum of a session is not looked at",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
         Kind.sessions,
     ),
     Mutant(
         "an acked session keeps its place in the line",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (('now_us=self._line.leases.now_us(), to="tail")', "now_us=self._line.leases.now_us())"),),
         Kind.sessions,
     ),
     Mutant(
         "an urgent item goes to the last level of its session",
-        "layers/sessions/_session.py",
+        "layers/sessions/session/session.py",
         (("Position(index + at, random, rank=level)", "Position(index + at, random, rank=max(level, 1))"),),
         Kind.sessions,
     ),
     Mutant(
         "an enqueue does not conflict with the end of its session",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
         tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
     ),
     Mutant(
         "an item of a session that is changed stays in progress",
-        "layers/sessions/_by_position.py",
+        "layers/sessions/operators/editing.py",
         (
             (
                 "            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
@@ -433,46 +433,46 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer acks an item of a session though it was changed since it was read ahead",
-        "layers/sessions/_turn.py",
+        "layers/sessions/line/leased_pointer.py",
         (('if not value or one.stored not in (b"", value):', "if not value:"),),
         Kind.sessions,
         tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
     ),
     Mutant(
         "a consumer acks what it has begun behind an item that was removed under its hands",
-        "layers/sessions/_turn.py",
+        "layers/sessions/line/leased_pointer.py",
         (("            return Compared(first, found, one)\n        found", "            continue\n        found"),),
         Kind.sessions,
         tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
     ),
     Mutant(
         "a sweep of items of a session does not conflict with an ack of its consumer",
-        "layers/sessions/_tracking.py",
+        "layers/sessions/line/tracking.py",
         (("            line.note_edit(tr, record.pointer, bytes(leased))\n", "            pass\n"),),
         Kind.sessions,
         tests=("tests/layers/test_sessions_fence.py::test_what_is_swept_under_a_consumers_hands_is_removed_once",),
     ),
     Mutant(
         "a gate's slot is given to another session, and given back too",
-        "layers/sessions/_gates.py",
+        "layers/sessions/line/gates.py",
         (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
         Kind.gates,
     ),
     Mutant(
         "a lowered limit of a gate does not converge",
-        "layers/sessions/_gates.py",
+        "layers/sessions/line/gates.py",
         (("max(0, held - wanted)", "0"),),
         Kind.gates,
     ),
     Mutant(
         "two sessions take the last slot of a gate",
-        "layers/sessions/_gates.py",
+        "layers/sessions/line/gates.py",
         (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
         Kind.gates,
     ),
     Mutant(
         "a pointer that leaves its shard stays there",
-        "layers/sessions/_shards.py",
+        "layers/sessions/line/shards.py",
         (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
         Kind.shards,
     ),
@@ -521,7 +521,7 @@ MUTANTS = (
     ),
     Mutant(
         "ack_and_next goes on with a session's turn after a pause",
-        "layers/sessions/_working.py",
+        "layers/sessions/work/working.py",
         (("        stopped = stopped or turn.record.paused", "        stopped = turn.record.paused"),),
         tests=("tests/layers/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",),
     ),
@@ -539,7 +539,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue gives its item to a consumer that waits at a paused queue",
-        "layers/subscriptions/_immediate_delivery.py",
+        "layers/subscriptions/immediate_delivery.py",
         (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),
         tests=(
             "tests/layers/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",

@@ -12,7 +12,7 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.engine.keys import strinc
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
-from fdbqueue.layers.staged._requests import Wish
+from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.moves.high_water_mark import HighWaterMark
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import GRANT, Layout

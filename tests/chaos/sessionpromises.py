@@ -6,8 +6,8 @@ from collections import Counter
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layers.sessions._records import name_of
-from fdbqueue.layers.sessions._shards import shard_at
+from fdbqueue.layers.sessions.line.shards import shard_at
+from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.stored.layout import Place, pack
 from tests.chaos.claims import Claims, is_unknown
 from tests.chaos.history import OK, Told, value_of

@@ -10,11 +10,11 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
-from fdbqueue.layers.sessions._gate import GateRecord, unpack_gate_record
-from fdbqueue.layers.sessions._records import Keys, Pointer, pointer_of, unpack_record
-from fdbqueue.layers.sessions._records import Record as SessionRecord
-from fdbqueue.layers.sessions._shards import Shards
-from fdbqueue.layers.staged._requests import Wish
+from fdbqueue.layers.sessions.line.shards import Shards
+from fdbqueue.layers.sessions.session.gate_record import GateRecord, unpack_gate_record
+from fdbqueue.layers.sessions.session.records import Keys, Pointer, pointer_of, unpack_record
+from fdbqueue.layers.sessions.session.records import Record as SessionRecord
+from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.lowlevel import fdb_tuple
 from fdbqueue.stored.items import Notes, notes_of
 from fdbqueue.stored.layout import GRANT, Layout

@@ -10,12 +10,14 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.leases import Leases, _granting, _transitions
+from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import granting as _granting
+from fdbqueue.layers.leases import transitions as _transitions
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.priority._weighted import WeightedHead, wheel
 from fdbqueue.layers.smart import Deadlines, SmartQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._requests import Requests
+from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import LEASE, pack

@@ -16,7 +16,8 @@ import pytest
 import fdbqueue
 from fdbqueue import ClusterError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.leases import Leases, _enqueueing, constant, immediately
+from fdbqueue.layers.leases import Leases, constant, immediately
+from fdbqueue.layers.leases import enqueueing as _enqueueing
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions

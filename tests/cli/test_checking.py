@@ -13,7 +13,8 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.check import JOBS, MESSAGES
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import SmartQueue, _orphans
+from fdbqueue.layers.smart import SmartQueue
+from fdbqueue.layers.smart import orphans as _orphans
 from fdbqueue.layers.staged import StagedQueue
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines

@@ -55,7 +55,7 @@ def test_a_project_with_its_own_layers_module_is_left_alone(tmp_path: Path) -> N
     code = "import layers; from fdbqueue.layers import Leases, StagedQueue; print(layers.MINE, Leases.__module__)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
 
-    assert ran.stdout.split() == ["True", "fdbqueue.layers.leases._leases"]
+    assert ran.stdout.split() == ["True", "fdbqueue.layers.leases.leases"]
 
 
 def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_client_library() -> None:

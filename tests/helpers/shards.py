@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.layers import Sessions
-from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.sessions.session.records import pack_name
 
 SHARDS = 4
 

@@ -13,8 +13,10 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layers.staged import StagedQueue, _grants, _head_coordinator, _registrar, _requests
-from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Requests, Wish
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _registrar
+from fdbqueue.layers.staged import grants as _grants
+from fdbqueue.layers.staged import requests as _requests
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 

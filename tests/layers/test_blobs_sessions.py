@@ -24,7 +24,7 @@ from fdbqueue.layers import (
     SessionLease,
     Sessions,
 )
-from fdbqueue.layers.sessions import _tracking
+from fdbqueue.layers.sessions.line import tracking as _tracking
 from tests.helpers.blobs import data_of, small_pieces
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, do_all, fill, lease_of

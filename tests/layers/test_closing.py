@@ -17,7 +17,7 @@ from fdbqueue import ClusterError, Queue, StorageError
 from fdbqueue.engine import Subspace, closing
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Consumer, Groups, Leases, Results, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.common._waiting import Promise, alarmed
+from fdbqueue.layers.common.waiting import Promise, alarmed
 from tests.helpers.staging import wait_until
 
 CLOSED = (StorageError, ClusterError)

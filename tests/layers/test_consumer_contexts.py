@@ -11,7 +11,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._handlers import in_context
+from fdbqueue.layers.common.handlers import in_context
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases
 

@@ -14,7 +14,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.common._waiting import unfinished
+from fdbqueue.layers.common.waiting import unfinished
 from fdbqueue.layers.consumer._keeping import Keeping
 from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._session_run import SessionRun

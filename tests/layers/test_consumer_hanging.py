@@ -11,7 +11,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._handlers import ACKED
+from fdbqueue.layers.common.handlers import ACKED
 from fdbqueue.layers.consumer import Consumer, _run
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions

@@ -25,8 +25,8 @@ from fdbqueue.layers import (
     immediately,
 )
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions._lease import Begun, Behind, Done
-from fdbqueue.layers.sessions._turns import Settlement
+from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
+from fdbqueue.layers.sessions.work.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock

@@ -14,7 +14,7 @@ import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscriptions
-from fdbqueue.layers.common import _waiting
+from fdbqueue.layers.common import waiting as _waiting
 from fdbqueue.layers.subscriptions import _following
 from fdbqueue.stored.items import envelope
 from tests.helpers.smart import Note, smart_queue

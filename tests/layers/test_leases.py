@@ -9,8 +9,9 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.leases import Disposition, Lease, LeaseHandle, Leases, _taking
-from fdbqueue.layers.leases._timers import FIRE_LIMIT
+from fdbqueue.layers.leases import Disposition, Lease, LeaseHandle, Leases
+from fdbqueue.layers.leases import taking as _taking
+from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import fill, lease_of

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from fdbqueue import LeaseLost, Order, Position, Queue
-from fdbqueue.layers.common._levels import AmqpLevels, Levels
+from fdbqueue.layers.common.levels import AmqpLevels, Levels
 from fdbqueue.layers.leases import Backoff, Lease, Leases, constant, immediately
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.layers.common._levels import AmqpLevels, Levels, levels_named
+from fdbqueue.layers.common.levels import AmqpLevels, Levels, levels_named
 
 AMQP_RANKS = {
     # of the priorities  0  1  2  3  4  5  6  7  8  9

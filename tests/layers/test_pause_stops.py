@@ -14,7 +14,7 @@ from fdbqueue import BulkInterrupted, Queue, QueueRenamed, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, Subscriptions
 from fdbqueue.layers.consumer._terms import ConsumerReport
-from fdbqueue.layers.sessions._records import Held
+from fdbqueue.layers.sessions.session.records import Held
 from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
 from fdbqueue.moves.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.moves.pausing import write_pause

@@ -18,9 +18,10 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.leases import LeaseHandle, Leases
-from fdbqueue.layers.staged import StagedQueue, _delivery, _uncontended
-from fdbqueue.layers.staged._allotments import Got
+from fdbqueue.layers.staged import StagedQueue, _uncontended
+from fdbqueue.layers.staged import delivery as _delivery
 from fdbqueue.layers.staged._putting_back import put_back
+from fdbqueue.layers.staged.allotments import Got
 from fdbqueue.stored.items import NO_NOTES, envelope
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When

@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import Position, SelectorError
-from fdbqueue.layers.subscriptions._selectors import ItemTest, Selector
+from fdbqueue.layers.subscriptions.selectors import ItemTest, Selector
 from fdbqueue.stored.items import Notes, envelope, with_notes
 from fdbqueue.stored.layout import Layout
 

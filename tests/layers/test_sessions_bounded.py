@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.layers import FollowUp, Groups, Results, Sessions
-from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.lowlevel import pack
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, lease_all, lease_of, values

@@ -20,9 +20,9 @@ from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions._lease import Begun, Done
-from fdbqueue.layers.sessions._records import new_pointer, pointer_of, stored_pointer
-from fdbqueue.layers.sessions._turns import NOTHING, Settled
+from fdbqueue.layers.sessions.session.lease import Begun, Done
+from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
+from fdbqueue.layers.sessions.work.read_ahead import NOTHING, Settled
 from fdbqueue.lowlevel import KeyValue, pack, parse, run
 from tests.helpers.clock import Clock
 from tests.helpers.results import outcome_of

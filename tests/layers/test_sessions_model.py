@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fdbqueue import LeaseLost, Queue, SessionClosed
 from fdbqueue.layers import SessionLease, Sessions, constant
-from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.sessions.session.records import pack_name
 
 NAMES = ["ann", b"ann", ("ann", 1)]
 QUANTUM = 3

@@ -10,11 +10,11 @@ from tests.chaos.mutants import Mutant
 from tests.chaos.mutations import ROOT, mutated
 from tests.helpers.mutants import assert_found
 
-LINE, WORKING = "layers/sessions/_line.py", "layers/sessions/_working.py"
-TRACKING, SESSION = "layers/sessions/_tracking.py", "layers/sessions/_session.py"
-GATES = "layers/sessions/_gates.py"
-SLOTS, TURN = "layers/sessions/_slots.py", "layers/sessions/_turn.py"
-SHARDS, QUEUE = "layers/sessions/_shards.py", "layers/sessions/_line_queue.py"
+LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/work/working.py"
+TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session/session.py"
+GATES = "layers/sessions/line/gates.py"
+SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
+SHARDS, QUEUE = "layers/sessions/line/shards.py", "layers/sessions/line/line_queue.py"
 TESTS = (
     "shards",
     *("bounded", "gates_interleavings", "gates"),
@@ -247,7 +247,7 @@ MUTANTS = (
     ),
     Mutant(
         "timers are not read again after a layer has moved items",
-        "layers/leases/_timers.py",
+        "layers/leases/timers.py",
         (("if stale else futures", "if False else futures"),),
     ),
     Mutant(

@@ -25,8 +25,8 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.layers.sessions import UNCHANGED
-from fdbqueue.layers.sessions._lease import Behind
-from fdbqueue.layers.sessions._lease import Done as ItemDone
+from fdbqueue.layers.sessions.session.lease import Behind
+from fdbqueue.layers.sessions.session.lease import Done as ItemDone
 from fdbqueue.lowlevel import encode_result, run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, lease_of

@@ -13,9 +13,9 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import SessionLease, Sessions
-from fdbqueue.layers.sessions._line_queue import LineDelivery
-from fdbqueue.layers.sessions._records import pack_name
-from fdbqueue.layers.staged._allotments import Allotment
+from fdbqueue.layers.sessions.line.line_queue import LineDelivery
+from fdbqueue.layers.sessions.session.records import pack_name
+from fdbqueue.layers.staged.allotments import Allotment
 from fdbqueue.lowlevel import run
 from tests.helpers.counted import Counted
 from tests.helpers.sessions import assert_sound, do_all, fill, lease_of

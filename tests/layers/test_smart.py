@@ -13,7 +13,9 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import Limit, SmartQueue, _batches, _scanning
+from fdbqueue.layers.smart import Limit, SmartQueue
+from fdbqueue.layers.smart import batches as _batches
+from fdbqueue.layers.smart import scanning as _scanning
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
 from fdbqueue.layers.smart._messages import Messages
 from fdbqueue.layers.smart._types import (

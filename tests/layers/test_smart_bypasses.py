@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.results import Results

@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue import CheckFailed, Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import OWN_KEY, Decision, Messages, MessageType, Replace, SmartQueue
 from fdbqueue.layers.smart._resend import Copy

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import Levels
+from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import NOTHING, Limit, Messages, MessageType, SmartQueue
 from tests.helpers.clock import Clock

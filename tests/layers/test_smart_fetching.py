@@ -13,7 +13,7 @@ import pytest
 
 from fdbqueue import CodecError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._waiting import alarmed
+from fdbqueue.layers.common.waiting import alarmed
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, _fetching
 from fdbqueue.layers.smart._resend import Copy

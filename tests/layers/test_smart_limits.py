@@ -11,10 +11,10 @@ import pytest
 
 from fdbqueue import QueueFull
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.leases._timers import FIRE_LIMIT
+from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.smart import Decision, Limit, SmartQueue
-from fdbqueue.layers.smart._capacity import WATCHED_ENTRIES
 from fdbqueue.layers.smart._types import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
+from fdbqueue.layers.smart.capacity import WATCHED_ENTRIES
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

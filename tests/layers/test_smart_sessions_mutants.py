@@ -11,7 +11,7 @@ from tests.chaos.mutations import ROOT, mutated
 from tests.helpers.mutants import assert_found
 
 ADMITTING, SMART = "layers/smart_sessions/_admitting.py", "layers/smart_sessions/_smart_sessions.py"
-RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/_session.py"
+RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/session/session.py"
 TESTS = ("test_smart_sessions_interleavings", "test_smart_sessions", "test_smart_sessions_model")
 
 MUTANTS = (

@@ -14,9 +14,9 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
 from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._allotments import Allotment
-from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._putting_back import put_back
+from fdbqueue.layers.staged.allotments import Allotment
+from fdbqueue.layers.staged.delivery import Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,

@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import CheckFailed, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import AmqpLevels, Levels
+from fdbqueue.layers.common.levels import AmqpLevels, Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Deadlines, Limit, Messages, MessageType, SmartQueue
@@ -356,7 +356,7 @@ def test_queues_without_a_merge_check_do_not_read_the_last_item(
     def never(*arguments: Any) -> None:
         raise AssertionError("looked for")
 
-    monkeypatch.setattr("fdbqueue.layers.smart._admitting.last_of", never)
+    monkeypatch.setattr("fdbqueue.layers.smart.admitting.last_of", never)
     smart = smart_queue(space, MessageType("x", check=lambda queued, new, asked: Decision.queue))
     smart.enqueue(db, {"type": "x"})
     enqueue_unchecked(smart, db, {"type": "x"})

@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import CodecError, Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._requests import GRANT_SECONDS, REQUEST_SECONDS
+from fdbqueue.layers.staged.requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue, StorageError
-from fdbqueue.layers.common import _batcher
-from fdbqueue.layers.common._batcher import LoneCall
+from fdbqueue.layers.common import batcher as _batcher
+from fdbqueue.layers.common.batcher import LoneCall
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.calls import python_calls

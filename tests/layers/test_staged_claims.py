@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
-from fdbqueue.layers.leases._transitions import Transitions
+from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._allotments import Allotment
-from fdbqueue.layers.staged._delivery import Delivery
-from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
+from fdbqueue.layers.staged.allotments import Allotment
+from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import NO_NOTES

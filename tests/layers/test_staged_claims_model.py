@@ -19,7 +19,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._requests import Request, Requests
+from fdbqueue.layers.staged.requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind

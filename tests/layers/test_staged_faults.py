@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._requests import REQUEST_SECONDS
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import left_behind, register, value, wait_until

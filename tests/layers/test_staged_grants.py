@@ -11,9 +11,9 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases, _versions
-from fdbqueue.layers.staged._delivery import Delivery
 from fdbqueue.layers.staged._recent_leases import RecentLeases
 from fdbqueue.layers.staged._versions import RecentVersion
+from fdbqueue.layers.staged.delivery import Delivery
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading

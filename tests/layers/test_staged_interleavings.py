@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
-from fdbqueue.layers.leases._timers import FIRE_LIMIT
+from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._allotments import Allotment
-from fdbqueue.layers.staged._delivery import Delivery
-from fdbqueue.layers.staged._requests import REQUEST_SECONDS, Request, Requests, Wish
+from fdbqueue.layers.staged.allotments import Allotment
+from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction

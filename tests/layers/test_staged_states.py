@@ -11,7 +11,7 @@ from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from fdbqueue.layers.staged._head_state import NEXT, Event, Place, State
-from fdbqueue.layers.staged._requests import Request, Wish
+from fdbqueue.layers.staged.requests import Request, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import register, value, wait_until

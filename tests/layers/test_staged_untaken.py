@@ -20,9 +20,9 @@ from fdbqueue.engine.embedded.client.transaction import Transaction
 from fdbqueue.engine.members import own_process
 from fdbqueue.layers import Consumer, Sessions, Subscriptions
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.leases._granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
+from fdbqueue.layers.leases.granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases
-from fdbqueue.layers.staged._requests import Wish
+from fdbqueue.layers.staged.requests import Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.processes import Processes, kill_9
@@ -244,7 +244,7 @@ def test_without_members_a_slow_handler_costs_a_commit_in_the_background(
 def test_a_request_without_a_process_is_taken_by_a_commit_in_the_background(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.layers.staged._requests.own_process", lambda tr: b"")  # too many have the folder open
+    monkeypatch.setattr("fdbqueue.layers.staged.requests.own_process", lambda tr: b"")  # too many have the folder open
     granted(db, queue, leases, clock, monkeypatch)
     wait_until(lambda: own_left_behind(queue, db) == [])
     clock.now += TAKE_SECONDS + 0.001
@@ -303,7 +303,7 @@ def test_an_item_that_was_leased_before_is_taken_by_a_commit(
 def test_a_grant_that_is_nearly_over_is_taken_by_a_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.layers.staged._grants.TAKE_SECONDS", 1_000.0)
+    monkeypatch.setattr("fdbqueue.layers.staged.grants.TAKE_SECONDS", 1_000.0)
     _, _, counting = granted(db, queue, leases, clock, monkeypatch)
     assert own_left_behind(queue, db) == []
     assert counting.commits == 3

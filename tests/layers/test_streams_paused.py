@@ -12,7 +12,7 @@ from fdbqueue import Queue, QueuePaused, QueueRenamed, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import BatchRecord, Stream
-from fdbqueue.layers.streams._records import encode
+from fdbqueue.layers.streams.records import encode
 from fdbqueue.stored.rename_marks import Mark, pack_mark
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase

@@ -13,7 +13,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.subscriptions import Subscriptions, _check
+from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions import check as _check
 from fdbqueue.layers.subscriptions._records import VERSION, Registration, pack_record
 from fdbqueue.reads.browse import pages
 from fdbqueue.stored.layout import pack
@@ -469,7 +470,7 @@ def test_an_owner_that_waits_keeps_its_subscription(
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
         yield from ()
 
-    monkeypatch.setattr("fdbqueue.layers.common._batcher.alarmed", rest)
+    monkeypatch.setattr("fdbqueue.layers.common.batcher.alarmed", rest)
     lease = own.lease(db, timeout=100)
     assert lease is not None
     assert lease.value == "x"

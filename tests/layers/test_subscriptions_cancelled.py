@@ -13,7 +13,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.common import _waiting as layer_of_waiting
+from fdbqueue.layers.common import waiting as layer_of_waiting
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from tests.helpers.conflicting import conflicts
@@ -26,11 +26,11 @@ from tests.helpers.subscribing import started, until_waiting, waiting
 LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
 CREDIT = 3
 CALL = (
-    "layers/subscriptions/_subscription.py",
+    "layers/subscriptions/subscription.py",
     "layers/subscriptions/_awaiting.py",
-    "layers/common/_batcher.py",
-    "layers/common/_waiting.py",
-    "layers/leases/_commit_if_written.py",
+    "layers/common/batcher.py",
+    "layers/common/waiting.py",
+    "layers/leases/commit_if_written.py",
 )
 
 

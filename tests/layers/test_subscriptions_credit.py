@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases._timers import FIRE_LIMIT
+from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._credit import Credit
 from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS

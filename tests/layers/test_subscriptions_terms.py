@@ -9,7 +9,7 @@ import pytest
 
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common._levels import AmqpLevels
+from fdbqueue.layers.common.levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.subscriptions import Subscriptions

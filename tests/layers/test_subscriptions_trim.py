@@ -10,7 +10,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases._timers import FIRE_LIMIT
+from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
 from fdbqueue.moves.arrivals import announce

@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.leases._holding import Holding
+from fdbqueue.layers.leases.holding import Holding
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
 from fdbqueue.layers.subscriptions import Subscriptions

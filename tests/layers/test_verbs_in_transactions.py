@@ -21,7 +21,7 @@ from fdbqueue.layers import (
     Monitor,
     Watchdog,
 )
-from fdbqueue.layers.leases._holding import Live
+from fdbqueue.layers.leases.holding import Live
 from fdbqueue.layers.smart._deadlines import Claim, Deadline
 from tests.helpers.verbs import Call, Scene, driven
 

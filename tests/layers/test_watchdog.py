@@ -14,7 +14,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run_async
-from fdbqueue.layers.common._waiting import Stop
+from fdbqueue.layers.common.waiting import Stop
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import Disposition, Leases, Reclaimed
 from tests.helpers.clock import Clock

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue
-from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.reads.inspecting import SMALL_QUEUE, Inspection
 from fdbqueue.stored.items import Blob, envelope, with_blob
 from tests.helpers.reading import Reading, ReadingTransaction

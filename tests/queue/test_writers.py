@@ -249,13 +249,13 @@ KNOWN = {
     "fdbqueue/transfer/importing.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/rows/appender.py": "Spark's batch sink",
-    "layers/leases/_enqueueing.py": "Leases.enqueue",
+    "layers/leases/enqueueing.py": "Leases.enqueue",
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",
-    "layers/smart/_admitting.py": "SmartQueue.enqueue",
+    "layers/smart/admitting.py": "SmartQueue.enqueue",
     "layers/smart_sessions/_smart_sessions.py": "SmartSessions.enqueue",
-    "layers/sessions/_working.py": "Sessions.enqueue",
-    "layers/subscriptions/_immediate_delivery.py": "Subscriptions.enqueue",
+    "layers/sessions/work/working.py": "Sessions.enqueue",
+    "layers/subscriptions/immediate_delivery.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""
 NUMBERS_OTHERS = {"fdbqueue/moves/high_water_mark.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}

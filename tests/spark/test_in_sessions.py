@@ -14,7 +14,7 @@ from fdbqueue import CodecError, Queue, SessionClosed
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions, SmartQueue
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.sessions._records import pack_name
+from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.spark import enqueue_dataframe
 from fdbqueue.spark.batch.columns import Columns

@@ -17,7 +17,7 @@ from fdbqueue import ChecksBypassed, Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, Results, Sessions
-from fdbqueue.layers.streams._check import check_streams
+from fdbqueue.layers.streams.check import check_streams
 from fdbqueue.transfer import copy_queue, copying
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of

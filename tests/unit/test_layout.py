@@ -13,8 +13,8 @@ from fdbqueue import Queue
 from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layers.smart._admitting import DEPENDENT_NAMES_BYTES
-from fdbqueue.layers.smart._index import deadline_parts
+from fdbqueue.layers.smart.admitting import DEPENDENT_NAMES_BYTES
+from fdbqueue.layers.smart.index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys

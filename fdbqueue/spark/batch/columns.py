@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from fdbqueue.arrow.tables import check_text
 from fdbqueue.errors import CodecError
-from fdbqueue.layers.common._levels import PRIORITY
-from fdbqueue.layers.leases._times import LONGEST_SECONDS
+from fdbqueue.layers.common.levels import PRIORITY
+from fdbqueue.layers.leases.times import LONGEST_SECONDS
 from fdbqueue.spark.batch.in_sessions import Places
 from fdbqueue.spark.batch.layered import check_priority, levels_of
 from fdbqueue.spark.batch.options import Options

@@ -12,7 +12,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
-from fdbqueue.layers.leases._transitions import Transitions
+from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import Levels
 from fdbqueue.moves.high_water_mark import give_up_to
 from fdbqueue.spark.batch import checked

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fdbqueue.layers.common._levels import MAX_LEVELS
+from fdbqueue.layers.common.levels import MAX_LEVELS
 from fdbqueue.spark.job.attempt import BATCH_ROWS
 from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE
 from fdbqueue.spark.optionvalues import CODECS, from_hex, known, layout_of, not_empty, number, one_of, url_of

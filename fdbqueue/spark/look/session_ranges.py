@@ -23,8 +23,8 @@ from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
-from fdbqueue.layers.sessions._records import Pointer, name_of, pointer_of
-from fdbqueue.layers.sessions._session import Session
+from fdbqueue.layers.sessions.session.records import Pointer, name_of, pointer_of
+from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout

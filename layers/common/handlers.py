@@ -1,0 +1,206 @@
+"""Call handlers: a coroutine function is awaited, any other function runs in a worker thread.
+
+Each call has a copy of the context variables that the consumer was started with. Monitors and watchdogs only call their
+handlers, as a callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from queue import SimpleQueue
+from typing import Any, TypeAlias, TypeVar
+
+from fdbqueue.lowlevel import V
+
+from ..leases import Lease
+from ..leases.times import not_negative
+
+T = TypeVar("T")
+Handler: TypeAlias = Callable[[Lease[V]], Any]
+"""Processes one item. Its return value is ignored, except `ACKED`. An exception is the attempt's error."""
+
+
+class _Acked:
+    def __repr__(self) -> str:
+        return "ACKED"
+
+
+ACKED = _Acked()
+"""Returned by a handler that has acked its lease itself, in a transaction together with its own writes."""
+
+
+class Snooze(Exception):
+    """Raised by a handler that can't work on the item now. The item comes back later, and the attempt is not counted.
+
+    Args:
+        seconds: the delay, 0 or more. Any other value raises a ValueError, which fails the attempt.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        not_negative(seconds, "seconds")
+        super().__init__(f"Not now; in {seconds} s.")
+        self.seconds = seconds
+
+
+class Threads:
+    """Worker threads for a plain function, started when they are needed.
+
+    They are daemons: a function that never returns must not keep the process from ending. `asyncio.to_thread` copies
+    the context too, but the interpreter waits for its threads at exit.
+
+    Args:
+        function: the handler.
+        freed: called in the event loop each time that a thread has returned from the function.
+    """
+
+    def __init__(self, function: Handler, freed: Callable[[], None]) -> None:
+        self._function = function
+        self._freed = freed
+        self._waiting: SimpleQueue[tuple[Context, Lease, asyncio.Future[Any]] | None] = SimpleQueue()
+        self._threads = 0
+        self.busy = 0
+        """The number of threads in the function, including those without a waiting task."""
+
+    async def __call__(self, context: Context, lease: Lease) -> Any:
+        """Call the function in a thread, in `context`, and await its result.
+
+        If the waiting task is cancelled, the thread goes on, and stays busy until the function returns.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self.busy += 1
+        if self.busy > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"fdbqueue-handler-{self._threads}", daemon=True).start()
+        self._waiting.put((context, lease, future))
+        return await future
+
+    def close(self) -> None:
+        """End each thread when it has returned from the function."""
+        for _ in range(self._threads):
+            self._waiting.put(None)
+
+    def _work(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            context, lease, future = work
+            result, error = None, None
+            try:
+                result = context.run(self._function, lease)
+            except BaseException as raised:  # noqa: BLE001 - it is raised where the handler is awaited
+                # A future can't hold a StopIteration, and the exits of a thread must not reach an event loop.
+                error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
+                error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else error
+            # A closed loop has no task that waits.
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(self._settle, future, result, error)
+            del work, context, lease, future, result, error  # an idle thread keeps nothing alive
+
+    def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        self.busy -= 1
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+        self._freed()
+
+
+@types.coroutine
+def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    """Await `coroutine` in `context`, without a task for it.
+
+    The variables that it sets stay in `context`: the next handler that this task awaits does not see them.
+    """
+    try:
+        future = context.run(coroutine.send, None)
+        while True:
+            try:
+                value = yield future
+            except GeneratorExit:
+                context.run(coroutine.close)
+                raise
+            except BaseException as error:  # noqa: BLE001 - the coroutine decides what it means
+                future = context.run(coroutine.throw, error)
+            else:
+                future = context.run(coroutine.send, value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> Any:
+    """Call a handler, in a worker thread if it has some, and return its result. If that is awaitable, it is awaited.
+
+    Raises:
+        TypeError: the handler is a generator.
+    """
+    context = copy_context()
+    if threads is None:
+        result = context.run(handler, lease)
+    else:
+        result = await threads(context, lease)
+    if inspect.iscoroutine(result):
+        result = await in_context(context, result)
+    elif inspect.isawaitable(result):
+        result = await result
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError("the handler is a generator, and none of it has run")
+    return result
+
+
+async def within(seconds: float, handling: Awaitable[Any]) -> Any:
+    """Await a handler's result for so many seconds.
+
+    Raises:
+        TimeoutError: the time is over; the handler was cancelled.
+    """
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await handling
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"the handler took longer than its {seconds} s") from error
+
+
+def error_text(error: BaseException) -> str:
+    """Return the text of a handler's error, with the name of its type."""
+    kind = type(error).__name__
+    try:
+        return f"{kind}: {error}"
+    except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
+        return kind
+
+
+def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
+    """Raise an error if a function that is only called would have to be awaited.
+
+    Raises:
+        TypeError: it is a coroutine function; the message calls it `name`.
+    """
+    if function is not None and is_async(function):
+        raise TypeError(
+            f"{name} is called and not awaited: nothing of {function!r} would run. Make it a plain function."
+        )
+
+
+def call_back(function: Callable[[Any], object], argument: Any) -> None:
+    """Call a function that is not awaited.
+
+    Raises:
+        TypeError: it returned a coroutine, which has not run.
+    """
+    result = function(argument)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("it returned a coroutine, which is not awaited")
+
+
+def is_async(handler: Handler) -> bool:
+    """Return whether a handler is a coroutine function."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

@@ -1,0 +1,207 @@
+"""What an ack stores and enqueues beside the removal of its item: a result, and follow-ups."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import ItemTooLarge, Position, Queue
+from fdbqueue.lowlevel import HELD_US, Notes, Steps, Transaction, encode_result, only_transaction
+
+from .enqueueing import PRIORITY, enqueue_with_notes
+from .marking import entered_at, mark
+from .times import not_negative
+
+FOLLOW_UPS_BYTES = 400
+"""The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
+
+NO_FOLLOW_UPS: Sequence[FollowUp] = ()
+"""No follow-ups; the default of an ack, which is therefore known by its identity."""
+POSITION_BYTES = 40
+"""About how many bytes a packed position has at most."""
+
+
+class FollowUp:
+    """An item to enqueue when another item, or a group, is done.
+
+    Args:
+        target: where to enqueue it: a `Queue`, its `Leases`, or a layer whose `enqueue` takes a transaction.
+        value: its value.
+        terms: other arguments of the target's `enqueue`. A delay begins when the other item is done.
+
+    Raises:
+        TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
+        CodecError: the codec of the target's queue does not take the value.
+        ValueError: the target has no such level or priority, or the delay is negative.
+
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import FollowUp
+    >>> FollowUp(Queue("receipts", codec="str"), "for Ann")
+    FollowUp(Queue(('receipts',), codec='str'), 'for Ann')
+    """
+
+    __slots__ = ("_terms", "target", "value")
+
+    def __init__(self, target: Any, value: Any, **terms: Any) -> None:
+        if not takes_transactions(target):
+            remedy = " Give its leases." if hasattr(target, "leases") else ""
+            raise TypeError(
+                f"A follow-up is enqueued in a transaction, by a Queue, its Leases or a layer of them, not by"
+                f" {target!r}.{remedy}"
+            )
+        inspect.signature(target.enqueue).bind(None, value, **terms)
+        queue_of(target).encode(value)
+        _check_terms(target, value, terms)
+        self.target = target
+        self.value = value
+        self._terms = terms
+        _ = self.size_bytes  # it raises if the session's name can't be a key
+
+    def __repr__(self) -> str:
+        terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
+        return f"FollowUp({self.target!r}, {self.value!r}{terms})"
+
+    def carry_out(self, tr: Transaction) -> Steps[Any]:
+        """Enqueue it now. Return what the target's `enqueue` returns."""
+        only_transaction(tr, "FollowUp.carry_out")
+        return (yield from self.target.enqueue.steps(tr, self.value, **self._terms))
+
+    def hold(self, tr: Transaction) -> Steps[list[tuple[bytes, bytes]]]:
+        """Enqueue it now, delayed until another item releases it. Return the prefix of its queue, and its packed
+        position; nothing if a smart queue did not take it.
+
+        Raises:
+            ValueError: it has a time at which it becomes available.
+        """
+        only_transaction(tr, "FollowUp.hold")
+        terms = dict(self._terms)
+        if terms.get("at") is not None:
+            raise ValueError(f"{self!r} can't have a time `at`: it becomes available after another item. Give a delay.")
+        delay_us = not_negative(terms.pop("delay", None) or 0.0, "delay")
+        target, until_us = self.target, HELD_US + delay_us
+        if isinstance(target, Queue):
+            notes = Notes(enqueued_at_us=time.time_ns() // 1_000, visible_at_us=until_us)
+            report = yield from enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
+            position = report.first
+        else:
+            position = position_in((yield from target.enqueue.steps(tr, self.value, at=until_us / 1e6, **terms)))
+        if position is None:
+            return []
+        at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
+        yield from mark(tr, at.layout, at.packed, delayed=True, held=True)
+        return [(at.home.prefix, at.address)]
+
+    @property
+    def size_bytes(self) -> int:
+        """About how many bytes it takes in the notes of the item that it follows."""
+        sessions = getattr(self.target, "sessions", None)
+        if sessions is not None:
+            size: int = sessions.address_bytes(self._terms.get("session"))
+            return size + POSITION_BYTES
+        return len(queue_of(self.target).layout.prefix) + POSITION_BYTES
+
+
+def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
+    """Refuse now what the target's enqueue would refuse later, when the item that it follows is done.
+
+    Raises:
+        ValueError: there is no such level or priority, or the delay is negative.
+    """
+    if terms.get("delay") is not None:
+        not_negative(terms["delay"], "delay")
+    sessions = getattr(target, "sessions", None)
+    if sessions is not None:
+        sessions.level_of(terms.get("level"))
+    elif terms.get("priority") is not None:
+        queue_of(target).rank(value, {**(terms.get("headers") or {}), PRIORITY: terms["priority"]})
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the handler of an item returns, or an ack is given, to store a result and enqueue follow-ups.
+
+    The handler of a `Consumer` returns it in place of a plain result if it also has follow-ups.
+    """
+
+    result: object = None
+    """The result for the item's completion: anything that MessagePack can hold, up to 90,000 bytes."""
+    then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS
+    """Items to enqueue in the transaction of the ack."""
+
+    @property
+    def follow_ups(self) -> Sequence[FollowUp]:
+        """Return the follow-ups as a sequence."""
+        return follow_ups_of(self.then)
+
+    @classmethod
+    def of(cls, result: object) -> Done:
+        """Return the result of a handler as a `Done`."""
+        return result if isinstance(result, Done) else cls(result)
+
+    def check(self) -> None:
+        """Raise if the result can't be stored.
+
+        Raises:
+            CodecError: MessagePack can't hold it. ItemTooLarge: it is too large.
+        """
+        encode_result(self.result)
+
+
+def done_of(result: object, then: FollowUp | Sequence[FollowUp]) -> Done:
+    """Return the arguments of an ack as a `Done`.
+
+    Raises:
+        TypeError: `then` has something else than follow-ups.
+    """
+    done = Done.of(result)
+    follow_ups = follow_ups_of(then)
+    return Done(done.result, [*done.follow_ups, *follow_ups]) if follow_ups else done
+
+
+def follow_ups_of(then: object) -> Sequence[FollowUp]:
+    """Return follow-ups as a sequence.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    found = (then,) if isinstance(then, FollowUp) else then
+    if not isinstance(found, Sequence) or not all(isinstance(one, FollowUp) for one in found):
+        raise TypeError(f"`then` is a FollowUp, as in FollowUp(mails, 'receipt'), or a list of them, not {then!r}.")
+    return found
+
+
+def takes_transactions(target: object) -> bool:
+    """Return whether an object has an `enqueue` that takes a transaction, and commits nothing."""
+    enqueue = getattr(target, "enqueue", None)
+    return enqueue is not None and next(iter(inspect.signature(enqueue).parameters), "") == "tr"
+
+
+def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
+    """Raise if follow-ups are too many for the notes of an item.
+
+    Raises:
+        ItemTooLarge: they are.
+    """
+    size_bytes = sum(one.size_bytes for one in follow_ups)
+    if size_bytes > FOLLOW_UPS_BYTES:
+        raise ItemTooLarge(
+            f"{len(follow_ups)} follow-ups take about {size_bytes:,} bytes of notes, over the limit of"
+            f" {FOLLOW_UPS_BYTES}. Enqueue the others in the handler of one follow-up, or use shorter names of queues."
+        )
+
+
+def queue_of(target: Any) -> Queue:
+    """Return the queue that a layer enqueues into."""
+    if isinstance(target, Queue):
+        return target
+    queue: Queue = (target if hasattr(target, "queue") else target.leases).queue
+    return queue
+
+
+def position_in(entered: Any) -> Position | None:
+    """Return the position in what a layer's `enqueue` returned; None if the item was not enqueued."""
+    position = entered if isinstance(entered, Position) else getattr(entered, "position", None)
+    return position if isinstance(position, Position) else None

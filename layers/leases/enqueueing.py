@@ -1,0 +1,197 @@
+"""Enqueue items with notes: the times when they were enqueued, become available, and expire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from msgspec import structs
+
+from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
+from fdbqueue.lowlevel import (
+    Database,
+    FDBError,
+    Notes,
+    Steps,
+    TableRow,
+    Transaction,
+    check_values,
+    chunks_of,
+    envelope,
+    is_database,
+    leaves_in_doubt,
+    new_random,
+    pack,
+    write_chunks,
+)
+
+from .times import positive, visible_at
+from .transitions import Transitions
+
+BATCH_ITEMS = 500
+BATCH_BYTES = 1_000_000
+PRIORITY = "priority"
+"""The header with an item's priority, which its consumers can read too."""
+
+
+class _Counted:
+    """Values, with the number of values read so far."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values = values
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in self._values:
+            self.taken += 1
+            yield value
+
+
+class Encoded(NamedTuple):
+    """A value as it is stored."""
+
+    stored: bytes
+    """Its envelope."""
+    chunks: list[bytes]
+    rank: int | None
+    label: Any
+    """What the layer that appends it computed from the value."""
+    notes: Notes | None = None
+    """Its own notes; None: those of all."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    items: list[Encoded] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+Own: TypeAlias = tuple[Any, Mapping[str, Any] | None, Notes]
+"""A value with its own headers and notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTerms:
+    """The terms of a table's rows: those of all rows, unless a row has its own."""
+
+    now_us: int
+    notes: Notes
+    headers: Mapping[str, Any] | None
+
+    def of_row(self, row: TableRow) -> Own:
+        """Return a row's value with its headers and notes.
+
+        Raises:
+            ValueError, TypeError: its delay or its time to live is not valid.
+        """
+        headers = self.headers if row.headers is None else row.headers
+        if row.priority is not None:
+            headers = {**(headers or {}), PRIORITY: row.priority}
+        changes = {}
+        if row.delay is not None:
+            changes["visible_at_us"] = visible_at(self.now_us, row.delay, None)
+        if row.ttl is not None:
+            changes["ttl_at_us"] = self.now_us + positive(row.ttl, "ttl")
+        return row.value, headers, structs.replace(self.notes, **changes) if changes else self.notes
+
+
+class Append(Protocol):
+    """Appends items in a transaction, and returns their positions."""
+
+    def __call__(self, tr: Transaction, /, *, items: list[Encoded]) -> Steps[list[Position]]: ...
+
+
+def enqueue_with_notes(
+    tr: Transaction | Database,
+    queue: Queue,
+    values: Iterable[Any],
+    notes: Notes,
+    headers: Mapping[str, Any] | None,
+    *,
+    append: Append | None = None,
+    label: Callable[[Any], Any] = lambda value: None,
+    row: Callable[[Any], Own] | None = None,
+) -> Steps[BulkReport]:
+    """Append `values` in the caller's transaction or, given a database, in batches that commit one by one.
+
+    Args:
+        row: returns the value, headers and notes of one of `values` that has its own; None: they have not.
+        append: how a layer appends them; None: at the end of the queue.
+        label: computes a label of each value for `append`.
+    """
+    own_transactions = is_database(tr)
+    check_values(values)
+    first = last = None
+    items = size_bytes = transactions = 0
+    unknown: list[tuple[int, int]] = []
+    counted = _Counted(values)
+    append = append or partial(_append, queue=queue, notes=notes)
+    try:
+        for batch in _batches(queue, counted, headers, label, row, cut=own_transactions):
+            try:
+                positions = yield from queue.transact(tr, partial(append, items=batch.items))
+            except FDBError as error:
+                if leaves_in_doubt(error):
+                    unknown = [(items, items + len(batch.items))]
+                raise
+            first, last = first or positions[0], positions[-1]
+            items += len(positions)
+            size_bytes += batch.size_bytes
+            transactions += own_transactions
+    except Exception as error:
+        # An error of a value, its codec or the database. The caller must learn that some values are already enqueued.
+        if not items:
+            raise
+        rest = unknown[0][1] if unknown else items
+        raise BulkInterrupted(
+            f"The enqueue into {queue!r} stopped after {items:,} values were in: {error}. Enqueue the rest again.",
+            report=BulkReport(items, size_bytes, first, last, transactions),
+            missing=[(rest, counted.taken)] if rest < counted.taken else [],
+            unknown=unknown,
+        ) from error
+    return BulkReport(items, size_bytes, first, last, transactions)
+
+
+def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> Steps[list[Position]]:
+    layout = queue.layout
+    index = yield from queue.next_index(tr, len(items))
+    random = new_random()
+    moves = Transitions(tr, layout)
+    positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]
+    for position, item in zip(positions, items, strict=True):
+        noted = item.notes or notes
+        if noted.visible_at_us:
+            moves.enter_delayed(pack(position), item.stored, noted)
+        else:
+            moves.enter_available(pack(position), item.stored, noted)
+        write_chunks(tr, layout, position, item.chunks)
+    moves.tally("enqueued", len(positions))
+    moves.finish()
+    return positions
+
+
+def _batches(
+    queue: Queue,
+    values: Iterable[Any],
+    headers: Mapping[str, Any] | None,
+    label: Callable[[Any], Any],
+    row: Callable[[Any], Own] | None,
+    *,
+    cut: bool,
+) -> Iterator[_Batch]:
+    batch = _Batch()
+    own = None
+    for value in values:
+        if row is not None:
+            value, headers, own = row(value)
+        payload = queue.encode(value)
+        if cut and batch.items and (len(batch.items) >= BATCH_ITEMS or batch.size_bytes + len(payload) > BATCH_BYTES):
+            yield batch
+            batch = _Batch()
+        stored, chunks = envelope(payload, headers), chunks_of(payload)
+        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value), own))
+        batch.size_bytes += len(payload)
+    if batch.items:
+        yield batch

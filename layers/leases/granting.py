@@ -1,0 +1,145 @@
+"""Grants: leases that one process took for another one, which waits for items.
+
+A grant's key names the leases. The client, the process that waits, takes them and removes the key. It may remove the
+key later, with its next commit, if the engine keeps marks: it sets a mark instead, before it hands out the leases. The
+timer of the grant says until when it must have taken them. A transaction that fires due timers puts leases back whose
+grant is still there and not marked, each in its own place. Their attempts do not count. (docs/adr/0122)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from fdbqueue import FormatError, Position
+from fdbqueue.lowlevel import GRANT, UNREADABLE, Layout, Steps, Transaction, at_rest, has_mark, notes_of, pack
+
+from .lease import Disposition, LeaseHandle
+from .transitions import Custody, Transitions
+
+TAKE_SECONDS = 0.75
+"""A client takes a grant within so many seconds."""
+UNMARKED: set[bytes] = set()
+"""The clients of this process that took grants without a mark, and have not committed since."""
+
+
+class _Granted(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    index: int
+    random: bytes
+    token: bytes
+    rank: int | None = None  # left out if items have none
+
+
+class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A stored grant. Older versions store and read the first two fields."""
+
+    expires_at_us: int
+    """When an older version may remove it."""
+    granted: list[_Granted]
+    """The leases."""
+    take_until_us: int = 0
+    """When its timer fires; 0: it has none. Then its leases just expire."""
+    ends_at_us: int = 0
+    """When the leases end if the client does nothing."""
+    process: bytes = b""
+    """The id of the client's process; b"": unknown."""
+    again: bool = False
+    """Whether an item was leased before. Then a commit takes the grant, so that each further attempt counts."""
+
+    @property
+    def leases(self) -> list[LeaseHandle]:
+        """The handles of the leases."""
+        return [LeaseHandle(Position(one.index, one.random, rank=one.rank), one.token) for one in self.granted]
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Grant)
+
+
+def stored_grant(leases: list[LeaseHandle], *terms: Any, expires_at_us: int) -> bytes:
+    """Return the bytes of a grant; `terms` are the fields that older versions do not have."""
+    return _encode((expires_at_us, [_granted(lease.position, lease.token) for lease in leases], *terms))
+
+
+def read_grant(layout: Layout, stored: bytes) -> Grant:
+    """Return a stored grant.
+
+    Raises:
+        FormatError: the bytes are not a grant.
+    """
+    try:
+        return _decoder.decode(stored)
+    except UNREADABLE as error:
+        raise FormatError(f"A grant in {layout.describe()} can't be read: {error}.") from error
+
+
+def timer_of_grant(layout: Layout, client: bytes, take_until_us: int) -> bytes:
+    """Return the key of a grant's timer."""
+    return layout.timer_key(take_until_us, pack(Position(0, client)), GRANT)
+
+
+def keys_of_grant(layout: Layout, client: bytes, grant: Grant) -> list[bytes]:
+    """Return the keys that a client removes when it takes a grant."""
+    keys: list[bytes] = [layout.grants.pack((client,))]
+    if grant.take_until_us:
+        keys.append(timer_of_grant(layout, client, grant.take_until_us))
+    return keys
+
+
+def take_back(
+    tr: Transaction,
+    layout: Layout,
+    moves: Transitions,
+    client: bytes,
+    *,
+    at_us: int,
+    now_us: int,
+    custody: Custody | None,
+) -> Steps[list[tuple[Position, Disposition, bytes]]]:
+    """Fire the timer of a grant. If its client has not taken it, put its leases back, and count no attempt.
+
+    Returns the position, the disposition and the stored bytes of each lease.
+
+    Raises:
+        FormatError: a newer version wrote the grant; nothing was written.
+
+    *Conflicts:* with the client that takes the grant, and with all that changes one of its leases. *Cost:* a read, and
+    one for each lease.
+    """
+    grant_key = layout.grants.pack((client,))
+    value = yield tr.get(grant_key)  # a plain read: the client that takes it clears it
+    grant = read_grant(layout, bytes(value)) if value.present() else None
+    tr.clear(timer_of_grant(layout, client, at_us))
+    moves.any = True
+    if grant is None or grant.take_until_us != at_us:
+        return []
+    if client in UNMARKED:
+        return []  # this process took it, and is about to commit that
+    tr.clear(grant_key)
+    if has_mark(tr, grant.process, client):
+        return []
+    own = moves if custody is None else custody.moves(tr, now_us)
+    returned = []
+    for lease in grant.leases:
+        packed = pack(lease.position)
+        home = layout if custody is None else custody.home_of(packed)
+        value = yield tr.get(home.leased.key(packed))
+        notes = notes_of(bytes(value)) if value.present() else None
+        # Another end than the granted one: the client has extended the lease, so it has the item.
+        if notes is None or notes.token != lease.token or notes.expires_at_us != grant.ends_at_us:
+            continue
+        own.leave_leased(packed, notes)
+        before = at_rest(replace(notes, attempt=notes.attempt - 1))
+        fate = own.put_back(packed, bytes(value), before, now_us=now_us, delay_us=0)
+        returned.append((lease.position, fate, bytes(value)))
+    if own is not moves:
+        yield from own.settle()
+        own.finish()
+    return returned
+
+
+def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
+    handle = (position.index, position.random, token)
+    return handle if position.rank is None else (*handle, position.rank)

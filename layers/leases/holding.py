@@ -1,0 +1,234 @@
+"""Ack, give back and extend leases."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from msgspec import structs
+
+from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue.lowlevel import (
+    Notes,
+    Place,
+    Steps,
+    Transaction,
+    encode_result,
+    notes_of,
+    pack,
+    renamed,
+    rows,
+    started,
+    why_lost,
+)
+
+from .done import Done
+from .lease import Disposition, Lease, LeaseHandle, LeaseRef
+from .transitions import Retry, Transitions
+
+RANGE_READ_ITEMS = 4
+"""From this number of leases on, one read of the whole range is tried."""
+
+
+L = TypeVar("L", bound=LeaseRef)
+_REFS = (Lease, LeaseHandle)
+
+
+def several(leases: Iterable[L], verb: str) -> list[L]:
+    """Return leases as a list.
+
+    Raises:
+        TypeError: one lease was given, or something that is no iterable.
+    """
+    if isinstance(leases, _REFS) or not isinstance(leases, Iterable):
+        one = verb.removesuffix("_many")
+        raise TypeError(f"{verb} takes leases, as in {verb}(db, [lease]), not {leases!r}. For one lease use {one}.")
+    return list(leases)
+
+
+def check_refs(leases: Iterable[object]) -> None:
+    """Refuse what is no lease.
+
+    Raises:
+        TypeError: one is neither a lease nor a handle.
+    """
+    for lease in leases:
+        if not isinstance(lease, _REFS):
+            raise TypeError(
+                f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
+            )
+
+
+class Live(NamedTuple):
+    """A lease that was live at a version."""
+
+    version: int
+    packed: bytes
+    """The item's packed position."""
+    stored: bytes
+    """The item's stored bytes, from before or during the lease."""
+    notes: Notes
+    """The item's notes during the lease."""
+
+
+class Holding:
+    """Operations of lease holders on one queue's items. Each method writes nothing or all."""
+
+    __slots__ = ("_layout", "_queue", "_retry")
+
+    def __init__(self, queue: Queue, retry: Retry) -> None:
+        self._queue = queue
+        self._layout = queue.layout
+        self._retry = retry
+
+    def ack(self, tr: Transaction, leases: list[LeaseRef], done: list[Done], *, now_us: int) -> Steps[None]:
+        """Remove the items. Store a result, and enqueue follow-ups, for each.
+
+        Args:
+            done: the results, in the order of the leases; empty: all of them None.
+        """
+        held = yield from self._held(tr, leases)
+        results: dict[bytes, bytes] = {}
+        if done:
+            by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
+            # Before the first write: a result that can't be stored must leave all leases with their holder.
+            results = {packed: encode_result(by_place[packed].result) for packed, _, notes in held if notes.keep_s}
+            for one in by_place.values():
+                for follow_up in one.follow_ups:
+                    yield from follow_up.carry_out(tr)
+        moves = Transitions(tr, self._layout, now_us)
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.vanish(packed, stored, "dequeued", notes=notes, result=results.get(packed, b""))
+        if moves.changed_groups:
+            yield from moves.settle()
+        moves.finish()
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
+        """Remove items whose leases were live at the version at which the transaction begins.
+
+        The conflict on each leased item's key detects a transaction that ended or took away its lease since that
+        version.
+        """
+        moves = Transitions(tr, self._layout, now_us)
+        for one in live:
+            tr.add_read_conflict_key(self._layout.leased.key(one.packed))
+            moves.leave_leased(one.packed, one.notes)
+            moves.vanish(one.packed, one.stored, "dequeued", notes=one.notes)
+        moves.finish()
+
+    def nack(
+        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
+    ) -> Steps[list[Disposition]]:
+        """Give back items whose attempts have failed."""
+        moves = Transitions(tr, self._layout, now_us)
+        asked = started(moves.ask())
+        held = yield from self._held(tr, leases)
+        yield from asked
+        # Before the first write: if a policy raises, all leases must stay with their holder.
+        waits = [self._retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
+        fates = {}
+        for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
+            fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
+        yield from moves.settle()
+        moves.finish()
+        return [fates[pack(lease.position)] for lease in leases]
+
+    def snooze(
+        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
+    ) -> Steps[list[Disposition]]:
+        """Give items back without counting an attempt."""
+        moves = Transitions(tr, self._layout, now_us)
+        asked = started(moves.ask())
+        held = yield from self._held(tr, leases)
+        yield from asked
+        fates = {}
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            uncounted = structs.replace(notes, attempt=notes.attempt - 1)
+            fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
+        yield from moves.settle()
+        moves.finish()
+        return [fates[pack(lease.position)] for lease in leases]
+
+    def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
+        """Change the end of leases."""
+        held = yield from self._held(tr, list(leases))
+        moves = Transitions(tr, self._layout)
+        for packed, stored, notes in held:
+            moves.leave_leased(packed, notes)
+            moves.enter_leased(packed, stored, structs.replace(notes, expires_at_us=expires_at_us))
+        moves.finish()
+        return [dataclasses.replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
+
+    def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+        """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
+        check_refs(leases)
+        places = [pack(lease.position) for lease in leases]
+        found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
+        held = {}
+        lost = []
+        for packed, lease in zip(places, leases, strict=True):
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                lost.append(lease.position)
+            else:
+                held[packed] = (packed, stored, notes)
+        if lost:
+            raise (yield from self._lost(tr, lost))
+        return list(held.values())
+
+    def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
+        """Return the error of lost leases. It says why they are lost, if that is known."""
+        layout, known = self._layout, []
+        if told := (yield from renamed(tr, layout)):
+            return LeaseLost(
+                f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is not under this name any more. {told}"
+                " If the item was leased then, its lease is valid there: give it to the Leases of the new name.",
+                lost=lost,
+            )
+        for position in dict.fromkeys(lost):
+            reason = yield from why_lost(tr, layout, pack(position), layout, pack(position))
+            known += [f" {position.text}: {reason}"] if reason else []
+        return LeaseLost(
+            f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: "
+            + (
+                f"a call by position took the item away.{''.join(known)} Undo its work, or make the work repeatable."
+                if known
+                else "the item was acked or given back already, or the lease expired and another consumer took the"
+                " item. Undo its work, or make the work repeatable. Extend leases whose work takes longer."
+            ),
+            lost=lost,
+        )
+
+
+def read_leased(
+    tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True
+) -> Steps[dict[bytes, bytes]]:
+    """Read leased items by their packed positions, sorted.
+
+    Args:
+        leased: the place of leased items.
+        places: the packed positions.
+        keeps: whether to conflict with a transaction that meanwhile ends one of these leases, or takes it away: on each
+            of these keys and on nothing else.
+    """
+    if len(places) >= RANGE_READ_ITEMS:
+        # Leases of one consumer are mostly adjacent, and one range read costs less than many reads of keys. By
+        # snapshot: keys between them belong to others.
+        limit = 2 * len(places)
+        near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
+        if len(near) < limit:
+            for packed in places if keeps else ():
+                tr.add_read_conflict_key(leased.key(packed))
+            return {leased.packed(row.key): row.value for row in near}
+    reader = tr if keeps else tr.snapshot
+    reads = [(packed, reader.get(leased.key(packed))) for packed in places]
+    found = {}
+    for packed, read in reads:
+        value = yield read
+        if value.present():
+            found[packed] = bytes(value)
+    return found

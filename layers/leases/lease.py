@@ -1,0 +1,115 @@
+"""Leases, and their handles, which consumers can pass to others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, TypeAlias
+
+from fdbqueue import Item, Position
+from fdbqueue.lowlevel import Notes, Shown, V
+
+from .times import seconds_or_none
+
+
+class Disposition(StrEnum):
+    """The outcome for an item that was given back."""
+
+    available = "available"
+    """It is available in its old place."""
+    delayed = "delayed"
+    """It is delayed, and becomes available in its old place later."""
+    dead = "dead"
+    """It is a dead letter: that was its last attempt."""
+    expired = "expired"
+    """It was removed: its time to live was over."""
+    deleted = "deleted"
+    """It was removed: it was a follow-up of an item or a group that did not end well."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LeaseHandle(Shown):
+    """Proves a lease, without the item. It can be stored, or sent to the process that acks.
+
+    >>> from fdbqueue import Position
+    >>> from fdbqueue.layers import LeaseHandle
+    >>> str(LeaseHandle(Position(7, b"random"), b"token"))
+    '7:72616e646f6d:746f6b656e'
+    >>> LeaseHandle.parse("7:72616e646f6d:746f6b656e") == LeaseHandle(Position(7, b"random"), b"token")
+    True
+    """
+
+    position: Position
+    """The item."""
+    token: bytes
+    """The lease token, which differs from that of every other lease of the item."""
+
+    def __str__(self) -> str:
+        return f"{self.position.text}:{self.token.hex()}"
+
+    @classmethod
+    def parse(cls, text: str) -> LeaseHandle:
+        """Return the handle that `text` describes.
+
+        Raises:
+            ValueError: `text` is not a handle.
+        """
+        try:
+            position, _, token = text.rpartition(":")
+            return cls(Position.parse(position), bytes.fromhex(token))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a lease's handle. A handle looks like 7:72616e64:746f6b65.") from error
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Lease(Shown, Generic[V]):
+    """The right of one consumer to one item for some time."""
+
+    position: Position
+    """The item's identity."""
+    value: V
+    """The enqueued value, decoded by the queue's codec."""
+    headers: Mapping[str, Any]
+    """The headers that were enqueued with it."""
+    token: bytes
+    """The lease token, which differs from that of every other lease of the item. Extensions keep it."""
+    expires_at: float
+    """When it ends, in seconds by the clock of the process that took or extended it."""
+    attempt: int
+    """The attempt number, starting at 1."""
+    consumer: str
+    """The consumer that holds it."""
+    error: str = ""
+    """Why the attempt before failed; "" if there was none."""
+    ttl_at: float | None = None
+    """When the item's life ends, unless it is leased at that time; None: never."""
+    wants_result: bool = False
+    """Whether the item has a completion, for which an ack stores a result (`fdbqueue.layers.results`)."""
+    group: str = ""
+    """The group that the item is a member of (`fdbqueue.layers.groups`); "": none."""
+
+    @property
+    def handle(self) -> LeaseHandle:
+        """The handle of this lease, to store or send."""
+        return LeaseHandle(self.position, self.token)
+
+
+LeaseRef: TypeAlias = Lease | LeaseHandle
+
+
+def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
+    """Return the lease of an item, from its notes while it is leased."""
+    return Lease(
+        item.position,
+        item.value,
+        item.headers,
+        notes.token,
+        notes.expires_at_us / 1e6,
+        notes.attempt,
+        notes.consumer,
+        notes.error,
+        seconds_or_none(notes.ttl_at_us),
+        bool(notes.keep_s),
+        notes.group,
+    )

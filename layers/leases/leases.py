@@ -1,0 +1,609 @@
+"""`Leases`: the verbs of leased items."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar, cast
+
+from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue.lowlevel import (
+    AdaptiveLimit,
+    Browser,
+    ByPosition,
+    Database,
+    Editing,
+    Named,
+    Notes,
+    Steps,
+    Table,
+    Transaction,
+    V,
+    check_columns,
+    check_limit,
+    is_database,
+    keep_out,
+    only_transaction,
+    table_rows,
+    verb,
+)
+
+from ._backoff import Backoff
+from ._dead_letters import DeadLetters
+from ._head import Head
+from ._stats import LeaseStats, Looks, read_lease_stats
+from .browsing import State, StoredItem, browse
+from .commit_if_written import commit_if_written
+from .done import NO_FOLLOW_UPS, Done, FollowUp, done_of
+from .enqueueing import RowTerms, enqueue_with_notes
+from .holding import Holding, Live, several
+from .lease import Disposition, Lease, LeaseRef
+from .policies import note_policy
+from .reclaiming import ReclaimReport, reclaim
+from .taking import Taken, Taking, Terms
+from .timer_check import check_timers
+from .timers import next_due_us
+from .times import not_negative, positive, visible_at
+from .transitions import Custody, Retry, check_error, cut
+
+T = TypeVar("T")
+
+TOKEN_BYTES = 8
+CONSUMER_BYTES = 200
+
+
+class Leases(Named, ByPosition[V]):
+    """Leases of one queue's items.
+
+    A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,
+    exactly once. Every verb has an awaitable form, ``await leases.lease.aio(db)``.
+
+    The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
+    object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
+
+    Args:
+        queue: the queue.
+        max_attempts: the number of failed attempts (nacks and expiries) after which an item becomes a dead letter;
+            None: no limit.
+        backoff: the wait of a failed item before its next attempt: `exponential`, `constant`, `immediately`, or a
+            function from the number of the attempt to seconds. None: a `Consumer` waits as `exponential` does, and
+            every other give-back takes effect at once.
+        clock: seconds since 1970, as `time.time`.
+        head: the order of taking items.
+
+    >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.layers import Leases
+    >>> db = fdbqueue.open("memory:")
+    >>> leases = Leases(Queue("orders", codec="str"), max_attempts=3)
+    >>> position = leases.enqueue(db, "first")
+    >>> lease = leases.lease(db, duration=60)
+    >>> lease.value, lease.attempt
+    ('first', 1)
+    >>> leases.nack(db, lease, error="the printer is on fire").value
+    'available'
+    >>> lease = leases.lease(db)
+    >>> lease.attempt, lease.error
+    (2, 'the printer is on fire')
+    >>> leases.ack(db, lease)
+    >>> leases.lease(db) is None
+    True
+    """
+
+    def __init__(
+        self,
+        queue: Queue[V],
+        *,
+        max_attempts: int | None = None,
+        backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.time,
+        head: Head | None = None,
+    ) -> None:
+        if type(max_attempts) not in (int, type(None)):
+            raise TypeError(f"max_attempts is a whole number, or None for no limit, not {max_attempts!r}.")
+        if backoff is not None and not callable(backoff):
+            raise TypeError(
+                f"backoff is a function of the attempt, as exponential(first=1.0) makes one, or None, not {backoff!r}."
+            )
+        if max_attempts is not None and max_attempts < 1:
+            raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
+        if not isinstance(queue, Queue):
+            raise TypeError(
+                f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}. A layer over a queue has"
+                " leases already: use those."
+            )
+        self.queue = queue
+        self.layout = queue.layout
+        self.retry = Retry(max_attempts, backoff)
+        self.clock = clock
+        self.head = head or Head(queue.layout)
+        self._taking = Taking(queue, self.head, self.retry)
+        self.dead = DeadLetters(queue, self.now_us)
+        """The dead letters: browse, redrive, purge."""
+        self._holding = Holding(queue, self.retry)
+        self._looks = Looks()
+        if max_attempts is not None or backoff is not None:
+            note_policy(queue, (max_attempts, backoff), repr(self))
+
+    def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
+        """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
+        return self._with_retry(dataclasses.replace(self.retry, spares=spares))
+
+    def in_custody(self, custody: Custody) -> Leases[V]:
+        """Return a copy of these leases, for layers, in whose leases and expiries a layer takes part."""
+        return self._with_retry(dataclasses.replace(self.retry, custody=custody))
+
+    def _with_retry(self, retry: Retry) -> Leases[V]:
+        own = copy.copy(self)
+        own.retry = retry
+        own._taking = Taking(own.queue, own.head, retry)
+        return own
+
+    def __repr__(self) -> str:
+        backoff = "" if self.retry.backoff is None else f", backoff={self.retry.backoff!r}"
+        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts}{backoff})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: V,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> Steps[Position]:
+        """Append an item, with an optional delay and time to live.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a value that the queue's codec encodes.
+            delay: seconds until it becomes available, in the place that it gets now.
+            at: the same as a time of the clock.
+            ttl: seconds after which it is removed. An item that is leased then is removed only if it is given back
+                later.
+            headers: a small mapping stored beside the value.
+
+        Raises:
+            CodecError, ItemTooLarge: as `Queue.enqueue`; no key was touched.
+
+        *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
+        """
+        notes = self._notes(self.now_us(), delay, at, ttl)
+        report = yield from enqueue_with_notes(tr, self.queue, [value], notes, headers)
+        return cast(Position, report.first)
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[V] | Table,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        column: str | None = None,
+        headers_column: str | None = None,
+        delay_column: str | None = None,
+        ttl_column: str | None = None,
+    ) -> Steps[BulkReport]:
+        """Append items in their order, each as `enqueue` does, and all with the same terms.
+
+        Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
+        `Queue.enqueue_many` loads millions of items without terms faster: it keeps several transactions under way.
+
+        Args:
+            values: the values, or a table as for `Queue.enqueue_many`.
+            column: as for `Queue.enqueue_many`.
+            headers_column: a column of the table with the headers of each row: maps, structs or nulls.
+            delay_column, ttl_column: columns with seconds as numbers. A null means `delay` or `ttl`.
+
+        Raises:
+            CodecError, ItemTooLarge: of a value; given a transaction, no key was touched.
+            ValueError, TypeError: a column is not valid, or a row has a term that is not.
+            BulkInterrupted: given a database, a batch failed after other items were enqueued.
+
+        *Conflicts:* none. *Cost:* one round trip per transaction; a write each, and one more for a delay and a time to
+        live.
+        """
+        columns = {"column": column, "headers_column": headers_column}
+        columns |= {"delay_column": delay_column, "ttl_column": ttl_column}
+        terms = {"delay": delay, "at": at, "ttl": ttl, "headers": headers}
+        return (yield from self.enqueue_rows(tr, values, terms=terms, columns=columns))
+
+    def enqueue_rows(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[V] | Table,
+        *,
+        terms: Mapping[str, Any],
+        columns: Mapping[str, str | None],
+    ) -> Steps[BulkReport]:
+        """Append values or the rows of a table, as `enqueue_many` does. This is for layers.
+
+        Args:
+            terms: ``delay``, ``at``, ``ttl`` and ``headers`` of all.
+            columns: the names of the table's columns, by the option.
+        """
+        is_table = check_columns(values, **columns)
+        now_us, headers = self.now_us(), terms["headers"]
+        notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])
+        if not is_table:
+            return (yield from enqueue_with_notes(tr, self.queue, cast(Iterable[V], values), notes, headers))
+        rows = table_rows(values, self.queue.codec, **columns)
+        of_row = RowTerms(now_us, notes, headers).of_row
+        return (yield from enqueue_with_notes(tr, self.queue, rows, notes, headers, row=of_row))
+
+    def _notes(self, now_us: int, delay: float | None, at: float | None, ttl: float | None) -> Notes:
+        return Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=visible_at(now_us, delay, at),
+            ttl_at_us=0 if ttl is None else now_us + positive(ttl, "ttl"),
+        )
+
+    @verb
+    def lease(
+        self,
+        tr: Transaction | Database,
+        *,
+        duration: float = 30.0,
+        consumer: str | None = None,
+    ) -> Steps[Lease[V] | None]:
+        """Lease the first available item; None if there is none.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: seconds after which the item is available again, unless the lease is extended.
+            consumer: the consumer's name, for monitoring; host name and process id by default.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; the message names it, and it stays in its place.
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Conflicts:* with another lease or dequeue of the same item, and with an item that appears in front of it. In a
+        caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
+        for each due timer, up to 64, one read and about four writes.
+        """
+        leases = yield from self._lease(tr, 1, duration, consumer)
+        return leases[0] if leases else None
+
+    @verb
+    def lease_many(
+        self,
+        tr: Transaction | Database,
+        *,
+        limit: int = 100,
+        duration: float = 30.0,
+        consumer: str | None = None,
+    ) -> Steps[list[Lease[V]]]:
+        """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
+
+        One call leases only a few large items, about 2 MB in all. Given a database, it leases still fewer if it can't
+        read so many in the five seconds of a transaction.
+
+        Args, errors, *Conflicts* and *Cost:* as `lease`, of each item. The list ends before an item that can't be read.
+        If that is the first item, its error is raised.
+        """
+        check_limit(limit, "items to lease")
+        return (yield from self._lease(tr, limit, duration, consumer))
+
+    def _lease(
+        self, tr: Transaction | Database, limit: int, duration: float, consumer: str | None
+    ) -> Steps[list[Lease[V]]]:
+        own_transactions = is_database(tr)
+        terms = Terms(
+            limit,
+            positive(duration, "duration"),
+            this_consumer(consumer),
+            os.urandom(TOKEN_BYTES),
+            strict=own_transactions,
+        )
+
+        adaptive = AdaptiveLimit(limit)
+
+        def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
+            if (yield from keep_out(tr, self.layout, self.now_us)):
+                return Taken([], again=False), False
+            return (yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us()))
+
+        if not own_transactions:
+            own = cast(Transaction, tr)
+            taken, _ = yield from take(own)
+            while taken.again:  # so far only items whose life was over
+                taken, _ = yield from take(own)
+            if not taken.leases:
+                self.head.found_nothing(own)
+            return taken.leases
+        while True:
+            taken = yield from commit_if_written(
+                self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
+            )
+            if not taken.again:
+                return taken.leases
+
+    @verb
+    def ack(
+        self,
+        tr: Transaction | Database,
+        lease: LeaseRef,
+        *,
+        result: object = None,
+        then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS,
+    ) -> Steps[None]:
+        """Remove the item: its work is done.
+
+        In one transaction with the caller's own writes, both happen or neither.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            result: the result, stored if the item has a completion (`fdbqueue.layers.results`): anything that
+                MessagePack can hold, up to 90,000 bytes. Also a `Done`.
+            then: items to enqueue in the same transaction.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
+            CodecError, ItemTooLarge: the item has a completion, and the result can't be stored; nothing was written.
+
+        *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes;
+        three more writes for a completion.
+        """
+        done = [] if result is None and then is NO_FOLLOW_UPS else [done_of(result, then)]
+        yield from self._ack(tr, [lease], done)
+
+    @verb
+    def ack_many(
+        self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, results: Iterable[object] = ()
+    ) -> Steps[None]:
+        """Remove the items, all or none.
+
+        Args:
+            tr: a transaction, or a database.
+            leases: the leases, or their handles.
+            results: as many results, each as for `ack`; none: all of them None.
+
+        Raises:
+            LeaseLost: some leases are lost, and the error names them; none was acked.
+            CodecError, ItemTooLarge: as `ack`, of one of them; none was acked.
+            ValueError: there are more leases than results, or fewer. TypeError: `leases` or `results` is no list.
+
+        *Conflicts:* as `ack`, of each. *Cost:* one read, in parallel, and two writes each.
+        """
+        if isinstance(results, str | bytes | Mapping) or not isinstance(results, Iterable):
+            raise TypeError(f"results are one for each lease, as a list, not {results!r}.")
+        held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
+        if done and len(done) != len(held):
+            raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
+        yield from self._ack(tr, held, done)
+
+    def _ack(self, tr: Transaction | Database, held: list[LeaseRef], done: list[Done]) -> Steps[None]:
+        return self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
+
+    def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
+        """Ack leases without a read, in a transaction that begins at the version at which they were live.
+
+        It can't commit if another transaction has ended or taken away one of them since. For layers.
+
+        *Conflicts:* as `ack`, of each. *Cost:* four writes each.
+        """
+        only_transaction(tr, "Leases.ack_unchanged")
+        self._holding.ack_unchanged(tr, live, now_us=self.now_us())
+
+    @verb
+    def nack(
+        self, tr: Transaction | Database, lease: LeaseRef, *, delay: float | None = None, error: str | None = None
+    ) -> Steps[Disposition]:
+        """Give the item back: this attempt has failed.
+
+        Args:
+            tr: a transaction, or a database.
+            lease: the lease, or its handle.
+            delay: seconds until it is available again; None: the back-off policy decides.
+            error: the reason, kept for the next attempt and, if this was the last one, with the dead letter.
+
+        Returns:
+            the item's disposition. `Disposition.available` is its old place, before all later items.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
+        """
+        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error))[0]
+
+    @verb
+    def nack_many(
+        self,
+        tr: Transaction | Database,
+        leases: Iterable[LeaseRef],
+        *,
+        delay: float | None = None,
+        error: str | None = None,
+    ) -> Steps[list[Disposition]]:
+        """Give back items whose attempts have failed, all or none. Return the disposition of each, as `nack`.
+
+        One transaction writes all of them again, which limits the number of large items.
+
+        Raises:
+            LeaseLost: some leases are lost, and the error names them; none was given back.
+
+        *Conflicts:* as `nack`, of each. *Cost:* one read, in parallel, and about four writes each.
+        """
+        held = several(leases, "nack_many")
+        delay_us = None if delay is None else not_negative(delay, "delay")
+        check_error(error)
+        why = error or "It was given back."
+
+        def body(tr: Transaction) -> Steps[list[Disposition]]:
+            return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def snooze(self, tr: Transaction | Database, lease: LeaseRef, *, delay: float) -> Steps[Disposition]:
+        """Give the item back for `delay` seconds without counting an attempt; otherwise as `nack`."""
+        return (yield from self.snooze_many.steps(tr, [lease], delay=delay))[0]
+
+    @verb
+    def snooze_many(
+        self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, delay: float
+    ) -> Steps[list[Disposition]]:
+        """Give items back without counting an attempt, all or none; otherwise as `nack`."""
+        held, delay_us = several(leases, "snooze_many"), not_negative(delay, "delay")
+
+        def body(tr: Transaction) -> Steps[list[Disposition]]:
+            return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def extend(self, tr: Transaction | Database, lease: Lease[V], *, duration: float = 30.0) -> Steps[Lease[V]]:
+        """Extend the lease to `duration` seconds from now. Return it with its new end. The old lease object stays valid
+        too.
+
+        Raises:
+            LeaseLost: it is not the item's present lease; nothing was written.
+
+        *Conflicts:* as `ack`. *Cost:* one read, three writes.
+        """
+        return (yield from self.extend_many.steps(tr, [lease], duration=duration))[0]
+
+    @verb
+    def extend_many(
+        self, tr: Transaction | Database, leases: Iterable[Lease[V]], *, duration: float = 30.0
+    ) -> Steps[list[Lease[V]]]:
+        """Extend leases, all or none, as `extend`."""
+        held, duration_us = several(leases, "extend_many"), positive(duration, "duration")
+
+        def body(tr: Transaction) -> Steps[list[Lease[V]]]:
+            return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
+
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+        """Fire up to `limit` due timers: of expired leases, delays that are over, and items whose life is over.
+
+        Every lease does this before it takes an item. Use it for queues without consumers, and for monitoring.
+
+        *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
+        and one read and about four writes per timer.
+        """
+        check_limit(limit, "timers to fire")
+        if is_database(tr):
+            adaptive = AdaptiveLimit(limit)
+
+            def fire_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
+                return reclaim(tr, self.layout, limit=adaptive.limit, now_us=self.now_us(), retry=self.retry)
+
+            return (yield from commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=adaptive.note))
+        own = cast(Transaction, tr)
+        report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
+        return report
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        state: State = "available",
+        after: Position | None = None,
+        before: Position | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        duty_cycle: float = 1.0,
+    ) -> Browser[StoredItem[V]]:
+        """Iterate over the items of one state with all their stored notes, in order, lazily.
+
+        Args:
+            tr: a transaction, or a database. A database reads each page in a transaction of its own.
+            state: "available", "leased", "delayed" or "dead".
+            after, before, limit, reverse, duty_cycle: as for `Queue.browse`.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read per page; memory for a page.
+        """
+        return browse(
+            tr,
+            self.queue,
+            state=state,
+            after=after,
+            before=before,
+            limit=limit,
+            reverse=reverse,
+            duty_cycle=duty_cycle,
+        )
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
+        """Return the number of items in each state, how many came and went, and the age of the first one.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
+        """
+        read = partial(
+            read_lease_stats,
+            layout=self.layout,
+            now_us=self.now_us(),
+            looks=self._looks,
+            remember=is_database(tr),
+        )
+        return (yield from self.queue.read(tr, read))
+
+    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+        """Return when the next timer is due, in microseconds; None if there is none. For layers."""
+        only_transaction(tr, "Leases.next_due_us")
+        return next_due_us(tr, self.layout, self.now_us())
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: all that `Queue.check` compares, timers and outcomes.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue three times, a page at a time; memory for
+        the keys of timers.
+        """
+        custody = self.retry.custody
+        report = self.queue.check(tr) if custody is None else custody.check(tr)
+
+        def look() -> list[str]:
+            tracked = None if custody is None else custody.tracked(tr)
+            return check_timers(tr, self.layout, self.queue.stats(tr).outcomes, tracked)
+
+        problems = look()
+        if problems and is_database(tr):
+            # If an item moves between two of its transactions, its timer seems to be missing or left over. A real
+            # problem is still there at a second look.
+            again = set(look())
+            problems = [problem for problem in problems if problem in again]
+        return dataclasses.replace(report, problems=(*report.problems, *problems))
+
+    def editing(self) -> Editing[V]:
+        """Return the changes of items by their positions; for layers."""
+        return Editing(self.queue, self.now_us)
+
+    def now_us(self) -> int:
+        """Return the time by this object's clock, in microseconds."""
+        return int(self.clock() * 1e6)
+
+
+def this_consumer(name: str | None) -> str:
+    """Return a consumer's name: host name and process id by default.
+
+    Raises:
+        TypeError: it is not a str. ValueError: it is empty.
+    """
+    if name is None:
+        return _this_process(os.getpid())
+    if not isinstance(name, str):
+        raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
+    if not name:
+        raise ValueError("consumer is empty. Give the name for its leases; without one it is host name and process id.")
+    return cut(name, CONSUMER_BYTES)
+
+
+@lru_cache(maxsize=1)
+def _this_process(pid: int) -> str:
+    return cut(f"{socket.gethostname()}:{pid}", CONSUMER_BYTES)

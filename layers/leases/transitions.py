@@ -1,0 +1,158 @@
+"""Move leased items back, in one transaction: after a failure, at once or after a delay.
+
+The moves themselves are in `fdbqueue/moves/moves.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fdbqueue import CheckReport, Position, Queue
+from fdbqueue.lowlevel import (
+    ERROR_BYTES,
+    Database,
+    Layout,
+    Moves,
+    Notes,
+    Steps,
+    Transaction,
+    at_rest,
+    cut,
+    cut_error,
+    is_over,
+    size_beside,
+)
+
+from ._backoff import Backoff, exponential
+from .lease import Disposition
+from .times import LONGEST_SECONDS
+
+UNKNOWN_BACKOFF = exponential()
+"""The wait of a failed item whose policy fails, too."""
+
+_log = logging.getLogger("fdbqueue.layers.leases")
+
+__all__ = ["ERROR_BYTES", "Custody", "Retry", "Transitions", "at_rest", "check_error", "cut", "is_over", "size_beside"]
+
+
+class Custody(Protocol):
+    """The work of a layer in the transaction that leases an item, and in the one that ends an expired lease.
+
+    For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
+    """
+
+    items: Queue
+    """The queue of those other items."""
+
+    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+        """Return the bytes to store while the item is leased, and the value for its holder."""
+
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        """Move an item whose lease has expired, and return its disposition."""
+
+    def moves(self, tr: Transaction, now_us: int | None = None) -> Transitions:
+        """Return the moves of such items in a transaction, to be finished by the caller."""
+
+    def home_of(self, packed: bytes) -> Layout:
+        """Return the keys of such an item, by its packed position."""
+
+    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+        """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
+
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+        """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the queue of the leases, apart from what it keeps for such items."""
+
+    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
+        """Yield the address, the place and the notes of every such item that has a completion or a group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The policy for an item whose attempt has failed."""
+
+    max_attempts: int | None
+    """The number of attempts after which it becomes a dead letter; None: no limit."""
+    backoff: Backoff | None
+    """Returns its wait before the next attempt; None: none was given, and there is no wait."""
+    spares: Callable[[Position, bytes], bool] | None = None
+    """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
+    custody: Custody | None = None
+    """The layer that takes part when items are leased and leases expire; None: no layer does."""
+
+    def is_last(self, attempt: int) -> bool:
+        """Return whether an item becomes a dead letter after the failure of this attempt."""
+        return self.max_attempts is not None and attempt >= self.max_attempts
+
+    def delay_us(self, attempt: int) -> int:
+        """Return how long an item waits after the failure of this attempt; 0 if it was the last one.
+
+        It raises what the policy raises.
+        """
+        if self.backoff is None or self.is_last(attempt):
+            return 0
+        return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
+
+    def delay_us_in_any_case(self, attempt: int) -> int:
+        """Return how long an item waits, as by default if the policy raises or returns no number.
+
+        For failures that no caller reports: the error would fail a transaction that is about other items, too.
+        """
+        try:
+            return max(0, self.delay_us(attempt))
+        except Exception:  # noqa: BLE001 - the policy is code that is not ours
+            seconds = UNKNOWN_BACKOFF(attempt)
+            _log.exception("backoff=%r failed for attempt %d: the item waits %g s.", self.backoff, attempt, seconds)
+            return int(seconds * 1e6)
+
+
+class Transitions(Moves):
+    """The moves of one transaction, and the rules for items that are given back."""
+
+    __slots__ = ()
+
+    def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
+        """Put an item back into its own place, at once or after a delay. Remove it instead if its life is over."""
+        if is_over(notes, now_us):
+            self.vanish(packed, stored, "expired")
+            return Disposition.expired
+        if notes.group:
+            self.returned_groups.add(notes.group)
+        if delay_us > 0:
+            self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
+            return Disposition.delayed
+        self.enter_available(packed, stored, at_rest(notes))
+        return Disposition.available
+
+    def fail(
+        self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
+    ) -> Disposition:
+        """Put a leased item back whose attempt failed. After its last attempt, make it a dead letter.
+
+        An item whose time to live is over is removed instead, also at its last attempt.
+        """
+        error = cut_error(error, notes)
+        if delay_us is None:
+            delay_us = retry.delay_us_in_any_case(notes.attempt)
+        self.leave_leased(packed, notes)
+        if retry.is_last(notes.attempt) and not is_over(notes, now_us):
+            self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
+            return Disposition.dead
+        return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+
+
+def check_error(error: object) -> None:
+    """Refuse the reason of a failure that is no text.
+
+    Raises:
+        TypeError: it is neither a text nor None.
+    """
+    if error is not None and not isinstance(error, str):
+        raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")

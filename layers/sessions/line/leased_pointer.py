@@ -1,0 +1,101 @@
+"""A turn of a session: its leased pointer, as a transaction reads it, and the items that its consumer has begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from fdbqueue import FormatError
+from fdbqueue.lowlevel import Notes, Steps, Transaction, finished, notes_of, rows, started
+
+from ..session.lease import Begun
+from ..session.records import Pointer, Record, pointer_of, record_of
+from ..session.session import Head, Session
+
+if TYPE_CHECKING:
+    from .line import Line
+
+
+@dataclass(slots=True)
+class Turn:
+    """A leased pointer, as a transaction that ends its lease has read it."""
+
+    packed: bytes
+    """The pointer's packed position in the line."""
+    notes: Notes
+    pointer: Pointer
+    record: Record
+    session: Session
+
+
+class Compared(NamedTuple):
+    """What became of the items that a consumer has begun."""
+
+    acked: int
+    """How many are acked already."""
+    rows: list[tuple[bytes, bytes]]
+    """The keys and stored bytes of those behind them, up to the first that was changed or removed."""
+    changed: Begun | None
+    """The first item that was changed or removed; None: none was."""
+
+
+def read_turn(
+    tr: Transaction, line: Line, packed: bytes, session: Session, *, limit: int
+) -> Steps[tuple[Turn | None, Head]]:
+    """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
+
+    Args:
+        limit: how many items; 0: it does not look at them.
+
+    *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
+    """
+    leased, recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(session.record_key)
+    looking = started(session.look(tr, limit=limit) if limit else finished(Head()))
+    value = yield leased
+    record = record_of((yield recorded))
+    head = yield from looking
+    if not value.present() or record is None:
+        return None, head
+    stored = bytes(value)
+    try:
+        return Turn(packed, notes_of(stored), pointer_of(stored), record, session), head
+    except FormatError:
+        return None, head
+
+
+def look_at_begun(
+    tr: Transaction, turn: Turn, begun: Sequence[Begun], head: Head, *, known: bytes = b""
+) -> Steps[Compared]:
+    """Compare the items that a consumer has begun with what is stored.
+
+    An item that a call by position has changed or removed since is not the consumer's any more. Neither are those that
+    the consumer began behind it: it gave them a state that includes that item's.
+
+    By snapshot: only the holder of the lease removes the others, and then also writes the leased pointer, which the
+    caller reads. All else that removes or changes a waiting item writes the leased pointer, too.
+
+    Args:
+        begun: the items, in the order in which the consumer began them.
+        head: the session's first items, as this transaction has read them. Others are read one by one.
+        known: the packed position of the last item in front of these that the consumer knows to be acked.
+    """
+    places = [one.packed for one in begun]
+    acked = turn.pointer.acked
+    if acked in places:
+        first = places.index(acked) + 1
+    else:
+        first = 0 if acked in (b"", known) else len(places)  # a verb of a later item has acked all of them
+    available = turn.session.layout.available
+    stored = {row.key: row.value for row in head.rows}
+    keys = [available.key(packed) for packed in places[first:]]
+    reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in stored]
+    for read in reads:
+        stored.update((row.key, row.value) for row in (yield from read))
+    found: list[tuple[bytes, bytes]] = []
+    for key, one in zip(keys, begun[first:], strict=True):
+        value = stored.get(key, b"")
+        if not value or one.stored not in (b"", value):
+            return Compared(first, found, one)
+        found.append((key, value))
+    return Compared(first, found, None)

@@ -1,0 +1,527 @@
+"""The line of ready sessions: a queue of pointers. Create, move, and remove them, and fail the item in progress.
+
+This module is the only one that writes records and pointers. Each function is part of a transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from msgspec.structs import replace
+
+from fdbqueue import CheckReport, Position, Queue
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    Database,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    check_queue,
+    new_random,
+    notes_of,
+    pack,
+    rows,
+    started,
+    with_notes,
+)
+
+from ...leases import Disposition
+from ...leases.timers import due_timers
+from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
+from ..session.gate_record import Gate, called
+from ..session.records import (
+    OPEN,
+    RENEWING,
+    WAKER,
+    Held,
+    Keys,
+    Pointer,
+    Record,
+    name_of,
+    new_pointer,
+    pack_record,
+    pointer_of,
+    record_of,
+    stored_pointer,
+)
+from ..session.session import Head, Session, SessionMoves, last_index
+from .leased_pointer import Turn
+from .line_queue import LineLeases
+from .shards import PointerMoves, Shards
+from .slots import Slots
+from .tracking import drop_dead_letters, release, tracked
+
+Where = Literal["place", "tail"]
+MAX_KNOWN = 4_096
+"""For how many sessions a process keeps what it has computed of their keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules for turns and for failures."""
+
+    quantum: int
+    weight: Callable[[Any], int] | None
+    retry: Retry
+    blocks: bool
+    """Whether a dead letter blocks its session."""
+    holds: bool
+    """Whether a delayed item holds up those behind it."""
+    limit: int = 1
+    """How many items of a session run at once, unless an operator has set another limit."""
+    gates: Callable[[Any], Sequence[Gate]] | None = None
+    """Returns the gates of a session, the outermost first."""
+    shards: int | None = None
+    """Over how many shards the line is spread; None: as many as are stored."""
+
+
+class Line:
+    """The line of one queue's sessions.
+
+    Args:
+        queue: the queue.
+        rules: the rules of its sessions.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, queue: Queue, rules: Rules, clock: Callable[[], float]) -> None:
+        self.keys = Keys(queue.layout)
+        self.layout = self.keys.line
+        """The keys of its first shard, and of the outcomes, groups and blobs of items."""
+        self.shards = Shards(self.keys.shards, self.layout, queue.layout.describe(), rules.shards)
+        self.rules = rules
+        self._clock = clock
+        self.leases: LineLeases = cast(LineLeases, LineLeases(self, clock).in_custody(self))
+        """Leases of the pointers: of whole sessions."""
+        self.queue: Queue[Held] = self.leases.queue
+        self.items = queue
+        """The queue whose codec the items have, and whose transactions the sessions share."""
+        self.slots = Slots(self)
+        """The slots of sessions that run several items at once."""
+        self._known: dict[tuple[bytes, int], Session] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Line, (self.items, self.rules, self._clock)
+
+    def session(self, name: bytes, generation: int = 0) -> Session:
+        """Return a session's keys, from its packed name."""
+        known = self._known.get((name, generation))
+        if known is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            known = Session(self.keys, self.items, name, generation, holds=self.rules.holds)
+            self._known[name, generation] = known
+        return known
+
+    # --- what takes part in the leases of pointers
+
+    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+        """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
+
+        *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
+        """
+        pointer = pointer_of(stored)
+        session = self.session(pointer.name, pointer.generation)
+        recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
+        if pointer.slot:
+            row = yield from self.slots.lend(tr, session, pointer, now_us)
+        else:
+            head = yield from session.first(tr, now_us=now_us)
+            record = record_of((yield recorded))
+            # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
+            runs = record is not None and not record.paused and not record.blocked and not record.limit
+            row = head.rows[0] if head.rows and runs else None
+        state = yield stated
+        current = session.layout.available.packed(row.key) if row else b""
+        lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
+        return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
+
+    def expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress, and give the session back to its place."""
+        own = self.moves(tr, now_us)
+        fate = yield from self._expire(tr, own, packed, stored, now_us)
+        own.finish()
+        moves.any = True
+        return fate
+
+    def _expire(
+        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+    ) -> Steps[Disposition]:
+        notes, pointer = notes_of(stored), pointer_of(stored)
+        session = self.session(pointer.name, pointer.generation)
+        reading = tr.get(session.record_key)
+        item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
+        looking = started(session.look(tr, limit=2))
+        turn = Turn(packed, notes, pointer, record_of((yield reading)) or Record(), session)
+        value = None if item is None else (yield item)
+        head = yield from looking
+        if value is None or not value.present():
+            return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
+        error = f"The lease of {notes.consumer or 'a consumer'} expired."
+        delay_us = self.rules.retry.delay_us_in_any_case(notes_of(bytes(value)).attempt + 1)
+        return (
+            yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error)
+        )
+
+    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+        """Return a session's name and its item in progress, from its leased pointer."""
+        pointer = pointer_of(stored)
+        available = self.session(pointer.name, pointer.generation).layout.available
+        item = available.position(available.key(pointer.current)) if pointer.current else None
+        return name_of(pointer.name), item
+
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+        """Release or remove one item of a session, named by its address."""
+        own = self.moves(tr, now_us)
+        yield from release(tr, self, own, address, kind, now_us)
+        own.finish()
+        moves.any = moves.any or own.any
+
+    def moves(self, tr: Transaction, now_us: int | None = None) -> PointerMoves:
+        """Return the moves of pointers in a transaction, to be finished by the caller."""
+        moves = PointerMoves(tr, self.layout, now_us)
+        moves.shards, moves.first, moves.others = self.shards, moves._tally, {}
+        return moves
+
+    def home_of(self, packed: bytes) -> Layout:
+        """Return the keys of a pointer's shard."""
+        return self.shards.at(packed)
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Check the line. The blobs that are kept there belong to items of sessions, and are not checked."""
+        return check_queue(tr, self.layout, blobs={})
+
+    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
+        """Yield the address, the place and the notes of every item that has a completion or a group."""
+        return tracked(tr, self)
+
+    # --- the item in progress
+
+    def fail(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        turn: Turn,
+        stored: bytes,
+        head: Head,
+        *,
+        now_us: int,
+        delay_us: int | None,
+        error: str,
+    ) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress: it stays in its place, or becomes a dead letter.
+
+        Its session waits as long as the item has to. No other session does.
+        """
+        retry, session, packed = self.rules.retry, turn.session, turn.pointer.current
+        notes = notes_of(stored)
+        failed = replace(
+            notes,
+            attempt=notes.attempt + 1,
+            consumer=turn.notes.consumer,
+            error=cut(error, ERROR_BYTES - sum(map(len, notes.beside))),
+        )
+        if delay_us is None:
+            delay_us = retry.delay_us(failed.attempt)  # before the first write: a policy may raise
+        own = SessionMoves(tr, session, now_us)
+        gone = head.without({session.layout.available.key(packed)})
+        used = turn.pointer.used + 1
+        if is_over(notes, now_us):
+            own.leave_available(packed, notes)
+            own.vanish(packed, stored, "expired")
+            fate = Disposition.expired
+        elif retry.is_last(failed.attempt):
+            own.leave_available(packed, notes)
+            own.enter_dead(packed, stored, at_rest(failed, died_at_us=now_us))
+            fate, gone.dead = Disposition.dead, True
+            if self.rules.blocks:
+                turn.record = replace(turn.record, blocked=failed.error or "Its item failed for the last time.")
+        else:
+            own.rewrite(session.layout.available, packed, stored, notes, failed)
+            if notes.group:
+                own.returned_groups.add(notes.group)
+            yield from own.settle()
+            own.finish()
+            yield from self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
+            return Disposition.delayed if delay_us else Disposition.available
+        yield from own.settle()
+        own.finish()
+        yield from self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
+        return fate
+
+    # --- pointers and records
+
+    def pass_on(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        turn: Turn,
+        head: Head,
+        *,
+        now_us: int,
+        used: int | None = None,
+        to: Where = "place",
+        delay_us: int = 0,
+    ) -> Steps[Disposition]:
+        """End the lease of a session: its pointer goes back into the line, to sleep, or away.
+
+        Args:
+            moves: the moves of the line, to be finished by the caller.
+            head: the session's first items, without those that are gone.
+            used: how many items of the present turn are done; None: as before.
+            to: where in the line an unfinished session goes.
+            delay_us: how long the session waits, whatever it holds.
+        """
+        pointer, record, session = turn.pointer, turn.record, turn.session
+        used = pointer.used if used is None else used
+        if record.limit:
+            return (yield from self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us))
+        moves.leave_leased(turn.packed, turn.notes)
+        rest = replace(pointer, current=b"", since_us=0, used=used, edits=0, acked=b"")
+        if record.paused or record.blocked:
+            moves.tally("dequeued", 1)
+            self.write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
+            return Disposition.available
+        if delay_us:
+            if record.asleep_until_us:
+                self.write(tr, session, replace(record, asleep_until_us=0))
+            moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
+            return Disposition.delayed
+        if head.is_ready(now_us):
+            if to == "tail":
+                moves.tally("dequeued", 1)
+                yield from self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
+            else:
+                if record.asleep_until_us:
+                    self.write(tr, session, replace(record, asleep_until_us=0))
+                moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)
+            return Disposition.available
+        session.add_conflicts_with_arrivals(tr)
+        if head.wake_at_us is not None:
+            self.write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
+            moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
+            return Disposition.delayed
+        moves.tally("dequeued", 1)
+        yield from self.end(tr, moves, session, record, dead=head.dead)
+        return Disposition.available
+
+    def keep(
+        self, tr: Transaction, moves: Transitions, turn: Turn, current: bytes, used: int, expires_at_us: int
+    ) -> Notes:
+        """Keep a session for its next item. Return the notes of its lease."""
+        now_us = self.leases.now_us()
+        notes = replace(turn.notes, expires_at_us=expires_at_us)
+        moves.leave_leased(turn.packed, turn.notes)
+        kept = replace(turn.pointer, current=current, used=used, since_us=now_us)
+        moves.enter_leased(turn.packed, stored_pointer(kept), notes)
+        return notes
+
+    def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
+        """Store a leased pointer with other contents."""
+        tr.set(self.shards.at(turn.packed).leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
+
+    def note_edit(self, tr: Transaction, packed: bytes, leased: bytes) -> None:
+        """Note in a leased pointer that a call has changed or removed an item of its session that is not in progress.
+
+        A consumer may have begun this item too. Its next ack conflicts with this, and then compares what it has begun.
+        """
+        pointer = pointer_of(leased)
+        edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes_of(leased))
+        tr.set(self.shards.at(packed).leased.key(packed), edited)
+
+    def others_wait(self, tr: Transaction, now_us: int, record: Record | None) -> Steps[bool]:
+        """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.
+
+        By snapshot: one that comes at this moment waits for a quantum.
+        """
+        due = started(due_timers(tr, self.layout, now_us, limit=1))
+        ready = yield from rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
+        if (yield from due) or ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us))):
+            return True
+        return record is not None and (yield from self.slots.gates.others_wait(tr, record.gates))
+
+    def quota(self, name: Any) -> int:
+        """Return how many items of a session are done in one turn while others wait.
+
+        Raises:
+            ValueError: the function `weights` raised, or did not return a whole number from 1 on.
+        """
+        if self.rules.weight is None:
+            return self.rules.quantum
+        weight = called("weights", self.rules.weight, name)
+        if type(weight) is not int or weight < 1:
+            raise ValueError(f"The weight of a session is a whole number, at least 1, and that of {name!r} {weight!r}.")
+        return weight * self.rules.quantum
+
+    def arrived(
+        self,
+        tr: Transaction,
+        session: Session,
+        record: Record | None,
+        *,
+        visible_at_us: int,
+        moves: Transitions,
+        items: int = 1,
+    ) -> Steps[None]:
+        """See to the pointers of a session that got items, which are available at a time; 0: now."""
+        if record is not None and (record.paused or record.blocked or record.generation != session.generation):
+            return
+        record = self._limited(session, record or Record(generation=session.generation))
+        if record.blocked:
+            self.write(tr, session, record)
+            return
+        if record.limit and not visible_at_us:
+            room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
+            if room > 0:
+                record = yield from self.slots.add(tr, moves, session, record, min(room, items))
+                self.write(tr, session, record)
+            return
+        if record.pointer:
+            if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
+                return
+            sleeping = yield tr.get(self.shards.at(record.pointer).delayed.key(record.pointer))
+            if not sleeping.present():
+                return  # its timer has fired
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.tally("dequeued", 1)
+        yield from self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
+
+    def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
+        """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
+        layout = self.shards.at(record.pointer)
+        ready = tr.get(layout.available.key(record.pointer))
+        sleeping = yield tr.get(layout.delayed.key(record.pointer))
+        value = yield ready
+        if value.present():
+            moves.leave_available(record.pointer, notes_of(bytes(value)))
+        elif sleeping.present():
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+        else:
+            return False
+        moves.tally("dequeued", 1)
+        return True
+
+    def enter_if_ready(
+        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
+    ) -> Steps[None]:
+        """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
+        record = self._limited(session, record)
+        if record.blocked:
+            self.write(tr, session, record)
+            return
+        if record.limit:
+            yield from self.slots.balance(tr, moves, session, record)
+            return
+        head = yield from session.look(tr, limit=1)
+        if head.is_ready(now_us):
+            yield from self.enter(tr, moves, session, record)
+            return
+        session.add_conflicts_with_arrivals(tr)
+        if head.wake_at_us is not None:
+            yield from self.enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
+        else:
+            yield from self.end(tr, moves, session, record, dead=head.dead)
+
+    def _limited(self, session: Session, record: Record) -> Record:
+        """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
+
+        A session with gates has slots, also if it runs one item at a time. It is blocked if its gates are not known.
+        """
+        if record.pointer or record.slots:
+            return record
+        record = self.slots.gates.adopted(session, record)
+        if record.kept:
+            return record
+        return replace(record, limit=self.rules.limit if self.rules.limit > 1 or record.gates else 0)
+
+    def enter(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        session: Session,
+        record: Record,
+        *,
+        visible_at_us: int = 0,
+        moved: bool = False,
+    ) -> Steps[None]:
+        """Append a pointer to the line, and write where it is.
+
+        Args:
+            visible_at_us: until when it sleeps; 0: it is ready.
+            moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
+        """
+        pointer = new_pointer(session.name, session.generation, slot=WAKER if record.limit else b"")
+        packed = yield from self.append(tr, moves, pointer, visible_at_us=visible_at_us)
+        changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
+        if moved:
+            tr.set(session.record_key, pack_record(changed))
+        else:
+            self.write(tr, session, changed)
+
+    def append(self, tr: Transaction, moves: Transitions, pointer: Pointer, *, visible_at_us: int = 0) -> Steps[bytes]:
+        """Append a pointer to the shard of its session. Return its packed position."""
+        shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
+        layout = self.shards.layout(shard) if shard else self.layout
+        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
+        index = yield from last_index(tr, layout, layout.begin, layout.end)
+        packed = pack(Position(index + 1, new_random() + (bytes((shard,)) if shard else b"")))
+        stored = stored_pointer(pointer)
+        if visible_at_us:
+            moves.enter_delayed(packed, stored, _until(visible_at_us))
+        else:
+            moves.enter_available(packed, stored, NO_NOTES)
+        moves.tally("enqueued", 1)  # waiting workers watch this counter
+        return packed
+
+    def end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
+        """End a session that has no items. It keeps dead letters and its state, and nothing else.
+
+        A session that is being removed loses these too. Then its next generation begins, if it has items.
+        """
+        if record.closing == OPEN:
+            if not dead:
+                self._clear(tr, session)
+            if dead or record.kept:
+                limit = record.limit if record.kept else 0
+                self.write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
+            return
+        if dead:
+            yield from drop_dead_letters(tr, session)
+        self._clear(tr, session)
+        tr.clear(session.state_key)
+        if record.closing == RENEWING:
+            following = self.session(session.name, session.generation + 1)
+            head = yield from following.look(tr, limit=1)
+            if head.rows or head.wake_at_us is not None:
+                renewed = self._limited(following, Record(generation=following.generation))
+                if renewed.blocked:
+                    self.write(tr, following, renewed)
+                    return
+                if renewed.limit:
+                    yield from self.slots.balance(tr, moves, following, renewed)
+                    return
+                wake_at_us = 0 if head.rows else head.wake_at_us or 0
+                yield from self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
+                return
+            following.add_conflicts_with_arrivals(tr)
+
+    def _clear(self, tr: Transaction, session: Session) -> None:
+        """Clear the record of an empty session and what its items left behind: counters and the high-water mark."""
+        tr.clear_range(*session.layout.whole_range())
+        tr.clear(session.record_key)
+        tr.add_write_conflict_key(session.guard_key)
+
+    def write(self, tr: Transaction, session: Session, record: Record) -> None:
+        """Write a record. It conflicts with enqueues into the session."""
+        tr.set(session.record_key, pack_record(record))
+        tr.add_write_conflict_key(session.guard_key)
+
+
+def _until(visible_at_us: int) -> Notes:
+    """Return the notes of a pointer that sleeps."""
+    return replace(NO_NOTES, visible_at_us=visible_at_us)

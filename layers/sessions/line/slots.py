@@ -1,0 +1,348 @@
+"""Several items of one session at once: each slot of the session is a pointer of its own in the line.
+
+An entry among the session's keys says where the slot's pointer is, and which item it holds. The record says how many
+slots there are. Every change of that number reads the record with a conflict and writes its guard, so that two
+transactions never decide by the same number. A slot is lent with the first item that no other slot holds.
+
+Delayed items have one more pointer, the waker. It holds no slot and no item. When it wakes, it adds slots for the items
+that became available.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
+
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    KeyValue,
+    Notes,
+    ReadTransaction,
+    Steps,
+    Transaction,
+    fdb_tuple,
+    new_random,
+    rows,
+    strinc,
+)
+
+from ...leases import Disposition
+from ...leases.taking import CancelledGroups, notes_if_readable
+from ...leases.transitions import Transitions, is_over
+from ..session.records import WAKER, Pointer, Record, new_pointer, record_of, stored_pointer
+from ..session.session import Head, Session
+from .gates import IN_LINE, RESTING, Gates
+
+if TYPE_CHECKING:
+    from .leased_pointer import Turn
+    from .line import Line, Where
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a slot's pointer is, and the item that it holds."""
+
+    place: bytes
+    """The pointer's packed position in the line."""
+    current: bytes
+    """The packed position of the item: in progress, or waiting for its back-off; b"": none."""
+    stage: int = IN_LINE
+    """Which slots of its session's gates it has (`_gates.py`)."""
+
+
+Entries: TypeAlias = dict[bytes, Entry]
+"""Entries by the ids of their slots."""
+
+
+class Slots:
+    """The slots of the sessions in one line.
+
+    Args:
+        line: the line.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.gates = Gates(line)
+        """The gates that these slots pass."""
+
+    def entries(self, tr: ReadTransaction, session: Session) -> Steps[Entries]:
+        """Read the entries of a session."""
+        begin = session.slots_prefix
+        found = yield from rows(tr, begin, strinc(begin))
+        return {row.key[len(begin) :]: Entry(*fdb_tuple.unpack(row.value)) for row in found}
+
+    def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Steps[Entry | None]:
+        """Read one entry of a session."""
+        value = yield tr.get(session.slots_prefix + slot)
+        return Entry(*fdb_tuple.unpack(bytes(value))) if value.present() else None
+
+    def note(
+        self,
+        tr: Transaction,
+        session: Session,
+        slot: bytes,
+        place: bytes,
+        current: bytes = b"",
+        stage: int = IN_LINE,
+    ) -> None:
+        """Write the entry of a slot."""
+        staged = () if stage == IN_LINE else (stage,)
+        tr.set(session.slots_prefix + slot, fdb_tuple.pack((place, current, *staged)))
+
+    def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> Steps[Head]:
+        """Read the first items that no slot holds, by snapshot."""
+        held = _held(entries)
+        head = yield from session.look(tr, limit=limit + len(held))
+        return head.without({session.layout.available.key(packed) for packed in held})
+
+    # --- lending
+
+    def lend(self, tr: Transaction, session: Session, pointer: Pointer, now_us: int) -> Steps[KeyValue | None]:
+        """Return the item that a slot is lent with, and note it; None if there is none for it."""
+        recorded = tr.snapshot.get(session.record_key)
+        entries = yield from self.entries(tr.snapshot, session)
+        record = record_of((yield recorded))
+        own = entries.pop(pointer.slot, None)
+        if own is None or record is None or record.paused or record.blocked or record.slots > record.limit:
+            return None  # the worker takes the pointer out of the line
+        if record.gates and (own.stage == RESTING or (yield from self.gates.is_over(tr, record.gates))):
+            return None  # the worker takes the slots of its gates, or gives them back
+        row = None
+        if own.current:  # it waited for its back-off
+            key = session.layout.available.key(own.current)
+            found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+            row = found[0] if found and not (yield from is_out(tr, session, found[0], now_us)) else None
+        if row is None:
+            head = yield from session.first(tr, now_us=now_us, held=_held(entries))
+            row = head.rows[0] if head.rows else None
+        if row is not None:
+            self.take(tr, session, pointer.slot, own.place, row)
+        elif own.current:
+            self.note(tr, session, pointer.slot, own.place)
+        return row
+
+    def take(self, tr: Transaction, session: Session, slot: bytes, place: bytes, row: KeyValue) -> None:
+        """Note the item that a slot holds.
+
+        *Conflicts:* with a transaction that gives the same item to another slot, or changes or removes it.
+        """
+        packed = session.layout.available.packed(row.key)
+        tr.add_read_conflict_key(row.key)
+        tr.add_read_conflict_key(session.mark(packed))
+        tr.add_write_conflict_key(session.mark(packed))
+        self.note(tr, session, slot, place, packed)
+
+    def following(self, tr: Transaction, turn: Turn) -> Steps[KeyValue | None]:
+        """Return the item that a slot goes on with; None if there is none, or the session has too many slots."""
+        if not turn.pointer.slot or turn.record.slots > turn.record.limit:
+            return None  # without a slot, this was the last turn of a session that was strictly serial
+        if turn.record.gates and (yield from self.gates.is_over(tr, turn.record.gates)):
+            return None
+        entries = yield from self.entries(tr.snapshot, turn.session)
+        entries.pop(turn.pointer.slot, None)
+        head = yield from self._free(tr, turn.session, entries)
+        return head.rows[0] if head.rows else None
+
+    # --- the end of a lease
+
+    def pass_on(
+        self, tr: Transaction, moves: Transitions, turn: Turn, *, now_us: int, used: int, to: Where, delay_us: int
+    ) -> Steps[Disposition]:
+        """End the lease of a slot: it goes back into the line, waits with its item, or is given up."""
+        pointer, record, session = turn.pointer, turn.record, turn.session
+        moves.leave_leased(turn.packed, turn.notes)
+        runs = not record.paused and not record.blocked
+        if pointer.slot in (b"", WAKER):
+            return (yield from self._convert(tr, moves, turn, now_us=now_us, delay_us=delay_us if runs else 0))
+        rest = replace(pointer, since_us=0, used=used, edits=0, acked=b"")
+        entries = yield from self.entries(tr.snapshot, session)
+        own = entries.pop(pointer.slot, None)
+        held = len(record.gates) if own is None or own.stage == IN_LINE else 0
+        if not runs or record.slots > record.limit:
+            self._drop(tr, moves, session, pointer.slot)
+            self._line.write(tr, session, replace(record, slots=record.slots - 1))
+            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+            return Disposition.available
+        if delay_us:
+            moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
+            if record.gates:
+                self.note(tr, session, pointer.slot, turn.packed, pointer.current, RESTING)
+                yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+            return Disposition.delayed
+        rest = replace(rest, current=b"")
+        idle = _idle(entries)
+        head = yield from self._free(tr, session, entries, limit=idle + 1)
+        if len(head.rows) > idle:
+            yield from self._again(tr, moves, turn, replace(rest, used=0) if to == "tail" else rest, held, to)
+            return Disposition.available
+        session.add_conflicts_with_arrivals(tr)
+        self._drop(tr, moves, session, pointer.slot)
+        yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+        left = replace(record, slots=record.slots - 1)
+        if left.slots or left.pointer:
+            self._line.write(tr, session, left)
+        else:
+            yield from self.balance(tr, moves, session, left)
+        return Disposition.available
+
+    def _again(
+        self, tr: Transaction, moves: Transitions, turn: Turn, rest: Pointer, held: int, to: Where
+    ) -> Steps[None]:
+        """Put a slot's pointer back into the line, or let it wait at a gate."""
+        record, session, gates = turn.record, turn.session, self.gates
+        if held < len(record.gates):  # its item has waited for this attempt without their slots
+            moves.tally("dequeued", 1)
+            yield from gates.enter(tr, moves, session, record, rest)
+            return
+        stage = (yield from gates.stop(tr, record.gates, ends=to == "tail")) if record.gates else None
+        if stage is not None:
+            moves.tally("dequeued", 1)
+            yield from gates.wait_at(tr, moves, session, record, replace(rest, used=0), stage)
+            return
+        place = turn.packed
+        if to == "tail":
+            moves.tally("dequeued", 1)
+            place = yield from self._line.append(tr, moves, rest)
+        else:
+            moves.enter_available(place, stored_pointer(rest), NO_NOTES)
+        self.note(tr, session, rest.slot, place)
+
+    def _convert(
+        self, tr: Transaction, moves: Transitions, turn: Turn, *, now_us: int, delay_us: int
+    ) -> Steps[Disposition]:
+        """End the waker, or the last turn of a session that was strictly serial."""
+        record = replace(turn.record, pointer=b"", asleep_until_us=0)
+        waits = bool(delay_us and turn.pointer.current)
+        if waits:
+            record = self.gates.adopted(turn.session, record)
+        if waits and not record.blocked:
+            slot = new_random()
+            waiting = replace(turn.pointer, slot=slot, since_us=0, edits=0, acked=b"")
+            moves.enter_delayed(turn.packed, stored_pointer(waiting), _until(now_us + delay_us))
+            resting = RESTING if record.gates else IN_LINE
+            self.note(tr, turn.session, slot, turn.packed, turn.pointer.current, resting)
+            record = replace(record, slots=record.slots + 1)
+        else:
+            moves.tally("dequeued", 1)
+        yield from self.balance(tr, moves, turn.session, record)
+        return Disposition.delayed if delay_us else Disposition.available
+
+    def _drop(self, tr: Transaction, moves: Transitions, session: Session, slot: bytes) -> None:
+        tr.clear(session.slots_prefix + slot)
+        moves.tally("dequeued", 1)
+
+    # --- the number of slots
+
+    def add(self, tr: Transaction, moves: Transitions, session: Session, record: Record, count: int) -> Steps[Record]:
+        """Append pointers of new slots to the line. Return the record, which the caller writes."""
+        for _ in range(count):
+            pointer = new_pointer(session.name, session.generation, slot=new_random())
+            yield from self.gates.enter(tr, moves, session, record, pointer)
+        return replace(record, slots=record.slots + count)
+
+    def balance(self, tr: Transaction, moves: Transitions, session: Session, record: Record) -> Steps[None]:
+        """Add the slots that free items need, and a waker for delayed ones. End the session if it has nothing.
+
+        The caller has read the record with a conflict. This writes it.
+        """
+        if record.paused or record.blocked or (record.pointer and not record.asleep_until_us):
+            self._line.write(tr, session, record)  # in the last case a strictly serial turn ends first
+            return
+        entries = yield from self.entries(tr.snapshot, session)
+        idle = _idle(entries)
+        # Due timers make more items free.
+        first = yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
+        room = max(0, record.limit - record.slots)
+        head = yield from self._free(tr, session, entries, limit=room + idle + 1)
+        if head.rows or first.wake_at_us is not None:
+            record = self.gates.adopted(session, record)
+            if record.blocked:
+                self._line.write(tr, session, record)
+                return
+        record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
+        if record.slots < record.limit:
+            session.add_conflicts_with_arrivals(tr)
+        else:
+            # An item that is available finds all slots there. A delayed one may have relied on a waker that is gone.
+            tr.add_read_conflict_range(session.layout.delayed.begin, session.layout.delayed.end)
+        if first.wake_at_us is not None and not record.pointer:
+            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, first.wake_at_us))
+        elif record.slots or record.pointer:
+            self._line.write(tr, session, record)
+        else:
+            yield from self._line.end(tr, moves, session, record, dead=head.dead)
+
+    def withdraw(
+        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, surplus: int | None = None
+    ) -> Steps[Record]:
+        """Take slots that are not leased out of the line. Return the record, which the caller writes.
+
+        Args:
+            surplus: how many at most, and then none that waits for its item's back-off; None: all.
+        """
+        entries = yield from self.entries(tr, session)
+        given_back = []
+        for slot, entry in entries.items():
+            if surplus is not None and (surplus <= 0 or entry.current):
+                continue
+            if entry.stage >= 0:
+                yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
+            elif not (yield from self._line.withdraw(tr, moves, replace(record, pointer=entry.place))):
+                continue
+            given_back.append(self.gates.held(record.gates, entry.stage))
+            tr.clear(session.slots_prefix + slot)
+            record = replace(record, slots=record.slots - 1)
+            surplus = None if surplus is None else surplus - 1
+        for held in given_back:  # behind the loop: the slots must not go to pointers that leave, too
+            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+        return record
+
+    def set_limit(self, tr: Transaction, session: Session, record: Record | None, limit: int | None) -> Steps[None]:
+        """Set how many items of a session run at once; None: as many as the line's rules say."""
+        wanted = self._line.rules.limit if limit is None else limit
+        if record is None:
+            if limit is not None:
+                self._line.write(tr, session, Record(limit=wanted, kept=True))
+            return
+        moves = self._line.moves(tr)
+        if not record.limit:
+            if limit is None and wanted == 1:
+                return
+            if record.pointer:
+                sleeping = yield tr.get(self._line.shards.at(record.pointer).delayed.key(record.pointer))
+                failed = sleeping.present() and not record.asleep_until_us
+                if not failed and (yield from self._line.withdraw(tr, moves, record)):
+                    record = replace(record, pointer=b"")
+                record = replace(record, asleep_until_us=0)
+        record = replace(record, limit=wanted, kept=limit is not None)
+        if record.slots > wanted:
+            record = yield from self.withdraw(tr, moves, session, record, surplus=record.slots - wanted)
+        yield from self.balance(tr, moves, session, record)
+        moves.finish()
+
+
+def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) -> Steps[bool]:
+    """Return whether an item must not be taken: its life is over, or its group was cancelled.
+
+    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
+    """
+    notes = notes_if_readable(row.value)
+    if is_over(notes, now_us) or (session.asks is not None and (yield from session.says_over(tr, row, notes, now_us))):
+        return True
+    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, session.home, notes.group))
+
+
+def _held(entries: Entries) -> frozenset[bytes]:
+    return frozenset(entry.current for entry in entries.values() if entry.current)
+
+
+def _idle(entries: Entries) -> int:
+    """Return how many slots wait in the line for an item."""
+    return sum(not entry.current for entry in entries.values())
+
+
+def _until(visible_at_us: int) -> Notes:
+    return replace(NO_NOTES, visible_at_us=visible_at_us)

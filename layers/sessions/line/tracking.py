@@ -1,0 +1,211 @@
+"""Items of sessions that others follow: follow-ups to release, members of groups, and items with completions.
+
+Outcomes and groups are kept beside the line, since a session's own keys go with its last item. An item is named there
+by its *address*: a position made of the session's generation, its name and the item's packed position.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fdbqueue import Position
+from fdbqueue.lowlevel import (
+    DROP,
+    GO,
+    HELD_US,
+    SWEEP,
+    TAKEN,
+    TTL,
+    Database,
+    Notes,
+    Steps,
+    Transaction,
+    clear_parts,
+    fdb_tuple,
+    has_parts,
+    notes_of,
+    pack,
+    pull,
+    rank_of,
+    read_counts,
+    rows,
+    run,
+    strinc,
+)
+
+from ...leases.outcome_check import tracked_items
+from ...leases.taking import notes_if_readable
+from ...leases.transitions import Transitions, is_over
+from ..session.records import Record, name_of, pointer_of, record_of
+from ..session.session import Session, SessionMoves
+
+if TYPE_CHECKING:
+    from .line import Line
+
+MAX_DROPPED = 2_000
+"""Of so many dead letters of a removed session the follow-ups and the blobs are removed."""
+DROPPED_BYTES = 5_000_000
+"""About how many bytes of these it reads at most."""
+DROPPED_AT_ONCE = 100
+
+
+def at_address(line: Line, address: Position) -> tuple[Session, bytes]:
+    """Return the session of an address, and the item's packed position."""
+    size = int.from_bytes(address.random[:2], "big") + 2
+    return line.session(address.random[2:size], address.index), address.random[size:]
+
+
+def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Session | None, bytes]:
+    """Return the session that a position itself names, if it is an address, and the item's packed position there.
+
+    Args:
+        position: what `Sessions.enqueue` returned, or an address: the position of a completion.
+        name: the packed name of the session that the caller gave; None: none.
+
+    Raises:
+        TypeError: it is not known in which session the item is.
+        ValueError: it is the address of an item of another session, or of none.
+    """
+    if position.rank is not None:
+        if name is None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is. Give the position of its completion, or"
+                " the session too, as in Sessions(queue).cancel(db, session, position)."
+            )
+        return None, pack(position)
+    size = int.from_bytes(position.random[:2], "big") + 2
+    try:
+        named = name_of(position.random[2:size])
+        is_ranked = rank_of(position.random[size:]) is not None
+    except (IndexError, ValueError, struct.error):
+        is_ranked = False
+    if not is_ranked:
+        raise ValueError(
+            f"{position.text} is no position of an item in a session, which looks like LEVEL:INDEX:RANDOM, nor that of"
+            " a completion."
+        )
+    if name is not None and position.random[2:size] != name:
+        raise ValueError(f"{position.text} names an item of the session {named!r}, not of {name_of(name)!r}.")
+    return at_address(line, position)
+
+
+def release(tr: Transaction, line: Line, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+    """Release or remove one item of a session.
+
+    Args:
+        moves: the moves of the line, to be finished by the caller.
+        address: the item's address.
+        kind: `GO` releases a held follow-up, `DROP` removes it. `SWEEP` removes a member of a cancelled group, and
+            `TTL` an item whose life is over, unless it is in progress.
+
+    *Conflicts:* with a transaction that moves the item, or leases its session. *Cost:* three reads in parallel, two
+    more if something is moved.
+    """
+    session, packed = at_address(line, address)
+    recorded = tr.get(session.record_key)
+    waits, there = tr.get(session.layout.delayed.key(packed)), tr.get(session.layout.available.key(packed))
+    delayed, available = (yield waits), (yield there)
+    record = record_of((yield recorded))
+    if record is None or not (delayed.present() or available.present()):
+        return
+    stored = bytes(delayed) if delayed.present() else bytes(available)
+    notes = notes_of(stored)
+    if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
+        return
+    if available.present() and record.pointer:
+        leased = yield tr.get(line.shards.at(record.pointer).leased.key(record.pointer))
+        if leased.present() and pointer_of(bytes(leased)).current == packed:
+            return  # it runs to its end
+        if leased.present():
+            line.note_edit(tr, record.pointer, bytes(leased))
+        # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
+        pointer_key = line.shards.at(record.pointer).available.key(record.pointer)
+        tr.add_write_conflict_key(pointer_key)
+        tr.add_write_conflict_key(pointer_key + TAKEN)
+    if available.present() and record.slots:
+        entries = yield from line.slots.entries(tr.snapshot, session)
+        if any(entry.current == packed for entry in entries.values()):
+            return  # it runs to its end, or its slot removes it when its back-off is over
+        tr.add_read_conflict_key(session.mark(packed))
+    own = SessionMoves(tr, session, now_us)
+    own.leave("delayed" if delayed.present() else "available", packed, notes)
+    if kind == GO:
+        own.put_back(packed, stored, notes, now_us=now_us, delay_us=notes.visible_at_us - HELD_US)
+    elif kind == TTL:
+        own.vanish(packed, stored, "expired")
+    else:
+        own.vanish(packed, stored, "deleted", how="cancelled" if kind == SWEEP else "")
+    yield from own.settle()
+    own.finish()
+    yield from settle_line(tr, line, moves, session, record, now_us)
+
+
+def settle_line(
+    tr: Transaction, line: Line, moves: Transitions, session: Session, record: Record, now_us: int
+) -> Steps[None]:
+    """Make the line fit a session with an item that was moved or removed, and is not in progress.
+
+    Args:
+        moves: the moves of the line, to be finished by the caller.
+        record: the session's record, read with a conflict.
+    """
+    if session.generation == record.generation and record.limit:
+        if record.asleep_until_us and (yield from line.withdraw(tr, moves, record)):
+            record = replace(record, pointer=b"", asleep_until_us=0)
+        yield from line.slots.balance(tr, moves, session, record)
+    elif session.generation == record.generation and record.pointer:
+        sleeping = yield tr.get(line.shards.at(record.pointer).delayed.key(record.pointer))
+        if sleeping.present() and record.asleep_until_us:
+            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.tally("dequeued", 1)
+            yield from line.enter_if_ready(tr, moves, session, record, now_us=now_us)
+
+
+def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str, Notes]]:
+    """Yield the address, the place and the notes of every item that has a completion or a group."""
+    for name, generation in with_items(tr, line):
+        session = line.session(name, generation)
+        for packed, place, notes in tracked_items(tr, session.layout):
+            yield session.address(packed), place, notes
+
+
+def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:
+    """Yield the sessions and generations that have keys of items."""
+    begin, end = line.keys.items, strinc(line.keys.items)
+    while True:
+        found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
+        if not found:
+            return
+        name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
+        packed = fdb_tuple.pack((name,))
+        yield packed, generation
+        begin = strinc(line.session(packed, generation).layout.prefix)
+
+
+def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
+    found = yield from rows(tr.snapshot, begin, end, limit=1)
+    return [row.key for row in found]
+
+
+def drop_dead_letters(tr: Transaction, session: Session) -> Steps[None]:
+    """Count the dead letters out that are cleared with their session. Remove follow-ups and blobs of the first ones."""
+    dead = session.layout.dead
+    begin, size_bytes = dead.begin, 0
+    for _ in range(MAX_DROPPED // DROPPED_AT_ONCE):
+        found = yield from rows(tr.snapshot, begin, dead.end, limit=DROPPED_AT_ONCE)
+        for row in found:
+            pull(tr, notes_if_readable(row.value).then, DROP)
+            if has_parts(row.value):
+                clear_parts(tr, session.layout, dead.packed(row.key), row.value, session.home)
+        size_bytes += sum(len(row.value) for row in found)
+        if len(found) < DROPPED_AT_ONCE or size_bytes > DROPPED_BYTES:
+            break
+        begin = found[-1].key + b"\x00"
+    tr.add_read_conflict_range(dead.begin, dead.end)
+    counts = yield from read_counts(tr, session.layout)
+    session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))

@@ -1,0 +1,1 @@
+"""What operators do: pause, remove and redrive sessions, and change single items by their positions."""

@@ -1,0 +1,167 @@
+"""Operations on sessions in one transaction: pause, remove, redrive, skip, purge."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, FormatError, OtherCodec, Position
+from fdbqueue.lowlevel import (
+    KeyValue,
+    ReadTransaction,
+    Steps,
+    Transaction,
+    as_new,
+    notes_of,
+    pack,
+    reopen_outcome,
+    rows,
+)
+
+from ...leases.transitions import at_rest
+from ..line.line import Line
+from ..session.records import REFUSING, RENEWING, Record, record_of
+from ..session.session import Session, SessionMoves
+
+Later = Literal["refuse", "renew"]
+
+
+class Operating:
+    """The operators' transactions on the sessions of one line."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def read(self, tr: ReadTransaction, name: bytes) -> Steps[tuple[Session, Record | None]]:
+        """Read a session's record.
+
+        *Conflicts:* with every change of the record.
+        """
+        session = self._line.session(name)
+        record = record_of((yield tr.get(session.record_key)))
+        if record is not None and record.generation:
+            session = self._line.session(name, record.generation)
+        return session, record
+
+    def pause(self, tr: Transaction, name: bytes) -> Steps[None]:
+        """Take a session out of the line, until `resume`."""
+        session, record = yield from self.read(tr, name)
+        record = record or Record()
+        if record.paused:
+            return
+        moves = self._line.moves(tr)
+        if record.pointer and (yield from self._line.withdraw(tr, moves, record)):
+            record = replace(record, pointer=b"", asleep_until_us=0)
+        if record.slots:
+            record = yield from self._line.slots.withdraw(tr, moves, session, record)
+        moves.finish()
+        self._line.write(tr, session, replace(record, paused=True))
+
+    def resume(self, tr: Transaction, name: bytes) -> Steps[None]:
+        """End a pause."""
+        session, record = yield from self.read(tr, name)
+        if record is not None and record.paused:
+            yield from self.go_on(tr, session, replace(record, paused=False))
+
+    def remove(self, tr: Transaction, name: bytes, later: Later) -> Steps[None]:
+        """Mark a session, so that it ends when its present items are done."""
+        session, record = yield from self.read(tr, name)
+        closing = RENEWING if later == "renew" else REFUSING
+        if record is not None and record.closing > closing:
+            return  # items of the next generation are there already
+        yield from self.go_on(tr, session, replace(record or Record(), closing=closing))
+
+    def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
+        """Unblock a session. If its first item can't be read, that becomes a dead letter."""
+        session, record = yield from self.read(tr, name)
+        if record is None or not record.blocked:
+            return False
+        head = yield from session.look(tr, limit=1 + record.limit)
+        for row in head.rows:
+            try:
+                yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
+            except (CodecError, FormatError) as error:
+                if isinstance(error, OtherCodec):
+                    raise  # this object is not made for the items
+                yield from self._bury(tr, session, row, str(error))
+        yield from self.go_on(tr, session, replace(record, blocked=""))
+        return True
+
+    def redrive(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
+        """Put dead letters back into their places, with no attempts counted, and unblock the session."""
+        session, record = yield from self.read(tr, name)
+        found = yield from self._dead(tr, session, positions, limit)
+        moves = SessionMoves(tr, session)
+        for row in found:
+            packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
+            yield from reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
+            moves.leave_dead(packed)
+            moves.enter_available(packed, row.value, as_new(notes))
+            moves.set_dependent(packed, notes)
+        moves.finish()
+        if record is not None and record.asleep_until_us and found:
+            # It sleeps until its delayed items are due, and has others now.
+            waking = self._line.moves(tr)
+            if (yield from self._line.withdraw(tr, waking, record)):
+                record = replace(record, pointer=b"", asleep_until_us=0)
+            waking.finish()
+        if record is not None and (found or record.blocked):
+            yield from self.go_on(tr, session, replace(record, blocked=""))
+        return len(found)
+
+    def purge(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
+        """Remove dead letters for good."""
+        session, record = yield from self.read(tr, name)
+        found = yield from self._dead(tr, session, positions, limit)
+        moves = SessionMoves(tr, session)
+        for row in found:
+            packed = session.layout.dead.packed(row.key)
+            moves.leave_dead(packed)
+            moves.vanish(packed, row.value, "purged")
+        moves.finish()
+        if found and record is not None and not record.pointer:
+            yield from self.go_on(tr, session, record)
+        return len(found)
+
+    def set_concurrency(self, tr: Transaction, name: bytes, limit: int | None) -> Steps[None]:
+        """Set how many items of a session run at once."""
+        session, record = yield from self.read(tr, name)
+        yield from self._line.slots.set_limit(tr, session, record, limit)
+
+    def go_on(self, tr: Transaction, session: Session, record: Record) -> Steps[None]:
+        """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
+        if (record.pointer and not record.limit) or record.paused or record.blocked:
+            self._line.write(tr, session, record)
+            return
+        moves = self._line.moves(tr)
+        yield from self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
+        moves.finish()
+
+    def _dead(
+        self, tr: Transaction, session: Session, positions: list[Position] | None, limit: int
+    ) -> Steps[list[KeyValue]]:
+        """Read dead letters, with a conflict for each."""
+        dead = session.layout.dead
+        if positions is None:
+            found = yield from rows(tr.snapshot, dead.begin, dead.end, limit=limit)
+        else:
+            found = []
+            for key in dict.fromkeys(dead.key(pack(position)) for position in positions[:limit]):
+                found += yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+        for row in found:
+            tr.add_read_conflict_key(row.key)
+        return found
+
+    def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> Steps[None]:
+        """Make an item that can't be read a dead letter.
+
+        Raises:
+            FormatError: a newer version of the library wrote its notes.
+        """
+        notes, packed = notes_of(row.value), session.layout.available.packed(row.key)
+        moves = SessionMoves(tr, session)
+        moves.leave_available(packed, notes)
+        moves.enter_dead(packed, row.value, at_rest(notes, error=error[:1_000], died_at_us=self._line.leases.now_us()))
+        yield from moves.settle()
+        moves.finish()

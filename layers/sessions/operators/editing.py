@@ -1,0 +1,297 @@
+"""Look at items of sessions, cancel and change them by their positions, and keep the line of ready sessions right.
+
+The item in progress is one whose session's pointer is leased for it. To change it is to end that lease. A consumer may
+have read further items ahead, and begun some of them. Its acks compare these with what it has read. They refuse an item
+that was changed or removed, and all that the consumer has begun behind it (`look_at_begun`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from fdbqueue import ChecksBypassed, Position, StoredItem
+from fdbqueue.lowlevel import (
+    STATES,
+    TAKEN,
+    Change,
+    Editing,
+    Envelope,
+    Notes,
+    Plan,
+    Standing,
+    Steps,
+    Transaction,
+    cancel_one,
+    cut_error,
+    locate,
+    new_random,
+    notes_of,
+    pack,
+    rank_of,
+    salvaged_notes,
+    stored_item,
+)
+
+from ..line.leased_pointer import Turn
+from ..line.line import Line
+from ..line.tracking import named_by, settle_line
+from ..session.records import RENEWING, Record, pointer_of, record_of
+from ..session.session import Session, SessionMoves
+from .changes import Operating
+
+
+class Holder(NamedTuple):
+    """The leased pointer of the item in progress."""
+
+    packed: bytes
+    """The pointer's packed position in the line."""
+    stored: bytes
+
+    @property
+    def notes(self) -> Notes:
+        """The notes of the lease."""
+        return notes_of(self.stored)
+
+
+class There(NamedTuple):
+    """An item of a session that was found."""
+
+    session: Session
+    one: Standing
+    holder: Holder | None
+    """Its lease, if it is in progress."""
+
+    def is_same(self, other: There) -> bool:
+        """Return whether it is the same item."""
+        return self.session.layout.prefix == other.session.layout.prefix and self.one.packed == other.one.packed
+
+
+class OfSession(Editing[Any]):
+    """Plans changes of one session's items, and writes them. The caller sees to the line."""
+
+    def __init__(self, session: Session, holder: Holder | None, level: int | None) -> None:
+        super().__init__(session.queue)
+        self._home = session.home
+        self._session = session
+        self._holder = holder
+        self._level = level
+
+    def _address(self, packed: bytes) -> bytes:
+        return self._session.address(packed)
+
+    def revalued(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+    ) -> Steps[tuple[bytes, Notes, Any]]:
+        try:
+            return (yield from super().revalued(tr, one, opened, change, now_us))
+        except ChecksBypassed as error:
+            raise ChecksBypassed(
+                f"The item {self._position(one.packed).text} of {self._session!r} is in the index of smart sessions,"
+                " which another value may contradict. It was left as it is. Cancel the item, and enqueue the new"
+                " message by SmartSessions."
+            ) from error
+
+    def _packed(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, headers: Mapping[str, Any]
+    ) -> Steps[bytes]:
+        yield from ()
+        position = self._position(one.packed)
+        if self._level is None or self._level == rank_of(one.packed):
+            return one.packed
+        self.check_movable(position, self._level, opened.notes)
+        return pack(Position(position.index, position.random, rank=self._level))
+
+    def _after(self, one: Standing, notes: Notes, change: Change, now_us: int) -> tuple[str, Notes]:
+        if self._holder is not None:
+            consumer = self._holder.notes.consumer or "a consumer"
+            notes = replace(notes, error=cut_error(f"It was {change.verb} while {consumer} had it.", notes))
+        state, notes = super()._after(one, notes, change, now_us)
+        if state == "dead":
+            return state, notes
+        # A consumer that has read the item ahead sees by the random token that it was changed, whatever was.
+        return state, replace(notes, token=new_random())
+
+
+class SessionEditing(Editing[Any]):
+    """Changes of items in the sessions of one line.
+
+    Args:
+        line: the line.
+        name: the packed name of the items' session; None: all items are given by their addresses.
+        level: the new level of items; None: the present one.
+    """
+
+    def __init__(self, line: Line, name: bytes | None = None, *, level: int | None = None) -> None:
+        super().__init__(line.items, line.leases.now_us)
+        self._line = line
+        self._name = name
+        self._level = level
+
+    def check(self, places: list[bytes]) -> None:
+        """Refuse positions that don't say where their items are.
+
+        Raises:
+            TypeError: it is not known in which session an item is.
+            ValueError: a position is the address of an item of another session, or of none.
+        """
+        for place in places:
+            self._place(place)
+
+    def _place(self, place: bytes) -> tuple[Session | None, bytes]:
+        position = self._line.layout.available.position(self._line.layout.prefix + place)
+        return named_by(self._line, position, self._name)
+
+    def get(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, StoredItem[Any] | None]]:
+        """Return the items at packed positions, or addresses."""
+        found: dict[bytes, StoredItem[Any] | None] = dict.fromkeys(places)
+        for place in places:
+            there = yield from self._find(tr, place)
+            if there is None:
+                continue
+            session, one, holder = there
+            item = yield from session.queue.item(tr, self._in(session, one.packed), one.stored)
+            shown = stored_item(item, one.stored, one.state)
+            if holder is not None:
+                notes = holder.notes
+                shown = dataclasses.replace(
+                    shown,
+                    state="leased",
+                    attempt=shown.attempt + 1,
+                    consumer=notes.consumer,
+                    expires_at=notes.expires_at_us / 1e6,
+                )
+            found[place] = shown
+        return found
+
+    def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
+        """Remove the items at packed positions, or addresses. Return which were there."""
+        there = yield from self._find_all(tr, places)
+        now_us = self.now_us()
+        unique = dict.fromkeys(there.values())  # an item may be given by its position and by its address
+        for session, one, holder in unique:
+            own = SessionMoves(tr, session, now_us)
+            cancel_one(own, one, None if holder is None else holder.notes)
+            yield from own.settle()
+            own.finish()
+            yield from self.see_to_the_line(tr, session, one, now_us)
+        return {place: place in there for place in places}
+
+    def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
+        """Change the items at packed positions, or addresses. Return their positions in their sessions afterwards."""
+        there = yield from self._find_all(tr, places)
+        yield from self.check_codec(tr, change)
+        now_us = self.now_us()
+        plans: dict[There, tuple[OfSession, Plan]] = {}
+        for found in dict.fromkeys(there.values()):
+            editing = OfSession(found.session, found.holder, self._level)
+            plan = yield from editing.plan(tr, found.one, change, now_us)
+            plans[found] = editing, plan
+        for (session, _, _), (editing, plan) in plans.items():
+            own = SessionMoves(tr, session, now_us)
+            yield from editing.carry_out(tr, own, plan)
+            yield from own.settle()
+            own.finish()
+            yield from self.see_to_the_line(tr, session, plan.one, now_us)
+        after: dict[bytes, Position | None] = dict.fromkeys(places)
+        for place, found in there.items():
+            packed, session = plans[found][1].packed, found.session
+            home = self._line.layout
+            if rank_of(place) is None:
+                after[place] = home.available.position(home.prefix + session.address(packed))
+            else:
+                after[place] = self._in(session, packed)
+        return after
+
+    # --- finding
+
+    def _find_all(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, There]]:
+        found: dict[bytes, There] = {}
+        for place in places:
+            there = yield from self._find(tr, place)
+            if there is not None:
+                found[place] = next((one for one in found.values() if one.is_same(there)), there)
+        return found
+
+    def _find(self, tr: Transaction, place: bytes) -> Steps[There | None]:
+        """Find an item, and conflict with every transaction that moves or changes it, or leases its session."""
+        named, packed = self._place(place)
+        if named is not None or self._name is None:
+            candidates = [] if named is None else [named]
+        else:
+            session = self._line.session(self._name)
+            record = record_of((yield tr.get(session.record_key))) or Record()
+            last = record.generation + (record.closing == RENEWING)
+            candidates = [self._line.session(self._name, number) for number in range(record.generation, last + 1)]
+        for session in candidates:
+            found = yield from locate(tr, session.layout, [packed], STATES)
+            for one in found:
+                holder = yield from self._holder(tr, session, one)
+                return There(session, one, holder)
+        return None
+
+    def _holder(self, tr: Transaction, session: Session, one: Standing) -> Steps[Holder | None]:
+        """Return the leased pointer of an item in progress; None if it is not."""
+        record = record_of((yield tr.get(session.record_key)))
+        if record is None or one.state != "available":
+            return None
+        places = [record.pointer] if record.pointer else []
+        if record.slots:
+            entries = yield from self._line.slots.entries(tr.snapshot, session)
+            tr.add_read_conflict_key(session.mark(one.packed))
+            places += [entry.place for entry in entries.values() if entry.current == one.packed]
+        for place in places:
+            leased = yield tr.get(self._line.shards.at(place).leased.key(place))
+            if leased.present() and pointer_of(bytes(leased)).current == one.packed:
+                return Holder(place, bytes(leased))
+        return None
+
+    # --- the line
+
+    def see_to_the_line(self, tr: Transaction, session: Session, was: Standing, now_us: int) -> Steps[None]:
+        """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end."""
+        record = record_of((yield tr.get(session.record_key)))
+        if record is None:
+            return
+        if record.blocked and not salvaged_notes(was.stored)[1]:
+            # It was the item that blocked the session, or is behind one that will block it again.
+            yield from Operating(self._line).go_on(tr, session, replace(record, blocked=""))
+            return
+        moves = self._line.moves(tr, now_us)
+        holder = yield from self._holder(tr, session, was)
+        if holder is not None:
+            turn = Turn(holder.packed, holder.notes, pointer_of(holder.stored), record, session)
+            head = yield from session.look(tr, limit=2)
+            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+        elif was.state == "dead" and not record.pointer and not record.slots:
+            yield from Operating(self._line).go_on(tr, session, record)
+        else:
+            if record.pointer:
+                # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
+                shard = self._line.shards.at(record.pointer)
+                tr.add_write_conflict_key(shard.available.key(record.pointer))
+                tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
+                leased = yield tr.get(shard.leased.key(record.pointer))
+                if leased.present():
+                    self._line.note_edit(tr, record.pointer, bytes(leased))
+            if (yield from self._has_none(tr, session, record, now_us)) and (
+                yield from self._line.withdraw(tr, moves, record)
+            ):
+                alone = replace(record, pointer=b"", asleep_until_us=0)
+                yield from self._line.enter_if_ready(tr, moves, session, alone, now_us=now_us)
+            else:
+                yield from settle_line(tr, self._line, moves, session, record, now_us)
+        moves.finish()
+
+    def _has_none(self, tr: Transaction, session: Session, record: Record, now_us: int) -> Steps[bool]:
+        """Return whether a session in the line has no item that can run now."""
+        if not record.pointer or record.limit or session.generation != record.generation:
+            return False
+        head = yield from session.look(tr, limit=1)
+        return not head.is_ready(now_us)
+
+    def _in(self, session: Session, packed: bytes) -> Position:
+        return session.layout.available.position(session.layout.prefix + packed)

@@ -1,0 +1,412 @@
+"""The verbs of operators: look at sessions, pause them, remove them, deal with their dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue import CheckReport, Position
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    Layout,
+    Place,
+    Steps,
+    Transaction,
+    V,
+    rows,
+    verb,
+)
+
+from ...leases import ReclaimReport, State, StoredItem
+from ...leases.browsing import opened
+from ..line.line import Line
+from ..line.shards import check_shards
+from ..line.tracking import named_by
+from ..reading.check import check_sessions
+from ..reading.listing import STATUSES, Listing, SessionInfo, SessionStats, Status
+from ..session.arguments import check_concurrency
+from ..session.gate_record import GateInfo, check_gate_limit, pack_gate
+from ..session.lease import SessionRef
+from ..session.records import RENEWING, SessionName, pack_name, pointer_of
+from ..work.working import Working
+from .by_position import Items
+from .changes import Later, Operating
+
+ITEMS_AT_ONCE = 100
+
+
+class Operators(Items[V]):
+    """The verbs of `Sessions` for operators and monitoring."""
+
+    _working: Working[V]
+
+    @verb
+    def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+        """Do no more items of a session, until `resume`. The item in progress ends as usual.
+
+        A consumer that has read items ahead begins none of them later than a second after this is committed.
+
+        *Conflicts:* with enqueues into this session, and with a transaction that leases, acks or gives it back. *Cost:*
+        a few reads and writes.
+        """
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
+
+    @verb
+    def resume(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+        """End a pause: the session goes to the end of the line. *Conflicts:* and *Cost:* as `pause`."""
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
+
+    @verb
+    def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> Steps[None]:
+        """Set how many items of a session run at once. They begin in order. The setting stays until it is changed.
+
+        More: the session's waiting items are ready at once. Fewer: items in progress end as usual, and no further one
+        begins until there are fewer than the new number. A session that is strictly serial first ends its present turn.
+
+        Args:
+            tr: a transaction, or a database.
+            session: its name. It need not have items.
+            concurrency: 1 to 256; None: as many as these sessions have by default, and forget the setting.
+
+        *Conflicts:* as `pause`; with fewer items than the number, also with enqueues into this session. *Cost:* a few
+        reads, and two writes for each item that becomes ready.
+        """
+        if concurrency is not None:
+            check_concurrency(concurrency)
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+
+    @verb
+    def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> Steps[None]:
+        """Set how many items run at once that need a slot of a gate. The setting stays until it is changed.
+
+        More: items that wait at the gate go on at once. Fewer: items in progress end as usual, and no further one
+        begins until fewer than the new number run. A session that is ready for a worker waits, too.
+
+        Args:
+            tr: a transaction, or a database. A database uses transactions of 100 items that go on, one after the other.
+            gate: its name. No item need have needed it yet.
+            limit: 0 to 1,000,000; None: that of the function `gates`, and forget the setting.
+
+        *Conflicts:* with every transaction that takes or gives back a slot of this gate, or gives one to a waiting
+        item. *Cost:* a few reads and writes, and about four reads and six writes for each item that goes on.
+        """
+        if limit is not None:
+            check_gate_limit(limit)
+        body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
+        while (yield from self.queue.transact(tr, body)):
+            pass
+
+    @verb
+    def set_shards(self, tr: Transaction | Database, shards: int) -> Steps[None]:
+        """Spread the line of ready sessions over more shards. Workers that run learn of it within a second.
+
+        Sessions that are in the line now stay in their shards for one more turn.
+
+        Args:
+            tr: a transaction, or a database.
+            shards: how many, up to 64.
+
+        Raises:
+            ValueError: there are more already.
+
+        *Conflicts:* with another call, and with the first use of a queue with a number of shards. *Cost:* one read,
+        two writes.
+        """
+        check_shards(shards)
+        yield from self.queue.transact(tr, partial(self.line.shards.grow, number=shards))
+
+    @verb
+    def gate(self, tr: Transaction | Database, gate: SessionName) -> Steps[GateInfo | None]:
+        """Describe a gate; None if none of its slots is taken, no item waits for one, and no limit was set.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel.
+        """
+        return (yield from self.queue.read(tr, partial(Listing(self.line).gate, gate=pack_gate(gate))))
+
+    def gates(
+        self, tr: Transaction | Database, *, after: SessionName | None = None, limit: int | None = None
+    ) -> Browser[GateInfo]:
+        """Iterate over the gates in use, and those whose limit was set, by their names, lazily.
+
+        Args:
+            tr: a transaction, or a database. A database reads each gate in a transaction of its own.
+            after: only gates behind this name.
+            limit: the maximum number; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel for each gate.
+        """
+        begin = b"" if after is None else self.line.keys.gate(pack_gate(after)) + b"\x00"
+        return Listing(self.line).browse_gates(tr, begin=begin, limit=limit)
+
+    @verb
+    def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> Steps[None]:
+        """Remove a session when all its present items are done, with its state and its dead letters.
+
+        `info` returns None when it is gone. A paused or blocked session has to be resumed or skipped first.
+
+        Args:
+            tr: a transaction, or a database.
+            session: its name.
+            later: how to treat items that are enqueued until it is gone. "refuse": raise `SessionClosed`. "renew":
+                keep them, and begin the session again with them, without a state.
+
+        *Conflicts:* and *Cost:* as `pause`.
+        """
+        if later not in ("refuse", "renew"):
+            raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
+        name = pack_name(session)
+        yield from self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
+
+    @verb
+    def skip(self, tr: Transaction | Database, session: SessionName) -> Steps[bool]:
+        """Unblock a session. The item that blocked it stays a dead letter.
+
+        Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
+        """
+        name = pack_name(session)
+        return (yield from self.queue.transact(tr, partial(Operating(self.line).skip, name=name)))
+
+    @verb
+    def redrive(
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+    ) -> Steps[int]:
+        """Put dead letters back into their places, with no attempts counted. Return how many.
+
+        A session that was blocked goes on with them.
+
+        Args:
+            tr: a transaction, or a database.
+            session: the session's name.
+            position: only this one, or these; None: the first ones.
+            limit: the maximum number, in one transaction.
+
+        *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
+        writes each.
+        """
+        name, wanted = pack_name(session), self._wanted(session, position, limit)
+        body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
+        return (yield from self.queue.transact(tr, body))
+
+    @verb
+    def purge(
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        position: Position | Iterable[Position] | None = None,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+    ) -> Steps[int]:
+        """Remove dead letters for good. Return how many. Arguments, *Conflicts* and *Cost:* as `redrive`."""
+        name, wanted = pack_name(session), self._wanted(session, position, limit)
+        body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
+        return (yield from self.queue.transact(tr, body))
+
+    def _wanted(
+        self, session: SessionName, position: Position | Iterable[Position] | None, limit: int
+    ) -> list[Position] | None:
+        """Return the positions of dead letters, or their addresses, as positions in their session."""
+        _check_limit(limit, "dead letters")
+        if position is None:
+            return None
+        alone = isinstance(position, Position) or not isinstance(position, Iterable)
+        wanted: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
+        for one in wanted:
+            if not isinstance(one, Position):
+                raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
+        available, places = (
+            self.line.layout.available,
+            [named_by(self.line, one, pack_name(session))[1] for one in wanted],
+        )
+        return [available.position(self.line.layout.prefix + packed) for packed in places]
+
+    @verb
+    def scheduled(
+        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+    ) -> Steps[list[StoredItem[V]]]:
+        """Return the first items that wait in a session, in their order: urgent ones first.
+
+        The item in progress does not wait. Delayed items come behind the available ones, in the order of their places.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* three reads.
+        """
+        _check_limit(limit, "items")
+        body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit)
+        return (yield from self.queue.read(tr, body))
+
+    @verb
+    def dead(
+        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+    ) -> Steps[list[StoredItem[V]]]:
+        """Return the first dead letters of a session, in the order of their places.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads.
+        """
+        _check_limit(limit, "items")
+        name = pack_name(session)
+
+        def body(tr: Transaction) -> Steps[list[StoredItem[V]]]:
+            own, _ = yield from Operating(self.line).read(tr.snapshot, name)
+            place = own.layout.dead
+            found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
+            dead = []
+            for row in found:
+                item = yield from opened(tr, own.queue, place, row, "dead")
+                dead.append(item)
+            return dead
+
+        return (yield from self.queue.read(tr, body))
+
+    def list(
+        self,
+        tr: Transaction | Database,
+        *,
+        status: Status | None = None,
+        after: SessionName | None = None,
+        limit: int | None = None,
+    ) -> Browser[SessionInfo]:
+        """Iterate over the sessions that have items, dead letters, or a pause, by their names, lazily.
+
+        Args:
+            tr: a transaction, or a database. A database reads each session in a transaction of its own.
+            status: only sessions of this status.
+            after: only sessions behind this name.
+            limit: the maximum number; None: all.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel for each session.
+        """
+        if status is not None and status not in STATUSES:
+            raise ValueError(f"status is one of {', '.join(map(repr, STATUSES))}, not {status!r}.")
+        begin = b"" if after is None else self.line.keys.guard(pack_name(after))
+        return Listing(self.line).browse(tr, status=status, begin=begin, limit=limit)
+
+    @verb
+    def info(self, tr: Transaction | Database, session: SessionName) -> Steps[SessionInfo | None]:
+        """Describe one session; None if it has no item, no dead letter and no pause.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* five reads, four of them in parallel.
+        """
+        return (yield from self.queue.read(tr, partial(Listing(self.line).info, name=pack_name(session))))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SessionStats]:
+        """Return the numbers of sessions and items.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; it does not grow with the sessions.
+        """
+        return (yield from self.queue.read(tr, Listing(self.line).stats))
+
+    def stored_at(
+        self, tr: Transaction, item: SessionRef | Position, session: SessionName | None
+    ) -> Steps[tuple[Layout, bytes]]:
+        """Return the layout of an item's keys and its stored bytes; for layers.
+
+        Args:
+            item: a live lease, or its handle; or a position, in any state.
+            session: the session of a position; None: the position is an address, as that of a completion.
+
+        Raises:
+            LeaseLost: the lease is not live.
+            LookupError: there is no such item.
+        """
+        if not isinstance(item, Position):
+            return (yield from self._working.held(tr, item))
+        named, packed = named_by(self.line, item, None if session is None else pack_name(session))
+        if named is not None or session is None:
+            found = [] if named is None else [named]
+        else:
+            own, record = yield from Operating(self.line).read(tr, pack_name(session))
+            found = [own]
+            if record is not None and record.closing == RENEWING:
+                found.append(self.line.session(own.name, own.generation + 1))
+        for one in found:
+            for place in (one.layout.available, one.layout.delayed, one.layout.dead):
+                value = yield tr.get(place.key(packed))
+                if value.present():
+                    return one.layout, bytes(value)
+        raise LookupError(f"There is no item {item.text} in the sessions of {self.queue!r} any more.")
+
+    def check_named(self, position: Position, session: SessionName | None) -> None:
+        """Raise if it is not known in which session an item is; for layers.
+
+        Raises:
+            TypeError: it is not. ValueError: the position is the address of an item of another session, or of none.
+        """
+        name = None if session is None else pack_name(session)
+        if name is None and position.rank is not None:
+            raise TypeError(
+                f"{position.text} does not say in which session the item is: give session= too, or its lease."
+            )
+        named_by(self.line, position, name)
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the sessions own and compare: items, timers, counters, records, the line.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it, a page at a time; memory for the sessions.
+        """
+        return check_sessions(tr, self.line)
+
+    @verb
+    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+        """Give back sessions whose lease has expired, and wake those whose delay is over, up to `limit`.
+
+        Every lease does this first. Use it, or a `Watchdog`, for monitoring. The report names the session and the item
+        of an expired lease. For a delay it names the pointer in the line.
+
+        *Conflicts:* and *Cost:* as `Leases.reclaim`.
+        """
+        return (yield from self.line.leases.reclaim.steps(tr, limit=limit))
+
+    @verb
+    def clear(self, tr: Transaction | Database) -> Steps[None]:
+        """Remove all sessions with their items, dead letters and states, and the limits of gates. The queue's plain
+        items stay.
+
+        *Conflicts:* with every transaction that reads a session. *Cost:* eight writes.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self.line.queue.clear.steps(tr)
+            self.line.keys.clear(tr)
+            self.line.shards.clear(tr)
+
+        yield from self.queue.read(tr, body)
+
+
+def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[list[StoredItem[Any]]]:
+    session, record = yield from Operating(line).read(tr.snapshot, name)
+    places_in_line = [record.pointer] if record is not None and record.pointer else []
+    if record is not None and record.slots:
+        entries = yield from line.slots.entries(tr.snapshot, session)
+        places_in_line += [entry.place for entry in entries.values()]
+    current = set()
+    for leasing in [tr.snapshot.get(line.shards.at(packed).leased.key(packed)) for packed in places_in_line]:
+        leased = yield leasing
+        if leased.present():
+            current.add(pointer_of(bytes(leased)).current)
+    places: list[tuple[State, Place]] = [
+        ("available", session.layout.available),
+        ("delayed", session.layout.delayed),
+    ]
+    waiting: list[StoredItem[Any]] = []
+    for state, place in places:
+        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + len(current))
+        for row in found:
+            if len(waiting) < limit and place.packed(row.key) not in current:
+                item = yield from opened(tr, session.queue, place, row, state)
+                waiting.append(item)
+    return waiting
+
+
+def _check_limit(limit: int, what: str) -> None:
+    if type(limit) is not int or limit < 1:
+        raise ValueError(f"limit is how many {what} at most, at least 1, not {limit!r}.")

@@ -1,0 +1,1 @@
+"""Look at sessions: list and count them, and check that sessions, items, line and gates fit together."""

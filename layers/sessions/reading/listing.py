@@ -1,0 +1,258 @@
+"""List sessions and their items, and count them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+from fdbqueue import FormatError
+from fdbqueue.lowlevel import (
+    Browser,
+    Database,
+    KeyValue,
+    Pages,
+    Shown,
+    Steps,
+    Transaction,
+    check_renamed,
+    notes_of,
+    read_stats,
+    rows,
+    started,
+    strinc,
+)
+
+from ...leases.times import seconds_or_none
+from ..line.line import Line
+from ..line.slots import Entries
+from ..session.gate_record import GateInfo, unpack_gate_record
+from ..session.records import OPEN, Record, SessionName, name_of, pointer_of, unpack_record
+
+Status: TypeAlias = Literal["ready", "busy", "gated", "waiting", "paused", "blocked", "idle"]
+STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
+_TOTALS = ("enqueued", "dequeued", "delayed", "dead", "expired", "purged", "deleted")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionInfo(Shown):
+    """A session, as it was when it was read. Times are seconds by the clock of the process that wrote them."""
+
+    session: SessionName
+    """Its name."""
+    status: Status
+    """"ready": in the line; "busy": leased; "gated": it waits for a slot of one of its gates; "waiting": for a delay or
+    a back-off; "paused"; "blocked"; "idle": it has no items, only dead letters."""
+    items: int
+    """Its available items, with the one in progress."""
+    delayed: int
+    """Its delayed items."""
+    dead: int
+    """Its dead letters."""
+    consumer: str = ""
+    """The worker that has it; "" if it is not busy."""
+    since: float | None = None
+    """When the worker took its present item; None if it is not busy."""
+    until: float | None = None
+    """When its lease expires, or until when it waits; None: neither."""
+    reason: str = ""
+    """Why it is blocked."""
+    closing: bool = False
+    """Whether it is being removed."""
+    generation: int = 0
+    """How often it was removed with later items kept for a new generation."""
+    concurrency: int = 1
+    """How many of its items run at once."""
+    running: int = 0
+    """How many of its items are in progress."""
+    gate: SessionName | None = None
+    """If it is gated: the gate at which its first item waits."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SessionStats(Shown):
+    """The numbers of sessions, and of items in all sessions."""
+
+    ready: int
+    """Sessions in the line."""
+    busy: int
+    """Sessions that a worker has. A dead worker's sessions count until another worker reclaims them."""
+    waiting: int
+    """Sessions that wait for a delay or a back-off."""
+    available: int
+    """Items that are available, with those in progress, also in paused and blocked sessions."""
+    delayed: int
+    """Items that wait for their time."""
+    dead: int
+    """Dead letters."""
+    enqueued: int
+    """Items enqueued in total."""
+    dequeued: int
+    """Items acked in total."""
+    expired: int
+    """Items removed in total because their time to live was over."""
+    purged: int
+    """Dead letters removed in total."""
+    gated: int = 0
+    """Items, at most one for each slot of a session, that wait for a slot of a gate."""
+
+
+class Listing:
+    """Reads the sessions of one line, by snapshot."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def browse(
+        self,
+        tr: Transaction | Database,
+        *,
+        status: Status | None,
+        begin: bytes,
+        limit: int | None,
+    ) -> Browser[SessionInfo]:
+        """Iterate over sessions by their names."""
+        span = self._line.keys.records.range()
+
+        def look(row: KeyValue) -> Steps[SessionInfo | None]:
+            name = row.key[len(self._line.keys.record(b"")) :]
+            info = yield from self._line.items.read(tr, partial(self.info, name=name))
+            return info if info is None or status in (None, info.status) else None
+
+        return Browser(Pages(tr, max(span.start, begin), span.stop, layout=self._line.layout), look, limit=limit)
+
+    def info(self, tr: Transaction, name: bytes) -> Steps[SessionInfo | None]:
+        """Describe a session; None if it has nothing."""
+        session = self._line.session(name)
+        found = yield from rows(tr.snapshot, session.record_key, session.record_key + b"\x00", limit=1)
+        if not found:
+            return None
+        record = unpack_record(found[0].value)
+        session = self._line.session(name, record.generation)
+        places = {
+            place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
+            for place in (("available", "leased", "delayed") if record.pointer else ())
+        }
+        counted = yield from read_stats(tr, session.layout)
+        pointers = {}
+        for place, reading in places.items():
+            pointers[place] = yield from reading
+        status, consumer, since, until = _where(record, pointers)
+        running = int(status == "busy")
+        gate: SessionName | None = None
+        if record.slots:
+            entries = yield from self._line.slots.entries(tr.snapshot, session)
+            of_slots = yield from self._pointers(tr, entries)
+            running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
+            # A session is busy if one of its slots is, and waits if all of them do.
+            first = next((place for place, values in of_slots.items() if values), "")
+            stage = min((entry.stage for entry in entries.values() if entry.stage >= 0), default=None)
+            if stage is not None and first in ("", "delayed"):
+                pointers, gate = {}, name_of(record.gates[stage][0])
+            else:
+                pointers = {first: next(iter(of_slots.get(first, ())), b"")}
+            status, consumer, since, until = _where(record, pointers, gated=gate is not None)
+        return SessionInfo(
+            name_of(name),
+            status,
+            counted.available,
+            counted.delayed,
+            counted.dead,
+            consumer,
+            since,
+            until,
+            record.blocked,
+            record.closing != OPEN,
+            record.generation,
+            record.limit or 1,
+            running,
+            gate if status == "gated" else None,
+        )
+
+    def _pointers(self, tr: Transaction, entries: Entries) -> Steps[dict[str, list[bytes]]]:
+        """Read the pointers of a session's slots in the line."""
+        pointers: dict[str, list[bytes]] = {}
+        for place in ("leased", "available", "delayed"):
+            keys = [getattr(self._line.shards.at(entry.place), place).key(entry.place) for entry in entries.values()]
+            for reading in [started(_one(tr, key)) for key in keys]:
+                value = yield from reading
+                pointers.setdefault(place, []).extend([value] if value else [])
+        return pointers
+
+    def stats(self, tr: Transaction) -> Steps[SessionStats]:
+        """Count sessions and items."""
+        span = self._line.keys.summed.range()
+        reading = started(rows(tr.snapshot, span.start, span.stop))
+        yield from self._line.shards.learn(tr)
+        counted = [started(read_stats(tr, layout)) for layout in self._line.shards.layouts()]
+        ready = busy = waiting = 0
+        for one in counted:
+            of_shard = yield from one
+            ready, busy = ready + of_shard.available, busy + of_shard.leased
+            waiting += of_shard.delayed
+        sums = dict.fromkeys(_TOTALS, 0)
+        for row in (yield from reading):
+            counter = self._line.keys.summed.unpack(row.key)[0]
+            if len(row.value) != 8:
+                raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
+            sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
+        if not sums["enqueued"]:
+            yield from check_renamed(tr, self._line.layout)
+        gated = sums.pop("gated", 0)
+        gone = sum(sums.values()) - sums["enqueued"]
+        return SessionStats(
+            ready=ready,
+            busy=busy,
+            waiting=waiting,
+            available=sums["enqueued"] - gone,
+            delayed=sums["delayed"],
+            dead=sums["dead"],
+            enqueued=sums["enqueued"],
+            dequeued=sums["dequeued"],
+            expired=sums["expired"],
+            purged=sums["purged"],
+            gated=gated,
+        )
+
+    def browse_gates(self, tr: Transaction | Database, *, begin: bytes, limit: int | None) -> Browser[GateInfo]:
+        """Iterate over gates by their names."""
+        keys = self._line.keys
+
+        def look(row: KeyValue) -> Steps[GateInfo | None]:
+            return self._line.items.read(tr, partial(self.gate, gate=row.key[len(keys.gate()) :]))
+
+        return Browser(Pages(tr, max(keys.gate(), begin), strinc(keys.gate())), look, limit=limit)
+
+    def gate(self, tr: Transaction, gate: bytes) -> Steps[GateInfo | None]:
+        """Describe a gate; None if nothing is stored of it."""
+        keys = self._line.keys
+        recording, counting = tr.snapshot.get(keys.gate(gate)), tr.snapshot.get(keys.waiters(gate))
+        stored, waiters = (yield recording), (yield counting)
+        if not stored.present():
+            return None
+        record = unpack_gate_record(bytes(stored))
+        waiting = int.from_bytes(bytes(waiters), "little", signed=True) if waiters.present() else 0
+        return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
+
+
+def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
+    found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+    return found[0].value if found else b""
+
+
+def _where(
+    record: Record, pointers: dict[str, bytes], *, gated: bool = False
+) -> tuple[Status, str, float | None, float | None]:
+    """Return a session's status, its worker, since when and until when."""
+    if leased := pointers.get("leased"):
+        notes = notes_of(leased)
+        return "busy", notes.consumer, pointer_of(leased).since_us / 1e6, notes.expires_at_us / 1e6
+    if record.blocked:
+        return "blocked", "", None, None
+    if record.paused:
+        return "paused", "", None, None
+    if gated:
+        return "gated", "", None, None
+    if delayed := pointers.get("delayed"):
+        return "waiting", "", None, seconds_or_none(notes_of(delayed).visible_at_us)
+    return ("ready" if pointers.get("available") else "idle"), "", None, None

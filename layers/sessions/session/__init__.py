@@ -1,0 +1,1 @@
+"""One session: its record, its items, its lease, and the gates that it names."""

@@ -1,0 +1,355 @@
+"""One session's items. They are a queue of their own, ordered by level."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdbqueue import FormatError, Position, Queue
+from fdbqueue.lowlevel import (
+    DELAY,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Steps,
+    Subspace,
+    Transaction,
+    fdb_tuple,
+    new_random,
+    pack,
+    read_high_water_mark,
+    rows,
+    started,
+)
+
+from ...leases import immediately
+from ...leases.taking import UNTAKEABLE, CancelledGroups, notes_if_readable
+from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
+from ...leases.transitions import Retry, Transitions, is_over
+from .records import Keys, name_of
+
+SHARDS = 16
+"""Over how many keys each total of all sessions is spread."""
+EXPIRED_LIMIT = 500
+"""Most expired items that one transaction removes in front of a session's first item."""
+_FAR_US = (1 << 62) - 1
+_DELAYS_ONLY = Retry(None, immediately)
+
+Stored = tuple[bytes, Sequence[bytes]]
+"""An item's envelope and chunks."""
+
+
+@dataclass(slots=True)
+class Head:
+    """The first items of a session."""
+
+    rows: list[KeyValue] = field(default_factory=list)
+    """The first available items, urgent ones first."""
+    wake_at_us: int | None = None
+    """If there are delayed items: when the first of them is available, or sooner."""
+    timers: bool = False
+    """Whether the session has timers."""
+    dead: bool = False
+    """Whether the session has dead letters."""
+
+    def is_ready(self, now_us: int) -> bool:
+        """Return whether an item can be done now."""
+        return bool(self.rows) or self.is_due(now_us)
+
+    def is_due(self, now_us: int) -> bool:
+        """Return whether a delayed item has become available. The next lease of the session fires its timer."""
+        return self.wake_at_us is not None and self.wake_at_us <= now_us
+
+    def without(self, done: set[bytes]) -> Head:
+        """Return the head behind items that this transaction takes away, by their keys."""
+        return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
+
+
+class SessionLayout(Layout):
+    """The layout of one session's items. It makes most keys when they are asked for: there may be a million sessions.
+
+    Args:
+        prefix: the bytes before all keys.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, prefix: bytes) -> None:
+        for name in _SAME:
+            setattr(self, name, getattr(_TEMPLATE, name))
+        self._count_keys = {}
+        self._held_prefixes = {}
+        self.prefix = prefix
+        self.available = Place(prefix)
+        self.begin = self.available.begin
+        self.end = self.available.end
+
+    def __getattr__(self, name: str) -> Any:
+        like = getattr(_TEMPLATE, name)
+        made: Any
+        if isinstance(like, Place):
+            made = Place(self.prefix + like.prefix[1:])
+        elif isinstance(like, Subspace):
+            made = Subspace(rawPrefix=self.prefix + like.key()[1:])
+        else:
+            made = self.prefix + like[1:]
+        setattr(self, name, made)
+        return made
+
+
+_TEMPLATE = Layout(Subspace(rawPrefix=b"\x00"))  # a prefix of one byte
+_SAME = (
+    "exclusive_all",
+    "has_high_water_mark",
+    "is_smart",
+    "open_at",
+    "open_until",
+    "registration",
+    "subscribed",
+    "unpaused_at",
+    "unpaused_until",
+)
+
+
+class SessionMoves(Transitions):
+    """The moves of one session's items in a transaction. They also change the totals of all sessions."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, tr: Transaction, session: Session, now_us: int | None = None) -> None:
+        super().__init__(tr, session.layout, now_us)
+        self._session = session
+        self._home = session.home  # a session's own keys go with its last item
+
+    def _address(self, packed: bytes) -> bytes:
+        return self._session.address(packed)
+
+    def leave_leased(self, packed: bytes, notes: Notes) -> None:
+        """Remove an item in progress. It is among the available ones, and its session's pointer is leased."""
+        self.leave_available(packed, notes)
+
+    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the dead letters. If it comes back, it comes before all items that are enqueued meanwhile."""
+        super().enter_dead(packed, stored, notes)
+        self._away = max(self._away, packed)
+
+    def finish(self) -> None:
+        super().finish()
+        self._session.count_all(self._tr, **self._tally)
+
+    def _count_level(self, packed: bytes, change: int) -> None:
+        """Count nothing: a session's items are read in order of their levels, and no call asks for a number."""
+
+
+class Session:
+    """The keys and items of one generation of one session.
+
+    Args:
+        keys: the keys of all sessions.
+        queue: the queue, for its codec.
+        name: the session's packed name.
+        holds: whether a delayed item holds up those behind it.
+    """
+
+    __slots__ = (
+        *("_holds", "_summed", "asks", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
+        *("slots_prefix", "state_key"),
+    )
+
+    def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
+        self.name = name
+        self.generation = generation
+        self.home = keys.line
+        """The layout of the line, where outcomes, groups and blobs are kept."""
+        self.layout = SessionLayout(keys.items + name + fdb_tuple.pack((generation,)))
+        self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
+        vars(self.queue).update(vars(queue) | {"layout": self.layout})
+        self.record_key = keys.record(name)
+        self.guard_key = keys.guard(name)
+        self.state_key = keys.states + name
+        self.slots_prefix = keys.slots + name + fdb_tuple.pack((generation,))
+        self._summed = keys.summed
+        self._holds = holds
+        self.asks: Callable[[Any, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
+        """Returns whether a message is outdated, by its value, the time and its position; None: none ever is."""
+
+    def __repr__(self) -> str:
+        return f"Session({name_of(self.name)!r}, generation={self.generation})"
+
+    def address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome and its group are kept, as a packed position."""
+        return pack(Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + packed))
+
+    def _total_key(self, counter: str) -> bytes:
+        """Return the key to which this session adds for one of the totals of all sessions."""
+        key: bytes = self._summed.pack((counter, zlib.crc32(self.name) % SHARDS))
+        return key
+
+    def last_index(self, tr: Transaction, level: int) -> Steps[int]:
+        """Return the highest index that an item of a level has, or had before it was delayed.
+
+        By snapshot, as every enqueue: producers that see the same last item share an index, and the random parts of
+        their items decide. *Cost:* two reads in parallel.
+        """
+        return last_index(tr, self.layout, *self.layout.level(level))
+
+    def append(self, tr: Transaction, index: int, items: Sequence[Stored], level: int, notes: Notes) -> list[Position]:
+        """Append items to a level, behind an index. The caller sees to the pointer."""
+        layout, random = self.layout, new_random()
+        moves = SessionMoves(tr, self)
+        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
+        positions = [Position(index + at, random, rank=level) for at in range(1, len(items) + 1)]
+        for position, (stored, chunks) in zip(positions, items, strict=True):
+            enter(pack(position), stored, notes)
+            for number, chunk in enumerate(chunks):
+                tr.set(layout.chunk_key(position, number), chunk)
+        moves.tally("enqueued", len(positions))
+        moves.finish()
+        return positions
+
+    def look(self, tr: Transaction, *, limit: int) -> Steps[Head]:
+        """Read the first items, by snapshot.
+
+        A caller that acts on their absence adds `add_conflicts_with_arrivals`. *Cost:* one read; three more, in
+        parallel, if the session has timers or dead letters.
+        """
+        layout = self.layout
+        # These keys are adjacent: dead letters, delayed items, timers, available items. In most sessions there are only
+        # the last.
+        found = yield from rows(tr.snapshot, layout.dead.begin, layout.end, limit=limit)
+        if not found or found[0].key >= layout.begin:
+            return Head(found)
+        available = started(rows(tr.snapshot, layout.begin, layout.end, limit=limit))
+        span = layout.timers_until(_FAR_US)
+        timers = started(rows(tr.snapshot, *span, limit=NEXT_TIMERS))
+        dead = started(rows(tr.snapshot, layout.dead.begin, layout.dead.end, limit=1))
+        delayed = started(rows(tr.snapshot, layout.delayed.begin, layout.delayed.end, limit=1))
+        first_delayed = yield from delayed
+        head = Head((yield from available), dead=bool((yield from dead)))
+        next_timers = yield from timers
+        head.timers = bool(next_timers)
+        if first_delayed:
+            known = list(readable(layout, next_timers))
+            delays = [at_us for at_us, _, kind in known if kind == DELAY]
+            # If the first timers are all of another kind, the session looks again when the last of them is due.
+            head.wake_at_us = min(delays, default=max((at_us for at_us, _, _ in known), default=0))
+            if self._holds:
+                border = layout.available.key(layout.delayed.packed(first_delayed[0].key))
+                head.rows = [row for row in head.rows if row.key < border]
+                head.wake_at_us = notes_if_readable(first_delayed[0].value).visible_at_us
+        return head
+
+    def mark(self, packed: bytes) -> bytes:
+        """Return a key for the conflicts between slots that take the same item. It is never written."""
+        key: bytes = self.slots_prefix + b"\x00\x00" + packed
+        return key
+
+    def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
+        """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
+
+        One call removes a limited number. It then returns no row, and a head that is due at once. Timers that are due
+        and can't be fired make the head due a second later, so that no worker looks again and again.
+
+        Args:
+            held: the packed positions of items that slots hold. They are left alone.
+
+        *Conflicts:* with a transaction that moves one of the items whose timers fire.
+        """
+        head = yield from self._look_beside(tr, held)
+        moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
+        try:
+            limit = FIRE_LIMIT + len(held)
+            due = (yield from due_timers(tr, self.layout, now_us, limit=limit)) if head.timers else []
+            fireable = list(self._fireable(tr, due, held))
+            if fireable:
+                yield from fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
+                head = yield from self._look_beside(tr, held)
+            more = moves.any and len(due) == limit
+            for _ in range(EXPIRED_LIMIT):
+                if not head.rows:
+                    break
+                row = head.rows[0]
+                notes = notes_if_readable(row.value)
+                over = is_over(notes, now_us)
+                if self.asks is not None and not over:
+                    over = yield from self.says_over(tr, row, notes, now_us)
+                if not over and not (notes.group and (yield from groups.is_cancelled(tr, self.home, notes.group))):
+                    break
+                packed = self.layout.available.packed(row.key)
+                tr.add_read_conflict_key(self.mark(packed))
+                tr.add_read_conflict_key(row.key)  # another slot, or a sweep, may remove it too
+                moves.leave_available(packed, notes)
+                if over:
+                    moves.vanish(packed, row.value, "expired")
+                else:
+                    moves.vanish(packed, row.value, "deleted", how="cancelled")
+                head = yield from self._look_beside(tr, held)
+            else:
+                head.rows, more = [], True
+            if more:
+                head.wake_at_us = now_us
+            elif head.is_due(now_us):  # slots hold the items, or a newer version of the library wrote them
+                head.wake_at_us = now_us + UNSETTLED_US
+            yield from moves.settle()
+        finally:
+            moves.finish()
+        return head
+
+    def says_over(self, tr: Transaction, row: KeyValue, notes: Notes, now_us: int) -> Steps[bool]:
+        """Return whether the predicate of an item's type says that it is outdated (`MessageType.expires`).
+
+        An item that can't be read, or whose predicate fails, is not: a worker that takes it finds that out.
+        """
+        if self.asks is None or notes.ttl_at_us:
+            return False
+        try:
+            item = yield from self.queue.item(tr, self.layout.position_of(row.key), row.value)
+            return self.asks(item.value, now_us, item.position)
+        except UNTAKEABLE:
+            return False
+
+    def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
+        head = yield from self.look(tr, limit=1 + len(held))
+        return head.without({self.layout.available.key(packed) for packed in held}) if held else head
+
+    def _fireable(self, tr: Transaction, due: list[KeyValue], held: frozenset[bytes]) -> Iterator[KeyValue]:
+        """Yield the timers of items that no slot holds. It conflicts with a slot that takes one of these items."""
+        for row in due:
+            packed = _packed_of(self.layout, row.key)
+            if packed is None or packed not in held:
+                yield row
+                if packed is not None:
+                    tr.add_read_conflict_key(self.mark(packed))
+
+    def add_conflicts_with_arrivals(self, tr: Transaction) -> None:
+        """Conflict with every item that is enqueued meanwhile."""
+        tr.add_read_conflict_range(self.layout.begin, self.layout.end)
+        tr.add_read_conflict_range(self.layout.delayed.begin, self.layout.delayed.end)
+
+    def count_all(self, tr: Transaction, **changes: int) -> None:
+        """Change totals of all sessions."""
+        for name, change in changes.items():
+            if change:
+                tr.add(self._total_key(name), change.to_bytes(8, "little", signed=True))
+
+
+def _packed_of(layout: Layout, key: bytes) -> bytes | None:
+    """Return the packed position of a timer's item; None if it can't be read."""
+    try:
+        return pack(layout.timer_of(key)[1])
+    except FormatError:
+        return None
+
+
+def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[int]:
+    """Return the highest index of the items between two keys, or of items that were there before they were taken away.
+
+    By snapshot. It sees what this transaction has written itself.
+    """
+    last = started(rows(tr.snapshot, begin, end, limit=1, reverse=True))
+    tail = yield from read_high_water_mark(tr, layout)
+    found = yield from last
+    return max([tail.index, *(layout.position_of(row.key).index for row in found)])

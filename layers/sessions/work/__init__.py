@@ -1,0 +1,1 @@
+"""What workers do: append items, lease a session, end its items, and read several ahead."""

@@ -1,0 +1,233 @@
+"""Turns of a consumer: it reads several items of a session ahead, and acks them in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from msgspec.structs import replace
+
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started
+
+from ...leases import FollowUp, Lease
+from ...leases.transitions import Transitions
+from ..line.leased_pointer import Turn, look_at_begun, read_turn
+from ..line.line import Line, Where
+from ..line.slots import is_out
+from ..session.lease import Begun, Behind, Done, SessionLease
+from ..session.records import Held
+from .working import Working
+
+NOTHING = Begun(b"", b"")
+"""No item is in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewState:
+    """Returned by a handler: the consumer writes this state of the session in the transaction of the ack."""
+
+    value: Any
+    """The new state; None removes it."""
+    result: object = None
+    """The result for the item's completion, as in `fdbqueue.layers.Done`."""
+    then: FollowUp | Sequence[FollowUp] = ()
+    """Items to enqueue in the transaction of the ack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The next items of a session that a consumer has leased."""
+
+    rows: list[KeyValue]
+    state: bytes | None
+    """The session's stored state."""
+    others: bool
+    """Whether another session is ready, or a delayed item of this one."""
+    leaves: bool
+    """Whether the session was paused or blocked, a limit that was lowered stops it, or an item was changed that the
+    consumer has done."""
+    edits: int
+    """How many calls had changed waiting items by their positions."""
+    acked: bytes
+    """The packed position of the last item that was acked in this turn; b"": unknown, or none was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The outcome of a turn, to be written."""
+
+    pointer: Lease[Held]
+    done: Sequence[Done]
+    current: Begun
+    """The item that is in progress now, or `NOTHING`."""
+    leaving: Where | None
+    """Where the session goes; None: its turn goes on."""
+    acked: bytes = b""
+    """The packed position of the last item in front of `done` that is known to be acked; b"": none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The result of writing a settlement."""
+
+    live: bool
+    """Whether the lease was live. If not, nothing was written."""
+    acked: int = 0
+    """How many of the items that are done are acked now. The others are refused."""
+    fenced: bool = False
+    """Whether a call by position has changed or removed an item that the consumer has begun. The consumer leaves the
+    session, which goes on with the first item that is refused, or the next one."""
+    urgent: bool = False
+    """Whether a more urgent item waits than the one in progress."""
+    edits: int = 0
+    """How many calls have changed waiting items by their positions."""
+    leaves: bool = False
+    """Whether the session was paused or blocked."""
+
+
+class Turns(Generic[V]):
+    """Turns of the sessions of one queue.
+
+    Args:
+        line: the line of ready sessions.
+        working: the transactions of workers.
+    """
+
+    def __init__(self, line: Line, working: Working[V]) -> None:
+        self._line = line
+        self._working = working
+
+    def begin(self, db: Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+        """Return the lease of a session's first item; None if it has none.
+
+        Raises:
+            FormatError, CodecError: the item can't be read, and the session is blocked.
+        """
+        return (yield from self._working.opened(db, pointer))
+
+    def quota(self, lease: SessionLease[V]) -> int:
+        """Return how many items the session's turn has.
+
+        Raises:
+            ValueError: the function `weights` raised, or returned no weight.
+        """
+        return self._line.quota(lease.session)
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a leased session, of whose turn no item has begun."""
+        yield from self._working.block(db, pointer, reason)
+
+    def key(self, pointer: Lease[Held], done: Done) -> bytes:
+        """Return the key of an item that is done."""
+        held = pointer.value.pointer
+        return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
+
+    def look(
+        self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[Done], limit: int, acked: bytes = b""
+    ) -> Steps[Ahead | None]:
+        """Read the next items of a leased session; None if the lease is lost. It writes nothing.
+
+        Args:
+            done: items that the consumer has done, and does not know to be acked.
+            limit: how many items to read.
+            acked: the packed position of the last item in front of `done` that is known to be acked.
+        """
+        held = pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        stated = tr.snapshot.get(session.state_key)
+        now_us = self._line.leases.now_us()
+        others = started(self._line.others_wait(tr, now_us, None))
+        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=limit + len(done))
+        wait = yield from others
+        state = yield stated
+        if turn is None or turn.notes.token != pointer.token:
+            return None
+        left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
+        # The next lease of the session removes an item whose life is over, or whose group was cancelled.
+        over = len(left)
+        for at, row in enumerate(left):
+            # Of a session with slots, another slot may take the next item.
+            if turn.record.limit or (yield from is_out(tr, session, row, now_us)):
+                over = at
+                break
+        leaves = _is_stopped(turn)
+        if turn.pointer.edits and done:  # the ack of these would be refused, and all that is done behind them
+            compared = yield from look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
+            leaves = leaves or compared.changed is not None
+        if turn.pointer.slot and not leaves:
+            leaves = turn.record.slots > turn.record.limit
+            leaves = leaves or (yield from self._line.slots.gates.is_over(tr, turn.record.gates))
+        wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
+        others_wait = wait or head.is_due(now_us)
+        stored = bytes(state) if state.present() else None
+        return Ahead(left[:over], stored, others_wait, leaves, turn.pointer.edits, turn.pointer.acked)
+
+    def item(
+        self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
+    ) -> Steps[SessionLease[V]]:
+        """Return the lease of a further item.
+
+        Raises:
+            FormatError, CodecError: it can't be read.
+        """
+        held = Held(pointer.value.pointer, row, state)
+        return (yield from self._working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value)))
+
+    def encoded(self, result: Any) -> Any:
+        """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
+
+        Raises:
+            CodecError, ValueError: the state can't be stored.
+        """
+        return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
+
+    def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
+        """Ack the finished items of several turns, and end the turns that are over."""
+        moves = self._line.moves(tr)
+        # Two slots of one session must see each other: the first of each is done together with the others.
+        first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}
+        under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}
+        outcomes = []
+        for at, one in enumerate(settlements):
+            settled = yield from under_way.get(at) or self._settle(tr, moves, one)
+            outcomes.append(settled)
+        moves.finish()
+        return outcomes
+
+    def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[Settled]:
+        held = one.pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        begun, count = [done.begun for done in one.done], len(one.done)
+        if one.current.packed:
+            begun.append(one.current)
+        packed = pack(one.pointer.position)
+        limit = 0 if held.slot else count + 1  # a slot looks for its next item itself
+        turn, head = yield from read_turn(tr, self._line, packed, session, limit=limit)
+        if turn is None or turn.notes.token != one.pointer.token:
+            return Settled(live=False)
+        compared = yield from look_at_begun(tr, turn, begun, head, known=one.acked)
+        fenced, before = compared.changed is not None, min(compared.acked, count)
+        found = compared.rows[: count - before]
+        yield from self._working.remove_done(tr, session, one.done[before:], found)
+        acked = before + len(found)
+        pointer = replace(turn.pointer, used=turn.pointer.used + len(found))
+        left = head.without({key for key, _ in found})
+        if one.leaving is not None:
+            now_us = self._line.leases.now_us()
+            yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
+        elif found:
+            # If nothing was found, a verb of a later item has acked these, and noted that item. An item is noted only
+            # as it is stored: from then on a call that changes it ends the lease.
+            current = pointer.current if fenced else one.current.packed or pointer.current
+            self._line.note(tr, turn, replace(pointer, current=current, acked=begun[acked - 1].packed))
+        key = session.layout.available.key(one.current.packed)
+        urgent = bool(one.current.packed and left.rows and left.rows[0].key < key)
+        return Settled(
+            live=True, acked=acked, fenced=fenced, urgent=urgent, edits=turn.pointer.edits, leaves=_is_stopped(turn)
+        )
+
+
+def _is_stopped(turn: Turn) -> bool:
+    """Return whether a turn must end after the item in progress."""
+    return turn.record.paused or bool(turn.record.blocked)

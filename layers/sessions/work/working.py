@@ -1,0 +1,554 @@
+"""The transactions of workers: append items, open leases, end items and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Generic, Literal, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from fdbqueue import (
+    CheckFailed,
+    ChecksBypassed,
+    CodecError,
+    FormatError,
+    LeaseLost,
+    OtherCodec,
+    Position,
+    Queue,
+    SessionClosed,
+)
+from fdbqueue.lowlevel import (
+    CODEC_ERRORS,
+    Database,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    Unchanged,
+    V,
+    doubt,
+    encode_result,
+    is_chunked,
+    is_database,
+    is_marked,
+    keep_out,
+    notes_of,
+    pack,
+    register,
+    rows,
+    started,
+    why_lost,
+)
+
+from ...common.waiting import in_thread
+from ...leases import Disposition, Lease
+from ...leases import Done as ItemDone
+from ...leases.enqueueing import Encoded
+from ...leases.leases import this_consumer
+from ...leases.timers import FIRE_LIMIT
+from ...leases.times import seconds_or_none
+from ...leases.transitions import ERROR_BYTES, cut
+from ..line.leased_pointer import Turn, look_at_begun, read_turn
+from ..line.line import Line
+from ..line.shards import KNOWN_SECONDS
+from ..line.slots import is_out
+from ..session.lease import Begun, Behind, Done, SessionHandle, SessionLease, SessionRef
+from ..session.records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
+from ..session.session import Head, Session, SessionMoves
+
+STATE_BYTES = 90_000
+"""The most bytes of an encoded state."""
+
+
+Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, ItemDone]"
+"""A lease, the session's new encoded state, and the item's result and follow-ups."""
+
+
+class Working(Generic[V]):
+    """The verbs of workers for the sessions of one queue, in transactions.
+
+    Args:
+        queue: the queue of the items.
+        line: the line of ready sessions.
+        states: a queue whose codec is that of states.
+        consumer: the workers' name; None: host name and process id.
+    """
+
+    def __init__(self, queue: Queue[V], line: Line, states: Queue[Any], consumer: str | None) -> None:
+        self._queue = queue
+        self._line = line
+        self._states = states
+        self._consumer = consumer
+        self._bypassed = hasattr(queue.codec, "is_over")
+
+    def opened(self, tr: Transaction | Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+        """Return the lease of a session from the lease of its pointer.
+
+        Returns None if the session had no item that is available, and puts its pointer where it belongs.
+
+        Raises:
+            FormatError, CodecError: as `lease`.
+        """
+        try:
+            held = pointer.value
+            if held.row is None and held.pointer.current:
+                # Another process granted this lease, or it was read of the database.
+                held = yield from self._queue.read(tr, partial(self._read_held, held=held))
+            if held.row is not None:
+                return (yield from self.open(tr, pointer, held))
+            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
+        except (FormatError, CodecError, CheckFailed) as error:
+            if not isinstance(error, OtherCodec):
+                blocked = cut(str(error), ERROR_BYTES)
+                yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
+            elif is_database(tr):  # the session is whole, and this object is not made for it
+                yield from self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0)
+            raise
+        except BaseException:
+            # The caller was cancelled or interrupted, and will never know this lease.
+            if is_database(tr):
+                in_thread(self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0))
+            raise
+        return None
+
+    def open(
+        self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: Behind | None = None
+    ) -> Steps[SessionLease[V]]:
+        """Return a session's lease with an item that was read."""
+        session = self._line.session(held.pointer.name, held.pointer.generation)
+        row = held.row
+        if row is None:
+            raise RuntimeError("a session's lease without an item can't be opened")
+        position = session.layout.position_of(row.key)
+        if is_chunked(row.value):
+            item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+        else:
+            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)
+        notes = notes_of(row.value)
+        if session.asks is not None and not notes.ttl_at_us:
+            session.asks(item.value, self._line.leases.now_us(), position)  # it raises if the predicate fails
+        return SessionLease(
+            position,
+            item.value,
+            item.headers,
+            pointer.token,
+            pointer.expires_at,
+            notes.attempt + 1,
+            pointer.consumer,
+            notes.error,
+            seconds_or_none(notes.ttl_at_us),
+            session=name_of(session.name),
+            state=self.decoded_state(held.state),
+            turn=pointer.position,
+            generation=session.generation,
+            behind=behind,
+            wants_result=bool(notes.keep_s),
+            group=notes.group,
+        )
+
+    def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
+        """Read the item in progress, and the state, of a session that this process has leased."""
+        session = self._line.session(held.pointer.name, held.pointer.generation)
+        key = session.layout.available.key(held.pointer.current)
+        stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
+        found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+        state = yield stated
+        record = record_of((yield recorded))
+        # The session may have been paused after another process granted this lease.
+        row = found[0] if found and record is not None and not record.paused and not record.blocked else None
+        return Held(held.pointer, row, bytes(state) if state.present() else None)
+
+    def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
+        """Lease the first ready session in the caller's transaction."""
+        consumer = this_consumer(self._consumer)
+        yield from self._line.shards.learn(tr)
+        if self._line.shards.number > 1:
+            yield from self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
+        for shard in self._line.shards.order():
+            leases = self._line.leases.of_shard(shard)
+            while pointer := (yield from leases.lease.steps(tr, duration=duration, consumer=consumer)):
+                lease = yield from self.opened(tr, pointer)
+                if lease is not None:
+                    return lease
+        return None
+
+    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+        """Block a session, and end its lease. Its items stay where they are."""
+        body = partial(self._part, pointer=pointer, blocked=cut(reason, ERROR_BYTES) or "It can't be worked on.")
+        yield from self._queue.transact(db, body)
+
+    def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
+        """End the lease of a session whose first item is missing or unreadable."""
+        held = pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        if turn is None or turn.notes.token != pointer.token:
+            return  # the lease has expired
+        if blocked:
+            turn.record = replace(turn.record, blocked=blocked)
+        moves, now_us = self._line.moves(tr), self._line.leases.now_us()
+        if not head.rows and head.is_due(now_us):
+            head = yield from session.first(tr, now_us=now_us)  # it knows which timers can't be fired
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+        moves.finish()
+
+    def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> Steps[list[Position]]:
+        """Append items to the sessions that label them."""
+        of_sessions: dict[bytes, list[int]] = {}
+        for at, item in enumerate(items):
+            of_sessions.setdefault(item.label, []).append(at)
+        if self._bypassed:
+            raise bypassed(self._queue)
+        entering = started(self._enter(tr))
+        moves = self._line.moves(tr)
+        under_way = [(places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()]
+        yield from entering
+        entered = []
+        for places, entry in under_way:
+            entered.append((places, *(yield from entry)))
+        # From here on it writes, and refuses nothing any more.
+        positions: dict[int, Position] = {}
+        for places, session, record, index in entered:
+            appended = session.append(tr, index, [items[at][:2] for at in places], level, notes)
+            positions.update(zip(places, appended, strict=True))
+            yield from self._line.arrived(
+                tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places)
+            )
+        moves.finish()
+        return [positions[at] for at in range(len(items))]
+
+    def _enter(self, tr: Transaction) -> Steps[None]:
+        """Refuse a queue that takes no items in sessions, or not by this object."""
+        if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
+            doubt(self._queue.layout)  # the next enqueue looks again, too
+            raise bypassed(self._queue)
+        if not self._line.shards.is_known():
+            yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
+
+    def _enter_session(self, tr: Transaction, name: bytes, level: int) -> Steps[tuple[Session, Record | None, int]]:
+        """Return the generation of a session that takes items, its record, and the last index of a level.
+
+        Raises:
+            SessionClosed: it takes none.
+        """
+        session = self._line.session(name)
+        # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other
+        # changes of the record also write the guard.
+        tr.add_read_conflict_key(session.guard_key)
+        recorded = tr.snapshot.get(session.record_key)
+        last = started(session.last_index(tr, level))
+        record = record_of((yield recorded))
+        if record is not None:
+            generation = generation_to_enter(self._queue, name, record)
+            if generation:
+                session = self._line.session(name, generation)
+                last = started(session.last_index(tr, level))
+        return session, record, (yield from last)
+
+    def session_for_enqueue(self, tr: Transaction, name: bytes) -> Steps[Session]:
+        """Return the generation of a session that items are enqueued into, by snapshot."""
+        record = record_of((yield tr.snapshot.get(self._line.session(name).record_key)))
+        if record is None:
+            return self._line.session(name)
+        return self._line.session(name, record.generation + (record.closing == RENEWING))
+
+    def session_of(self, ref: SessionRef) -> Session:
+        """Return the session that a lease is about.
+
+        Raises:
+            TypeError: it is no lease of a session.
+        """
+        if not isinstance(ref, SessionLease | SessionHandle):
+            raise TypeError(
+                f"A session's lease was expected, as `lease` returns it, or its handle, not {ref!r}. (Where no session"
+                " is ready, `lease` returns None.)"
+            )
+        return self._line.session(pack_name(ref.session), ref.generation)
+
+    def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, Head]]:
+        """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
+
+        Raises:
+            LeaseLost: it is not the session's present lease, or a call by position has changed the item, or one that
+                its consumer has done before. Nothing was written.
+            TypeError: it is no lease of a session.
+        """
+        session = self.session_of(ref)
+        behind = ref.behind if isinstance(ref, SessionLease) else None
+        if behind is None:
+            turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
+            if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
+                raise (yield from self._lost(tr, ref))
+            return turn, head
+        current = Begun(pack(ref.position), behind.own)
+        begun = [*(one.begun for one in behind.done), current]
+        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(behind.done))
+        if turn is None or turn.notes.token != ref.token:
+            raise (yield from self._lost(tr, ref))
+        compared = yield from look_at_begun(tr, turn, begun, head, known=behind.acked)
+        if compared.changed is not None or not compared.rows:
+            raise (yield from self._lost(tr, ref, compared.changed))
+        done = compared.rows[:-1]
+        yield from self.remove_done(tr, session, behind.done[compared.acked :], done)
+        acked = begun[-2].packed if behind.done else turn.pointer.acked
+        turn.pointer = replace(turn.pointer, current=current.packed, used=turn.pointer.used + len(done), acked=acked)
+        return turn, head.without({key for key, _ in done})
+
+    def held(self, tr: Transaction, ref: SessionRef) -> Steps[tuple[Layout, bytes]]:
+        """Return the item of a live lease: the layout of its keys, and its stored bytes. It acks nothing.
+
+        Raises:
+            LeaseLost: it is not the session's present lease.
+
+        *Conflicts:* with all that ends or extends the lease. *Cost:* two reads in parallel.
+        """
+        session, packed = self.session_of(ref), pack(ref.position)
+        turn = pack(ref.turn)
+        leased = tr.get(self._line.shards.at(turn).leased.key(turn))
+        reading = tr.get(session.layout.available.key(packed))
+        stored, value = (yield leased), (yield reading)
+        behind = ref.behind if isinstance(ref, SessionLease) else None
+        if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
+            raise (yield from self._lost(tr, ref))
+        if behind is None and pointer_of(bytes(stored)).current != packed:
+            raise (yield from self._lost(tr, ref))
+        if behind is not None and behind.own not in (b"", bytes(value)):
+            raise (yield from self._lost(tr, ref, Begun(packed, behind.own)))
+        return session.layout, bytes(value)
+
+    def _lost(self, tr: Transaction, ref: SessionRef, changed: Begun | None = None) -> Steps[LeaseLost]:
+        """Return the error of a lost lease. It says why it is lost, if that is known.
+
+        Args:
+            changed: the item of this turn that was changed or removed; None: none was.
+        """
+        session, packed = self.session_of(ref), pack(ref.position)
+        reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
+        why = "the item was acked or given back already, or the lease expired and another worker has the session"
+        if changed is not None and changed.packed != packed:
+            item = session.layout.available.position(session.layout.prefix + changed.packed)
+            why = f"a call by position changed the item {item.text}, which this worker had done before it"
+        elif changed is not None:
+            why = "a call by position changed the item, or removed it, when this worker had begun it"
+        if reason:
+            why = f"a call by position took the item away. {reason.rstrip('.')}"
+        return LeaseLost(
+            f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost:"
+            f" {why}. Undo what was done for the item, or let it be done again; extend leases whose work takes longer.",
+            lost=[ref.position],
+        )
+
+    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone) -> Steps[None]:
+        """Remove the item in progress, and give the session back to the end of the line."""
+        turn, head = yield from self._done(tr, ref, state, done)
+        moves = self._line.moves(tr)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
+        moves.finish()
+
+    def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
+        """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
+
+        def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
+            # Two acks of one session must see each other: the first of each is done together with the others.
+            first = {self.session_of(ref).name: at for at, (ref, *_) in reversed(list(enumerate(acks)))}
+            under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
+            results: list[LeaseLost | None] = []
+            for at, ack in enumerate(acks):
+                try:
+                    yield from under_way.get(at) or self.ack(tr, *ack)
+                except LeaseLost as error:
+                    results.append(error)
+                else:
+                    results.append(None)
+            return results
+
+        return (yield from self._queue.transact(db, body))
+
+    def ack_and_next(
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int
+    ) -> Steps[Lease[Held] | None]:
+        """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
+        session = self.session_of(ref)
+        stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
+        stopped = yield from keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
+        turn, head = yield from self._done(tr, ref, state, done)
+        now_us = self._line.leases.now_us()
+        used = turn.pointer.used + 1
+        row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
+        over = used >= self._line.quota(ref.session)
+        if over and row is not None and not head.is_due(now_us):
+            over = yield from self._line.others_wait(tr, now_us, turn.record)
+            used = used if over else 0
+        moves = self._line.moves(tr)
+        stopped = stopped or turn.record.paused or bool(turn.record.blocked)
+        if row is None or over or stopped or (yield from is_out(tr, turn.session, row, now_us)):
+            to: Literal["place", "tail"] = "tail" if over else "place"
+            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
+            moves.finish()
+            return None
+        current = turn.session.layout.available.packed(row.key)
+        if turn.pointer.slot:
+            self._line.slots.take(tr, turn.session, turn.pointer.slot, turn.packed, row)
+        kept = self._line.keep(tr, moves, turn, current, used, now_us + duration_us)
+        moves.finish()
+        if stating is not None:
+            value = yield stating
+            state = bytes(value) if value.present() else None
+        held = Held(replace(turn.pointer, current=current), row, None if isinstance(state, Unchanged) else state)
+        return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
+
+    def _done(
+        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
+    ) -> Steps[tuple[Turn, Head]]:
+        """Remove the item in progress. Return the lease, and the session's next items."""
+        session, packed = self.session_of(ref), pack(ref.position)
+        key = session.layout.available.key(packed)
+        turn, head = yield from self.turn(tr, ref, limit=2)
+        stored = next((row.value for row in head.rows if row.key == key), b"")
+        if not stored:  # urgent items are in front of it
+            value = yield tr.get(key)
+            if not value.present():
+                raise (yield from self._lost(tr, ref))
+            stored = bytes(value)
+        result = encode_result(done.result) if notes_of(stored).keep_s else b""
+        for follow_up in done.follow_ups:
+            yield from follow_up.carry_out(tr)
+        yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us())
+        self.write_state(tr, session, state)
+        if isinstance(ref, SessionLease) and ref.behind is not None:
+            turn.pointer = replace(turn.pointer, acked=packed)
+        return turn, head.without({key})
+
+    def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str) -> Steps[Disposition]:
+        """Count a failed attempt of the item in progress."""
+        turn, head = yield from self.turn(tr, ref, limit=2)
+        value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
+        if not value.present():
+            raise (yield from self._lost(tr, ref))
+        moves = self._line.moves(tr)
+        now_us = self._line.leases.now_us()
+        fate = yield from self._line.fail(
+            tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error
+        )
+        moves.finish()
+        return fate
+
+    def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
+        """Give the session back for some time."""
+        turn, head = yield from self.turn(tr, ref)
+        moves = self._line.moves(tr)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
+        moves.finish()
+
+    def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+        """Write the state of a leased session."""
+        turn, _ = yield from self.turn(tr, ref)
+        self.write_state(tr, turn.session, state)
+        if isinstance(ref, SessionLease) and ref.behind is not None:
+            moves = self._line.moves(tr)
+            pointer = turn.pointer
+            self._line.keep(tr, moves, turn, pointer.current, pointer.used, turn.notes.expires_at_us)
+            moves.finish()
+
+    def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> Steps[int]:
+        """Extend the lease. Return its new end."""
+        turn, _ = yield from self.turn(tr, ref)
+        expires_at_us = self._line.leases.now_us() + duration_us
+        moves = self._line.moves(tr)
+        self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)
+        moves.finish()
+        return expires_at_us
+
+    def encoded_state(self, state: Any) -> bytes | Unchanged | None:
+        """Encode a state.
+
+        Raises:
+            CodecError: the codec does not take it. ValueError: it is too large.
+        """
+        if state is None or isinstance(state, Unchanged):
+            return state
+        encoded = self._states.encode(state)
+        if len(encoded) > STATE_BYTES:
+            raise ValueError(
+                f"The state of a session has at most {STATE_BYTES:,} bytes, not {len(encoded):,}. Keep the rest under"
+                " keys of your own, written in the ack's transaction."
+            )
+        return encoded
+
+    def decoded_state(self, stored: bytes | None) -> Any:
+        """Decode a stored state; None if there is none.
+
+        Raises:
+            CodecError: it does not decode.
+        """
+        try:
+            return None if stored is None else self._states.codec.decode(stored)
+        except CODEC_ERRORS as error:
+            raise CodecError(
+                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.codec.name!r}:"
+                f" {str(error).rstrip('.')}. Give Sessions the state_codec that wrote it."
+            ) from error
+
+    def remove_done(
+        self, tr: Transaction, session: Session, done: Sequence[Done], rows: list[tuple[bytes, bytes]]
+    ) -> Steps[None]:
+        """Remove items that a consumer has done. Store their results, and write their states.
+
+        Args:
+            rows: the keys and stored bytes of the first ones of `done`. The others stay.
+        """
+        results = {pack(one.position): one.result for one in done}
+        yield from remove(tr, session, rows, results, self._line.leases.now_us())
+        for one in done[: len(rows)]:
+            self.write_state(tr, session, one.state)
+
+    def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
+        """Write an encoded state."""
+        if isinstance(state, Unchanged):
+            return
+        if state is None:
+            tr.clear(session.state_key)
+        else:
+            tr.set(session.state_key, state)
+
+
+def generation_to_enter(queue: Queue, name: bytes, record: Record) -> int:
+    """Return the generation of a session that its new items belong to.
+
+    Raises:
+        SessionClosed: the session is being removed.
+    """
+    if record.closing == REFUSING:
+        raise SessionClosed(
+            f"The session {name_of(name)!r} of {queue!r} is being removed and takes no more items. Enqueue again when"
+            " it is gone; or remove it with later='renew', which keeps later items for a new generation."
+        )
+    return record.generation + (record.closing == RENEWING)
+
+
+def bypassed(queue: Queue) -> ChecksBypassed:
+    """Return the error of an enqueue that would bypass the smart checks of a queue's sessions."""
+    return ChecksBypassed(
+        f"The sessions of {queue!r} make smart checks, which this enqueue would bypass. Nothing was written. Enqueue by"
+        " fdbqueue.layers.SmartSessions(sessions).enqueue or enqueue_many. Lease, ack and all other verbs are as ever."
+    )
+
+
+def remove(
+    tr: Transaction, session: Session, done: list[tuple[bytes, bytes]], results: dict[bytes, bytes], now_us: int
+) -> Steps[None]:
+    """Remove items that are done.
+
+    Args:
+        done: their keys and stored bytes.
+        results: encoded results, by the items' packed positions.
+    """
+    moves = SessionMoves(tr, session, now_us)
+    for key, stored in done:
+        packed = session.layout.available.packed(key)
+        moves.leave_available(packed, notes_of(stored))
+        moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
+    yield from moves.settle()
+    moves.finish()

@@ -1,0 +1,351 @@
+"""The transaction of a smart enqueue: it reads everything, decides, and then writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from fdbqueue import FdbQueueError, ItemTooLarge, Position, Queue
+from fdbqueue.lowlevel import (
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    begin_outcome,
+    check_encodes,
+    chunks_of,
+    clear_parts,
+    envelope,
+    has_parts,
+    new_random,
+    notes_of,
+    pack,
+    started,
+    write_chunks,
+)
+
+from ..leases.transitions import Transitions
+from ._decisions import Decision, Outcome
+from ._types import MessageType
+from .capacity import Capacity, Going
+from .check_runner import Answers, CheckRunner, Incoming
+from .index import SmartIndex, deadline_parts, is_deadline
+from .recipients import Recipients, recipient_parts
+from .scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, place_of, position_of
+
+_DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
+_LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
+_ONE = (1).to_bytes(8, "little")
+DEPENDENT_NAMES_BYTES = 1_000
+"""Largest size of the names of dependent keys in an item's notes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The other arguments of the enqueue."""
+
+    visible_at_us: int
+    """Time at which the item becomes available; 0: no delay."""
+    ttl_us: int
+    """Time to live; 0: as its type says."""
+    headers: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A queued item that takes the incoming item's values."""
+
+    by: Found
+    payload: bytes
+    stored: bytes
+    """The new stored value."""
+    notes: Notes
+    told: tuple[bytes, ...]
+    """The parts of the notes that name keys for monitors and recipients."""
+    moves: bool
+    """Whether the incoming item's delay changes the time at which it becomes available."""
+
+
+@dataclass(slots=True)
+class _Entering:
+    """The item to append."""
+
+    new: Incoming
+    headers: Mapping[str, Any] | None
+    rank: int | None
+    stored: bytes
+    notes: Notes
+
+
+class Admitting:
+    """Decides about the incoming items of one queue, and enqueues them.
+
+    Args:
+        bounds: how many queued items, and bytes, an incoming item may be compared with.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        index: SmartIndex,
+        check_runner: CheckRunner,
+        capacity: Capacity,
+        recipients: Recipients,
+        bounds: Bounds,
+    ) -> None:
+        self._queue = queue
+        self._layout: Layout = queue.layout
+        self._home: Layout = queue.layout
+        """Where the outcomes and the blobs of the items are kept."""
+        self._index = index
+        self._check_runner = check_runner
+        self._capacity = capacity
+        self._recipients = recipients
+        self._bounds = bounds
+
+    def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
+        """Compare an incoming item with the items that its type sees, and do what they decide.
+
+        A failed call has written nothing.
+        """
+        rank = self._rank(new.message, terms.headers)
+        stored = envelope(new.payload, terms.headers)
+        next_index = started(self._next_index(tr))
+        scan = self._scan(tr, new)
+        asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
+        asked_for_numbers = started(self._recipients.numbers(tr))
+        yield from check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
+        going = Going()
+        last = None if asked_for_last is None else (yield from asked_for_last)
+        answers, asked = yield from self._ask(tr, scan, new, going, now_us, last)
+        by, decision = answers.by, answers.decision
+        if by is not None and decision in _DELETING:
+            going.delete(by.standing)
+        numbers = yield from asked_for_numbers
+        rewritten = entering = None
+        has_room = wanted = decision not in _LEAVING_OUT
+        if wanted:
+            entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
+            has_room = yield from self._capacity.make(tr, new, going, now_us)
+            if not has_room:
+                going.spare()
+                entering = None
+        elif by is not None and answers.type is not None and answers.payload is not None:
+            replacement = self._replacement(answers.type, answers.payload, by, now_us)
+            if answers.terms == "incoming" and (rank := self._rank(replacement.message, terms.headers)) != by.rank:
+                # One item leaves, and one of the same type and key enters. That is within every limit.
+                decision = Decision.queue_and_delete
+                going.delete(by.standing)
+                stored = envelope(replacement.payload, terms.headers)
+                entering = _Entering(
+                    replacement, terms.headers, rank, stored, self._notes(replacement, terms, now_us, numbers)
+                )
+            else:
+                rewritten = self._rewritten(
+                    by, replacement, terms if answers.terms == "incoming" else None, now_us, numbers
+                )
+        # From here on it writes. Only a read of the database can fail.
+        position = None
+        if entering is not None:
+            position = Position((yield from next_index), new_random(), rank=entering.rank)
+        moves = self._moves(tr, now_us)
+        self._remove(moves, going)
+        if rewritten is not None:
+            self._rewrite(tr, moves, rewritten)
+        if position is not None and entering is not None:
+            self._append(tr, moves, position, entering)
+        yield from moves.settle()
+        moves.finish()
+        return Outcome(
+            decision=Decision.queue if decision is Decision.dont_care else decision,
+            by=self._position(by),
+            position=position,
+            rewritten=None if rewritten is None else self._position(by),
+            deleted=self._positions(going.deleted),
+            expired=self._positions(going.expired),
+            full=wanted and not has_room,
+            asked=asked,
+            items_read=scan.items,
+            bytes_read=scan.size_bytes,
+            terms=None if answers.payload is None else answers.terms,
+        )
+
+    # --- what the sessions of a queue do in another way
+
+    def _next_index(self, tr: Transaction) -> Steps[int]:
+        return self._queue.next_index(tr, 1, entry="smart")
+
+    def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
+        return self._queue.rank(message, headers)
+
+    def _scan(self, tr: Transaction, new: Incoming) -> Scan:
+        return Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, remedy(new.type))
+
+    def _moves(self, tr: Transaction, now_us: int) -> Transitions:
+        return Transitions(tr, self._layout, now_us)
+
+    def _address(self, packed: bytes) -> bytes:
+        """Return how an item is named where its outcome is kept."""
+        return packed
+
+    # --- parts of `admit`
+
+    def _ask(
+        self, tr: Transaction, scan: Scan, new: Incoming, going: Going, now_us: int, last: Standing | None
+    ) -> Steps[tuple[Answers, int]]:
+        asked = 0
+        try:
+            while True:
+                window = yield from scan.next_window()
+                answers = self._check_runner.window(new, window, now_us, None if last is None else last.packed)
+                if last is not None:
+                    depend_on_last(tr, self._layout, last, answers.told_last)
+                going.expire(found.standing for found in answers.expired)
+                asked += answers.asked
+                if answers.by is not None or not window:
+                    break
+        except FdbQueueError:
+            # A caller may catch this error and write something else. That write depends on the items seen here.
+            scan.decided(None)
+            if last is not None:
+                depend_on_last(tr, self._layout, last, [True])
+            raise
+        scan.decided(answers.by)
+        return answers, asked
+
+    def _notes(self, new: Incoming, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
+        beside = (self._index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
+        _check_size(new.type, beside)
+        return Notes(
+            enqueued_at_us=now_us,
+            visible_at_us=terms.visible_at_us,
+            ttl_at_us=_ends_at_us(new, terms, now_us),
+            beside=beside,
+        )
+
+    def _told(self, new: Incoming, now_us: int, numbers: list[int]) -> tuple[bytes, ...]:
+        """Return the parts of the notes that name an item's keys for monitors and recipients."""
+        deadline_us = new.given.deadline.at_us(now_us)
+        return (*deadline_parts(self._layout, deadline_us), *recipient_parts(self._layout, numbers))
+
+    def _remove(self, moves: Transitions, going: Going) -> None:
+        for counter, items in (("expired", going.expired), ("deleted", going.deleted)):
+            for item in items:
+                moves.leave(item.state, item.packed, notes_of(item.stored))
+                moves.vanish(item.packed, item.stored, counter)
+
+    def _append(self, tr: Transaction, moves: Transitions, position: Position, entering: _Entering) -> None:
+        packed, notes = pack(position), entering.notes
+        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
+        enter(packed, entering.stored, notes)
+        moves.set_dependent(packed, notes)
+        write_chunks(tr, self._layout, position, chunks_of(entering.new.payload))
+        self._wake_monitors(tr, notes)
+        moves.tally("enqueued", 1)
+
+    def _replacement(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
+        """Return the new message of an item, with the results of its type's functions."""
+        message = self._queue.codec.decode(payload)
+        whose = f"what the item {self._position(by)} was to become; nothing was written"
+        return Incoming(message, own, self._check_runner.functions.of(own, message, now_us, whose=whose), payload)
+
+    def _rewritten(
+        self, by: Found, replacement: Incoming, terms: Terms | None, now_us: int, numbers: list[int]
+    ) -> Rewritten:
+        """Return an item with a new message: its times restart, and its recipients must fetch it again.
+
+        Args:
+            terms: the incoming item's terms, if the item gets them; None: it keeps its own.
+        """
+        was = by.opened.notes
+        index = self._layout.part_of(self._layout.smart)
+        told = self._told(replacement, now_us, numbers)
+        beside = (*(part for part in was.beside if part.startswith(index)), *told)
+        _check_size(replacement.type, beside)
+        headers, visible_at_us = by.opened.headers, was.visible_at_us
+        ttl_at_us = was.ttl_at_us if replacement.type.expires is None else replacement.given.expires.at_us(now_us)
+        if terms is not None:
+            headers, visible_at_us = terms.headers or {}, terms.visible_at_us
+            ttl_at_us = _ends_at_us(replacement, terms, now_us)
+        notes = replace(was, visible_at_us=visible_at_us, ttl_at_us=ttl_at_us, beside=beside)
+        moves = visible_at_us != was.visible_at_us
+        return Rewritten(by, replacement.payload, envelope(replacement.payload, headers), notes, told, moves)
+
+    def _rewrite(self, tr: Transaction, moves: Transitions, new: Rewritten) -> None:
+        """Store a new message for an item, under the item's own key."""
+        was, packed = new.by.opened.notes, new.by.packed
+        if has_parts(new.by.stored):
+            clear_parts(tr, self._layout, packed, new.by.stored, self._home)
+        if new.moves:
+            moves.leave(new.by.state, packed, was)
+            enter = moves.enter_delayed if new.notes.visible_at_us else moves.enter_available
+            enter(packed, new.stored, new.notes)
+        else:
+            moves.rewrite(place_of(self._layout, new.by.state), packed, new.stored, was, new.notes)
+        self.write_beside(tr, new)
+        write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
+
+    def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Steps[Rewritten]:
+        """Return an item with a new message, and otherwise its own terms. It writes nothing."""
+        numbers = yield from self._recipients.numbers(tr)
+        return self._rewritten(by, new, None, now_us, numbers)
+
+    def write_beside(self, tr: Transaction, new: Rewritten) -> None:
+        """Write the dependent keys of an item with a new message, and its pending outcome."""
+        was, packed = new.by.opened.notes, new.by.packed
+        for part in was.beside:
+            if part not in new.notes.beside:
+                tr.clear(self._layout.prefix + part + packed)
+        copies, version = self._layout.part_of(self._layout.copies), new_random()
+        for part in new.told:
+            # An unchanged deadline may have been reported already, and must not be reported twice.
+            if part not in was.beside or not is_deadline(self._layout, part):
+                # A copy's version distinguishes confirmations of the former message from those of this one.
+                tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
+        if any(part.startswith(copies) for part in new.told):
+            tr.add(self._layout.resent_key, _ONE)
+        begin_outcome(tr, self._home, self._address(packed), new.notes)
+        self._wake_monitors(tr, new.notes)
+
+    def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:
+        """Wake the monitors if there is a deadline. The atomic add changes the key without a conflict."""
+        if any(is_deadline(self._layout, part) for part in notes.beside):
+            tr.add(self._layout.alarm_key, _ONE)
+
+    def _position(self, found: Found | None) -> Position | None:
+        return None if found is None else position_of(self._layout, found.packed)
+
+    def _positions(self, items: list[Standing]) -> tuple[Position, ...]:
+        return tuple(position_of(self._layout, item.packed) for item in items)
+
+
+def _ends_at_us(new: Incoming, terms: Terms, now_us: int) -> int:
+    """Return the time at which a message expires, by its type or its terms, whichever is first; 0: never."""
+    ends = [at_us for at_us in (new.given.expires.at_us(now_us), terms.ttl_us and now_us + terms.ttl_us) if at_us]
+    return min(ends, default=0)
+
+
+def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
+    size_bytes = sum(map(len, beside))
+    if size_bytes > DEPENDENT_NAMES_BYTES:
+        raise ItemTooLarge(
+            f"The key of the new {own.name!r} and its other dependent keys have {size_bytes:,} bytes,"
+            f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
+        )
+
+
+def remedy(own: MessageType) -> str:
+    """Return a sentence that says which index would reduce the reads of an incoming item."""
+    if own.sees.same_key:
+        return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."
+    if own.key is not None:
+        return f"The index of keys would help: let the type {own.name!r} see OWN_KEY, or keyed(...) types."
+    if own.sees.all:
+        return (
+            f"An index would help: let the type {own.name!r} see OWN_TYPE or types(...), or give it a key and let it"
+            " see OWN_KEY."
+        )
+    return f"The index of keys would help: give the type {own.name!r} a key, and let it see OWN_KEY."

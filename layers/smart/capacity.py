@@ -1,0 +1,321 @@
+"""Limits: whether there is room for an incoming item, and which items are removed for it.
+
+A limit of a type or a key is counted in the index, so it may be declared, raised or lowered while the queue is in use.
+A limit of the queue is counted by its counters. Both are plain reads: of two incoming items for one free place, one
+conflicts. That is the cost of an exact limit, for all enqueues within it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
+
+from fdbqueue import Queue, QueueFull
+from fdbqueue.lowlevel import (
+    TTL,
+    Database,
+    Future,
+    Steps,
+    Transaction,
+    attempts,
+    is_database,
+    level_range,
+    notes_of,
+    pack,
+    rank_of,
+    read_counts,
+    rows,
+)
+
+from ..common.waiting import alarmed, long_wait
+from ..leases import Leases
+from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
+from .check_runner import Incoming
+from .index import SmartIndex, Span
+from .limits import MOST_COUNTED, Limit
+from .scanning import Standing, State, locate, place_of
+
+R = TypeVar("R")
+
+WATCHED_ENTRIES = 100
+"""Up to this many items, a waiting call watches each; above, it watches the counters, which each removal changes."""
+_AT_LEAST_SECONDS = 0.01
+_GONE = ("dequeued", "expired", "purged", "deleted", "dead")
+_FAR_US = (1 << 62) - 1
+_UNLEASED: tuple[State, ...] = ("available", "delayed")
+
+
+@dataclass(slots=True)
+class Going:
+    """The items that this transaction is going to remove."""
+
+    expired: list[Standing] = field(default_factory=list)
+    deleted: list[Standing] = field(default_factory=list)
+    packed: set[bytes] = field(default_factory=set)
+
+    def expire(self, items: Iterable[Standing]) -> None:
+        """Add outdated items."""
+        for item in items:
+            self.expired.append(item)
+            self.packed.add(item.packed)
+
+    def delete(self, *items: Standing) -> None:
+        """Add items that an incoming item overrides or cancels, or that make room for it."""
+        for item in items:
+            self.deleted.append(item)
+            self.packed.add(item.packed)
+
+    def spare(self) -> None:
+        """Keep the items that would be deleted for an incoming item, since it is left out."""
+        self.packed.difference_update(item.packed for item in self.deleted)
+        self.deleted.clear()
+
+
+class Capacity:
+    """The limits of one queue.
+
+    Args:
+        leases: the leases of the queue, for their clock. `wait` fires their timers.
+        limit: the limit of all its items.
+        queue: the queue; None: that of the leases.
+    """
+
+    def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None, queue: Queue | None = None) -> None:
+        self._leases = leases
+        self._queue: Queue = queue or leases.queue
+        self._layout = self._queue.layout
+        self._index = index
+        self._limit = limit
+        self.begun: frozenset[bytes] = frozenset()
+        """Packed positions of items of a session that a worker has begun. Their keys are those of available items, and
+        they are not dropped. In a plain queue there are none."""
+
+    def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> Steps[bool]:
+        """Return whether there is room for an incoming item; add items that are dropped for it to `going`.
+
+        Raises:
+            QueueFull: a limit that refuses is reached, or no item can be dropped.
+
+        *Conflicts:* with every item that enters or leaves within the same limit. *Cost:* for each limit, one read of
+        the counters, or of up to that many keys; if the limit is reached, one more read of the items.
+        """
+        for limit, span in self._of_index(new):
+            if not (yield from self._in_index(tr, limit, span, going, now_us, new)):
+                return False
+        return self._limit is None or (yield from self._in_queue(tr, self._limit, going, now_us, new))
+
+    def wait(self, db: Database, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
+        """Wait until an item that `limit` counts has left, or `seconds` have passed.
+
+        *Cost:* a transaction that watches up to 100 keys; it wakes when one of them changes, or an item expires.
+        """
+        watches, due_us = yield from attempts(db, partial(self._watch, new=new, limit=limit))
+        if not watches:
+            return
+        now_us = self._leases.now_us()
+        until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us) / 1e6)
+        started = time.monotonic()
+        patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
+        try:
+            yield from alarmed(watches, patience)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        if until_due is not None and time.monotonic() - started >= until_due:
+            # No other process may fire the timer, and an expired item must make room.
+            yield from self._leases.reclaim.steps(db)
+
+    def _of_index(self, new: Incoming) -> list[tuple[Limit, Span]]:
+        limits = []
+        if new.type.key_limit is not None:
+            limits.append((new.type.key_limit, self._index.key_span(new.type.name, new.key)))
+        if new.type.limit is not None:
+            limits.append((new.type.limit, self._index.span(new.type.name)))
+        return limits
+
+    def _in_index(
+        self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Incoming
+    ) -> Steps[bool]:
+        most = limit.most + len(going.packed)
+        entries = yield from rows(tr, span.begin, span.end, limit=most)
+        if len([row for row in entries if span.packed(row.key) not in going.packed]) < limit.most:
+            return True
+        entries = yield from rows(tr, span.begin, span.end, limit=max(MOST_COUNTED, most))
+        there = sorted(packed for row in entries if (packed := span.packed(row.key)) not in going.packed)
+        items = yield from locate(tr.snapshot, self._layout, there)
+        for item in items:
+            # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
+            tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+        items = self._seen(items)
+        over = [item for item in items if _is_over(item, now_us)]
+        going.expire(over)
+        surplus = len(items) - len(over) - limit.most + 1
+        free = [item for item in items if item.state != "leased" and item.packed not in going.packed]
+        free.sort(key=_to_drop_first)
+        return self._settle(limit, surplus, free, going, new)
+
+    def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Incoming) -> Steps[bool]:
+        surplus = (yield from self._count(tr)) - len(going.packed) - limit.most + 1
+        if surplus <= 0:
+            return True
+        surplus -= yield from self._expire(tr, surplus, going, now_us)
+        free: list[Standing] = []
+        if surplus > 0 and limit.when_full == "drop oldest":
+            free = yield from self._to_drop(tr, surplus, going)
+        return self._settle(limit, surplus, free, going, new)
+
+    def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Incoming) -> bool:
+        if surplus <= 0:
+            return True
+        if limit.when_full == "drop newest":
+            return False
+        if limit.when_full == "drop oldest" and len(free) >= surplus:
+            going.delete(*free[:surplus])
+            return True
+        leased = " and those that could be dropped are leased" if limit.when_full == "drop oldest" else ""
+        raise QueueFull(
+            f"{self._queue!r} has no room for a new {new.type.name!r}: {limit} is reached{leased}. Nothing was written."
+            " Come again when some have gone, or let the limit drop items or wait.",
+            limit=limit,
+        )
+
+    def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> Steps[int]:
+        """Add outdated items to `going`, until they reach the wanted number; return how many."""
+        due = yield from due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
+        positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
+        ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
+        gone = 0
+        for start in range(0, len(ended), FIRE_LIMIT):
+            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
+            over = [item for item in self._seen(there) if _is_over(item, now_us)]
+            for item in over:
+                tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
+            going.expire(over)
+            gone += len(over)
+            if gone >= wanted:
+                break
+        return gone
+
+    def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
+        """Return at least `wanted` items, the first to drop first. Return fewer if the others are leased.
+
+        It reads one rank after the other, from the least urgent on. Without an order, all items have the same rank.
+        """
+        free: list[Standing] = []
+        before: int | None = None
+        while len(free) < wanted:
+            ends = [self._span(state, below=before) for state in _UNLEASED]
+            lasts = []
+            for state, (begin, end) in zip(_UNLEASED, ends, strict=True):
+                found = yield from rows(tr, begin, end, limit=1, reverse=True)
+                lasts += [place_of(self._layout, state).packed(row.key) for row in found]
+            if not lasts:
+                break
+            rank = rank_of(max(lasts))
+            there: list[Standing] = []
+            for state in _UNLEASED:
+                place = place_of(self._layout, state)
+                begin, end = self._span(state, rank=rank)
+                most = wanted - len(free) + len(going.packed) + len(self.begun)
+                found = yield from rows(tr, begin, end, limit=most)
+                there += [Standing(place.packed(row.key), state, row.value) for row in found]
+            there.sort(key=_to_drop_first)
+            free += [item for item in self._seen(there) if item.state != "leased" and item.packed not in going.packed]
+            if rank is None:
+                break
+            before = rank
+        return free
+
+    def _seen(self, items: list[Standing]) -> list[Standing]:
+        """Return items, those that a worker has begun as leased ones."""
+        if not self.begun:
+            return items
+        return [item._replace(state="leased") if item.packed in self.begun else item for item in items]
+
+    def _span(self, state: State, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
+        place = place_of(self._layout, state)
+        if below is not None:
+            return place.begin, place.key(level_range(below)[0])
+        if rank is not None:
+            begin, end = level_range(rank)
+            return place.key(begin), place.key(end)
+        return place.begin, place.end
+
+    def _count(self, tr: Transaction) -> Steps[int]:
+        # A plain read: the limit is exact, so an item that enters or leaves meanwhile makes this transaction run again.
+        span = self._layout.counts.range()
+        tr.add_read_conflict_range(span.start, span.stop)
+        counts = yield from read_counts(tr, self._layout)
+        return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
+
+    def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
+        """Return watches on keys that change when there is room, and the next due time; no watch if there is room."""
+        due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
+        due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
+        return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
+
+    def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[list[bytes]]:
+        """Return keys such that one of them changes when there is room; none if there is room already.
+
+        The same limit may be given for a type, its keys and the queue; each is counted separately.
+        """
+        counters = [self._layout.count_key(name) for name in _GONE]
+        for own, span in self._of_index(new):
+            if own is limit:
+                # A snapshot read: the watches compare with the values that this transaction saw, so they miss nothing.
+                entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
+                if len(entries) >= limit.most:
+                    return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
+        return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
+
+
+class Wait(Protocol):
+    """Waits until an item that a limit counts has left."""
+
+    def __call__(self, db: Database, /, *, limit: Limit, seconds: float | None) -> Steps[None]: ...
+
+
+def until_room(
+    queue: Queue,
+    tr: Transaction | Database,
+    admit: Callable[[Transaction], Steps[R]],
+    wait: Wait,
+    timeout: float | None,
+    verb: str,
+) -> Steps[R]:
+    """Admit an incoming item. If a limit says "wait", and the call has a database, wait for room and try again.
+
+    Args:
+        admit: a transaction that admits it.
+        timeout: how many seconds to wait; None: no limit.
+        verb: the name of the verb, for messages.
+
+    Raises:
+        QueueFull: there was no room.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return (yield from queue.transact(tr, admit))
+        except QueueFull as error:
+            left = None if deadline is None else deadline - time.monotonic()
+            limit = cast(Limit, error.limit)
+            if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
+                raise
+            yield from long_wait(verb)
+            yield from wait(cast(Database, tr), limit=limit, seconds=left)
+
+
+def _to_drop_first(item: Standing) -> tuple[int, bytes]:
+    """Return the sort key in the order of "drop oldest": the least urgent items first, and of these the oldest."""
+    return -(rank_of(item.packed) or 0), item.packed
+
+
+def _is_over(item: Standing, now_us: int) -> bool:
+    """Return whether an item must be removed since it is outdated; a leased one is removed after its lease."""
+    ttl_at_us = notes_of(item.stored).ttl_at_us
+    return item.state != "leased" and 0 < ttl_at_us <= now_us

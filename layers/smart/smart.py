@@ -1,0 +1,295 @@
+"""`SmartQueue`: the verbs of a queue whose items decide about incoming items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue import CheckReport, Item, Queue
+from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
+
+from ..common.composing import QueueWithLeases, leases_of
+from ..common.levels import PRIORITY, Levels
+from ..leases import Leases
+from ..leases.times import check_timeout, check_waits, positive, visible_at
+from ..staged.delivery import Delivery
+from ._by_position import SmartEditing
+from ._copies import said
+from ._decisions import Decision, Outcome
+from ._functions import NEW, failed
+from ._messages import Messages
+from ._resend import Resend
+from .admitting import Admitting, Terms
+from .batches import Batches, admit_all
+from .capacity import Capacity, until_room
+from .check import SmartStats, check_smart, read_smart_stats
+from .check_runner import CheckRunner, Incoming
+from .index import SmartIndex
+from .limits import Limit, check_bounds
+from .recipients import Recipients
+from .scanning import Bounds
+
+MAX_SCAN_ITEMS = 10_000
+MAX_SCAN_BYTES = 20_000_000
+CHECK_SECONDS = 1.0
+
+
+class SmartQueue(Named, QueueWithLeases[Any]):
+    """A queue whose items decide about incoming items.
+
+    As everywhere, a verb takes a transaction or a database. In a transaction it commits nothing. Given a database, it
+    commits exactly once. Every verb has an awaitable form, ``await smart.enqueue.aio(db, message)``.
+
+    Args:
+        queue: a queue whose codec is a `Messages`, its `Leases`, or a layer that has leases, such as a `PriorityQueue`.
+        limit: how many items there may be in all.
+        max_items: how many queued items an incoming item may be compared with.
+        max_bytes: how large these items may be together.
+        check_seconds: how long the checks of up to 1,000 items may take together.
+        debug: run each check twice, and refuse a check whose two answers differ.
+
+    >>> import fdbqueue
+    >>> from dataclasses import dataclass
+    >>> from fdbqueue.layers import OWN_KEY, Decision, Messages, MessageType, SmartQueue
+    >>> @dataclass
+    ... class Progress:
+    ...     file: str
+    ...     percent: int
+    ...     def check(self, new):
+    ...         self.percent = new.percent
+    ...         return Decision.ignore
+    >>> messages = Messages(MessageType("progress", Progress, key=lambda progress: progress.file, sees=OWN_KEY))
+    >>> display = SmartQueue(fdbqueue.Queue("display", codec=messages))
+    >>> with fdbqueue.open("memory:") as db:
+    ...     for message in Progress("a", 10), Progress("b", 5), Progress("a", 20):
+    ...         print(display.enqueue(db, message).decision)
+    ...     print(*(item.value for item in display.dequeue_many(db)))
+    queue
+    queue
+    ignore
+    Progress(file='a', percent=20) Progress(file='b', percent=5)
+    """
+
+    def __init__(
+        self,
+        queue: Queue | Leases | QueueWithLeases,
+        *,
+        limit: Limit | None = None,
+        max_items: int = MAX_SCAN_ITEMS,
+        max_bytes: int = MAX_SCAN_BYTES,
+        check_seconds: float = CHECK_SECONDS,
+        debug: bool = False,
+    ) -> None:
+        if isinstance(queue, SmartQueue):
+            raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
+        if (sessions := getattr(queue, "sessions", None)) is not None:
+            raise TypeError(
+                f"SmartQueue takes a Queue or its Leases, not {queue!r}. For checks within a session take"
+                f" SmartSessions(sessions). {sessions.taken_by}"
+            )
+        self.leases = leases_of(queue, "SmartQueue")
+        self.queue = self.leases.queue
+        if not isinstance(self.queue.codec, Messages):
+            raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
+        self.messages = self.queue.codec
+        check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
+        self._given: dict[str, Any] = {
+            "limit": limit,
+            "max_items": max_items,
+            "max_bytes": max_bytes,
+            "check_seconds": check_seconds,
+            "debug": debug,
+        }
+        self.resend = Resend(self.leases)
+        """The recipients that fetch copies and confirm them."""
+        self._index = SmartIndex(self.queue.layout)
+        self._capacity = Capacity(self.leases, self._index, limit)
+        self._check_runner = CheckRunner(self.queue, self.messages, seconds=check_seconds, debug=debug)
+        self._admitting = Admitting(
+            self.queue,
+            self._index,
+            self._check_runner,
+            self._capacity,
+            Recipients(self.queue.layout),
+            Bounds(max_items, max_bytes),
+        )
+        self._delivery = Delivery(self.leases)
+        self.queue.layout.is_smart = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(SmartQueue, **self._given), (self.leases,)
+
+    def __repr__(self) -> str:
+        return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
+
+    @verb
+    def enqueue(
+        self,
+        tr: Transaction | Database,
+        value: Any,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[Outcome]:
+        """Compare a message with the queued items that its type sees, and append it unless one decides otherwise.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            value: a message of a registered type.
+            priority: as `PriorityQueue.enqueue`, for a queue with levels; stored as the header "priority".
+            delay: seconds until it becomes available, if it is appended.
+            at: the same as a time of the clock.
+            ttl: seconds after which it is removed, unless its type's `expires` is sooner.
+            headers: a small mapping stored beside it.
+            timeout: seconds to wait for room if a limit says "wait"; None: no limit. It needs a database.
+
+        If a queued item changes to its values, these terms are dropped. The item keeps its own headers, rank, place and
+        delay. An item that answers ``Replace(message, terms="incoming")`` gets these terms.
+
+        Raises:
+            CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
+            is at fault. QueueFull: a limit is reached. ScanTooLarge: it must see too many items; the error says which
+            index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
+            say what it confirms (`fdbqueue.layers.smart`). In all cases nothing was written.
+
+        *Conflicts:* with incoming items that it must be compared with, and with every change of an item that was asked.
+        Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
+        for the keys and items that it sees; a plain enqueue's writes, and one for the index.
+        """
+        if not is_database(tr) and timeout is not None:
+            check_waits(tr)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        new = self._incoming(value)
+        return (yield from self._enqueue(tr, new, terms, timeout))
+
+    @verb
+    def enqueue_many(
+        self,
+        tr: Transaction | Database,
+        values: Iterable[Any],
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        at: float | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Steps[list[Outcome]]:
+        """Enqueue messages in order, all with the same terms; each is also compared with those before it.
+
+        Given a transaction, it enqueues all of them in it. Given a database, it uses transactions of up to 100
+        messages, each exactly once.
+
+        Args, errors, *Conflicts* and *Cost:* as `enqueue`, for each message, without the commit. Given a transaction, a
+        failing message fails the call, and those before it are written: roll it back.
+
+        Raises:
+            BulkInterrupted: given a database, a message failed after others were enqueued.
+            TypeError: `values` is one str, bytes or mapping; no key was touched.
+        """
+        if not is_database(tr) and timeout is not None:
+            check_waits(tr)
+        terms = self._terms(priority, delay, at, ttl, headers)
+        check_timeout(timeout)
+        check_values(values)
+        admit = partial(self._admit, terms=terms)
+        if is_database(tr):
+            alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
+            batches = Batches(self.queue, self._incoming, admit, alone)
+            return (yield from batches.enqueue(cast(Database, tr), values))
+        incomings = [self._incoming(message) for message in values]
+        return (yield from admit_all(cast(Transaction, tr), incomings, admit))
+
+    @verb
+    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+        """Take the first item out; None if there is none. Outdated items are removed and not returned.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; it stays where it is.
+
+        *Conflicts:* with a transaction that takes the same item, with an item placed in front of it, and with incoming
+        items that ask it. *Cost:* two reads in parallel, and a write for each key of the item.
+        """
+        items = yield from self.dequeue_many.steps(tr, limit=1)
+        return items[0] if items else None
+
+    @verb
+    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+        """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
+        return (yield from self._delivery.dequeue(tr, limit=limit))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
+        """Return the number of items in each state, of each type, and for each recipient.
+
+        *Conflicts:* none, it uses snapshot reads. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
+        """
+        items = yield from self.leases.stats.steps(tr)
+        body = partial(
+            read_smart_stats, layout=self.queue.layout, index=self._index, messages=self.messages, items=items
+        )
+        return (yield from self.queue.read(tr, body))
+
+    def check(self, tr: Transaction | Database) -> CheckReport:
+        """Read everything that the queue owns and compare: do what `Leases.check` does, and rescan for the index.
+
+        *Conflicts:* none, it uses snapshot reads. *Cost:* reads the whole queue three times, a page at a time; memory
+        for the dependent keys of items.
+        """
+        return check_smart(tr, self.leases, self._index, self.messages)
+
+    def editing(self) -> Editing[Any]:
+        """Return the changes of items by their positions; for layers."""
+        now_us = self.leases.now_us
+        return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)
+
+    def _incoming(self, message: Any) -> Incoming:
+        return self._check_runner.incoming(message, self.leases.now_us())
+
+    def _terms(
+        self,
+        priority: int | None,
+        delay: float | None,
+        at: float | None,
+        ttl: float | None,
+        headers: Mapping[str, Any] | None,
+    ) -> Terms:
+        if priority is not None:
+            if not isinstance(self.queue.order, Levels):
+                raise ValueError(
+                    f"{self.queue!r} has no levels, and so no priorities. Make the smart queue of a priority queue's"
+                    " leases: SmartQueue(PriorityQueue(queue).leases)."
+                )
+            self.queue.order.rank_of(priority)
+            headers = {**(headers or {}), PRIORITY: priority}
+        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+
+    def _enqueue(
+        self, tr: Transaction | Database, new: Incoming, terms: Terms, timeout: float | None
+    ) -> Steps[Outcome]:
+        admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
+        return until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue")
+
+    def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
+        if new.type.confirms is not None:
+            return (yield from self._confirm(tr, new))
+        return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
+
+    def _confirm(self, tr: Transaction, new: Incoming) -> Steps[Outcome]:
+        """Confirm a copy: its item decides "ignore and delete", and no other item is asked."""
+        what = self._check_runner.functions.confirms(new.type, new.message)
+        try:
+            recipient, named = said(what)
+        except (TypeError, ValueError) as error:
+            raise failed(new.type.name, "confirms", str(error).rstrip("."), NEW) from error
+        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient, named=named)
+        decision = Decision.ignore if by is None else Decision.ignore_and_delete
+        deleted = (by,) if by is not None and gone else ()
+        return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

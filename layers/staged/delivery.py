@@ -1,0 +1,518 @@
+"""Deliver the items at the head, in their order, to allotments, in theirs, in one transaction.
+
+The items of an allotment are taken out, or leased. This module also collects granted leases.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace as changed
+from itertools import islice
+from typing import cast
+
+from msgspec.structs import replace
+
+from fdbqueue import CodecError, FormatError, Item, Position
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    AdaptiveLimit,
+    Database,
+    KeyValue,
+    Notes,
+    Steps,
+    Transaction,
+    check_limit,
+    finished,
+    has_notes,
+    is_chunked,
+    is_database,
+    keep_out,
+    notes_of,
+    pack,
+    rows,
+    started,
+)
+
+from ..leases import Head, LeaseHandle, Leases
+from ..leases.holding import read_leased
+from ..leases.lease import lease_of
+from ..leases.taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate, notes_if_readable
+from ..leases.timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
+from ..leases.transitions import Transitions, at_rest, is_over
+from ._putting_back import put_back
+from .allotments import Allotment, Got, HeadRead, Served
+
+ITEMS_AT_ONCE = 256
+"""Most items that one transaction takes."""
+BYTES_AT_ONCE = 2_000_000
+LARGE_BYTES = 4_000
+"""If items are larger on average, a process does not read items that are assigned to other processes."""
+_CHUNKED_BYTES = BYTES_AT_ONCE  # the transaction that takes a large item reads it: one at a time
+
+TRY_AGAIN_LOOKS = 64
+"""After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
+gone for good."""
+TOKEN_BYTES = 8
+_WATCHED = ("enqueued", "leased", "dead", "returned")
+"""The counters that change whenever an item becomes available, except by a timer that was set before."""
+
+
+class Delivery:
+    """Takes items of one queue from its head."""
+
+    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_paused", "_predicate", "_queue", "large")
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._queue = leases.queue
+        self._predicate = Predicate(leases.queue)
+        self._layout = leases.layout
+        self._bare = type(leases.head) is Head
+        """Whether the last look found nothing between the first timer's place and the first item."""
+        self._paused = False
+        """Whether the queue was paused at the last look: timers fire, and no item is taken."""
+        self._looks = 0
+        self._others = 0
+        self.large = False
+        """Whether the items of the last look were large."""
+
+    def look(self, tr: Transaction, *, limit: int) -> HeadRead:
+        """Begin to read due timers, and about the number of items that will be taken.
+
+        In a queue without timers one read covers both. It begins at the first timer's place and ends with the items.
+        All these reads are snapshot reads.
+        """
+        now_us = self._leases.now_us()
+        if self._bare:
+            begin, _ = self._layout.timers_until(now_us)
+            return HeadRead(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
+        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
+        return HeadRead(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+
+    def look_behind(
+        self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
+    ) -> Steps[tuple[list[KeyValue], HeadRead]]:
+        """Read up to `others` rows between `begin` and `end`, which are in front of all items, and look at the items.
+
+        In a queue without timers one read covers both. All reads are snapshot reads.
+        """
+        if self._bare:
+            now_us = self._leases.now_us()
+            most = limit + min(others, self._others + 1)
+            found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
+            first = [row for row in found if row.key < end]
+            self._others = len(first)
+            if len(first) < min(most, others):
+                timers, _ = self._layout.timers_until(now_us)
+                behind = [row for row in found[len(first) :] if row.key >= timers]
+                return first, HeadRead(now_us, None, most - len(found) + len(behind), finished(behind), behind)
+        reading = started(rows(tr.snapshot, begin, end, limit=others))
+        look = self.look(tr, limit=limit)
+        return (yield from reading), look
+
+    def look_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
+        """Return the head, with one read that also checks for other keys between `begin` and the items.
+
+        It is a snapshot read, as are the reads that it replaces. Returns None if there are such keys, or if they are
+        expected.
+        """
+        found = yield from self.rows_uncontended(tr, begin, limit=limit)
+        return None if found is None else self.looked(found, limit=limit)
+
+    def looked(self, found: list[KeyValue], *, limit: int) -> HeadRead:
+        """Return the look at these rows."""
+        return HeadRead(self._leases.now_us(), None, limit, finished(found), found)
+
+    def rows_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[list[KeyValue] | None]:
+        """Return the rows of `look_uncontended`."""
+        if not self._bare and not self._tries_again():
+            return None
+        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
+        if found and found[0].key < self._layout.begin:
+            return None
+        self._bare = True
+        return found
+
+    def _tries_again(self) -> bool:
+        """Return whether to look again for keys that may be gone for good: timers, in most queues."""
+        self._looks += 1
+        return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
+
+    def see(self, tr: Transaction, look: HeadRead) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
+        """Return due timers and the first items, from a look.
+
+        Raises:
+            SubscriptionError: the queue has an exclusive subscription.
+
+        *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
+        """
+        self._paused = yield from keep_out(tr, self._layout, self._leases.now_us)
+        if look.due is not None:
+            due = yield from look.due
+            head = yield from look.head
+            return due, [] if self._paused else head
+        found = yield from look.head
+        if not found or found[0].key >= self._layout.begin:
+            return [], [] if self._paused else found
+        self._bare = False
+        return (yield from self.see(tr, self.look(tr, limit=look.limit)))
+
+    def take(
+        self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
+    ) -> Steps[Served]:
+        """Fire due timers, and give `allotments` the first items that they want, up to `most` in all.
+
+        *Conflicts:* with a transaction that takes one of these items, or puts an item in front of one of them. *Cost:*
+        the look's reads in parallel, one more if it read too little; two to four writes per item.
+        """
+        now_us, seen = look.now_us, look.limit
+        limit = min(most, sum(allotment.wanted for allotment in allotments))
+        moves = Transitions(tr, self._layout, now_us)
+        served = Served()
+        try:
+            overdue, found = yield from self.see(tr, look)
+            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
+            if overdue:
+                _, all_fired = yield from fire_due(
+                    tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
+                )
+                # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers,
+                # without end.
+                served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
+                if not served.again:
+                    # The head was read before the timers returned items.
+                    found = [] if self._paused else (yield from self._leases.head.first(tr, limit=limit))
+                    seen = limit
+            if not served.again:
+                if len(found) == seen < limit:
+                    found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
+                dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
+                served.drained = len(found) < limit and dealt == len(found)
+            if moves.changed_groups or moves.returned_groups:
+                yield from moves.settle()
+        finally:
+            moves.finish()
+        served.wrote = moves.any
+        return served
+
+    def take_own(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, offset: int) -> Steps[bool]:
+        """Give allotments the items behind the first `offset` ones, which are assigned to other processes.
+
+        Returns False, with nothing written, if a timer is due, an item has expired, is too large or can't be read, or
+        no item is left for them.
+
+        *Conflicts:* with a transaction that takes one of these items, takes an item in front of them out of turn, or
+        puts an item in front of the last one. It does not conflict with processes that take the items assigned to them.
+        *Cost:* the look's reads in parallel, one more if it read too little; two to four writes per item.
+        """
+        whose = [allotment for allotment in allotments for _ in range(allotment.wanted)]
+        end = offset + len(whose)
+        due, found = yield from self.see(tr, look)
+        if not due and found and len(found) == look.limit < end:
+            found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
+        own = found[offset:end]
+        if due or not own:
+            return False
+        opened = []
+        try:
+            if not self._are_plain(found[:end], look.now_us):
+                return False
+            for row, allotment in zip(own, whose, strict=False):
+                position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
+                if allotment.own or self._predicate:
+                    item = yield from self._item(tr, position, row.value, allotment)
+                    if self._predicate.says_over(item, notes, look.now_us):
+                        return False
+                opened.append((row, position, notes, item if allotment.own else None, allotment))
+        except UNTAKEABLE:
+            return False
+        begin = self._layout.begin
+        for row in found[:offset]:
+            tr.add_read_conflict_range(begin, row.key)
+            begin = row.key + b"\x00"
+        tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
+        moves = Transitions(tr, self._layout)
+        token = os.urandom(TOKEN_BYTES)
+        for row, position, notes, item, allotment in opened:
+            packed = self._layout.available.packed(row.key)
+            tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
+            moves.leave_available(packed, notes, cleared=True)
+            yield from self._give_to(tr, moves, row, position, item, notes, allotment, token, look.now_us)
+        moves.finish()
+        return True
+
+    def _are_plain(self, found: list[KeyValue], now_us: int) -> bool:
+        """Return whether items can be taken unchanged, and are small: the caller reads many items to take a few."""
+        size = 0
+        for row in found:
+            size += len(row.value)
+            if is_chunked(row.value):
+                size += _CHUNKED_BYTES
+            elif has_notes(row.value):
+                notes = notes_of(row.value)
+                if notes.group or is_over(notes, now_us):
+                    return False
+        self.large = size > LARGE_BYTES * len(found)
+        return size < BYTES_AT_ONCE
+
+    def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
+        """Take out one item. The caller adds the conflict range that makes it the first item, with no timer due.
+
+        Raises:
+            FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
+            LifeOver: the item's life is over, or it has a group; nothing was written.
+        """
+        notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+        if notes.group:
+            raise LifeOver
+        if self._predicate:
+            item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+            if self._predicate.says_over(item, notes, self._leases.now_us()):
+                raise LifeOver
+        [item] = yield from self._queue.take_rows(tr, [row])
+        return Got(item, self._layout.available.packed(row.key), row.value, notes)
+
+    def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
+        """Take up to `limit` items out, in the head's order, after due timers were fired.
+
+        Returns fewer if it can't read so many in time.
+
+        Raises:
+            FormatError, CodecError: the first item can't be read; it stays in its place.
+        """
+        check_limit(limit, "items to take")
+        adaptive = AdaptiveLimit(limit)
+
+        def body(tr: Transaction) -> Steps[list[Item]]:
+            return self._take_out(tr, adaptive.limit)
+
+        items = yield from self._queue.transact(tr, body, on_retry=adaptive.note, takes=True)
+        if not items and not is_database(tr):
+            self._leases.head.found_nothing(cast(Transaction, tr))
+        return items
+
+    def _take_out(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+        while True:
+            allotment = Allotment(limit, 0, "", own=True)
+            served = yield from self.take(tr, self.look(tr, limit=limit), [allotment])
+            if served.error is not None:
+                raise served.error
+            if allotment.got or not served.again:
+                return [got.given for got in allotment.got if isinstance(got.given, Item)]
+
+    def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
+        """Take up to the wanted number of granted leases for this process. Put back the others, except lost ones.
+
+        *Conflicts:* with a process that reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
+        about five writes each; one more read if any go back.
+        """
+        now_us = self._leases.now_us()
+        # With conflicts: of a reclaim and this transaction, only one commits.
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
+        moves = Transitions(tr, self._layout, now_us)
+        asked = False
+        got: list[Got] = []
+        readable = True
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            moves.leave_leased(packed, notes)
+            item = None
+            if readable and len(got) < allotment.wanted:
+                try:
+                    item = yield from self._item(tr, lease.position, stored, allotment)
+                except (CodecError, FormatError):
+                    # It goes back to the head. The next process that takes it raises the error.
+                    readable = False
+            if item is not None:
+                got.append(self._own(moves, item, packed, stored, before, allotment, lease.token, now_us))
+                continue
+            if not asked:
+                asked = True
+                yield from moves.ask()
+            moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
+        yield from moves.settle()
+        moves.finish()
+        return got
+
+    def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
+        """Read granted leases that are usable unchanged. Leave out lost ones. Return None if one needs a change.
+
+        By snapshot, without a write. A lease that was live at this transaction's read version belongs to its holder. If
+        another process reclaims it later, the holder's ack or extension raises LeaseLost, as for any lease.
+
+        *Conflicts:* none. *Cost:* one read each, in parallel.
+        """
+        now_us = self._leases.now_us()
+        by_place = {pack(lease.position): lease for lease in granted}
+        found = yield from read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
+        got: list[Got] = []
+        for packed, lease in by_place.items():
+            stored = found.get(packed, b"")
+            notes = notes_of(stored) if stored else None
+            if notes is None or notes.token != lease.token:
+                continue
+            if notes.expires_at_us - now_us < duration_us // 2:
+                return None
+            try:
+                item = yield from self._queue.item(tr, lease.position, stored)
+            except (CodecError, FormatError):
+                return None
+            before = at_rest(replace(notes, attempt=notes.attempt - 1))
+            got.append(Got(lease_of(item, notes), packed, stored, before, notes))
+        return got
+
+    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+        """Return when the next timer is due, in microseconds; None if there is none."""
+        return next_due_us(tr, self._layout, self._leases.now_us())
+
+    def has_items(self, tr: Transaction) -> Steps[bool]:
+        """Return whether an item is available, by snapshot."""
+        return bool((yield from self._leases.head.first(tr, limit=1)))
+
+    def watched(self) -> list[bytes]:
+        """Return the keys that a process watches while it waits for an item."""
+        return [self._layout.count_key(name) for name in _WATCHED]
+
+    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+        """Put items back that no caller claimed."""
+        yield from put_back(tr, self._leases, unclaimed)
+
+    def _give(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        found: list[KeyValue],
+        allotments: list[Allotment],
+        served: Served,
+        now_us: int,
+    ) -> Steps[int]:
+        """Give items to allotments. Return how many rows it handled."""
+        dealt = size = 0
+        following = iter(found)
+        groups = CancelledGroups()
+        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
+        for allotment in allotments:
+            token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
+            for row in islice(following, allotment.wanted):
+                size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
+                if dealt and size > BYTES_AT_ONCE:
+                    break
+                try:
+                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us, groups)
+                except UNTAKEABLE as error:
+                    served.error = None if dealt else error
+                    break
+                served.items += alive
+                served.again = served.again or not alive
+                dealt += 1
+            else:
+                continue
+            break
+        if dealt:
+            self.large = size > LARGE_BYTES * dealt
+            self._leases.head.take(tr, found[:dealt])
+        return dealt
+
+    def _give_one(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        row: KeyValue,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+        groups: CancelledGroups,
+    ) -> Steps[bool]:
+        """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
+        notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
+        position = self._layout.position_of(row.key)
+        item, outdated = None, is_over(notes, now_us)
+        if notes.group and not outdated and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "deleted", how="cancelled")
+            return False
+        try:
+            if not outdated and (allotment.own or self._predicate):
+                item = yield from self._item(tr, position, row.value, allotment)
+                outdated = self._predicate.says_over(item, notes, now_us)
+        except UNTAKEABLE:
+            if allotment.own:
+                raise
+        if outdated:
+            moves.leave_available(packed, notes, cleared=True)
+            moves.vanish(packed, row.value, "expired")
+            return False
+        moves.leave_available(packed, notes, cleared=True)
+        own = item if allotment.own else None
+        yield from self._give_to(tr, moves, row, position, own, notes, allotment, token, now_us)
+        return True
+
+    def _give_to(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        row: KeyValue,
+        position: Position,
+        item: Item | None,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+    ) -> Steps[None]:
+        """Take an item out or lease it for an allotment, which gets `item` or, if that is None, its handle."""
+        packed, stored = self._layout.available.packed(row.key), row.value
+        custody = self._leases.retry.custody
+        if custody is not None and allotment.duration_us:
+            stored, value = yield from custody.lend(tr, stored, now_us)
+            item = None if item is None else changed(item, value=value)
+        if item is not None:
+            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
+        else:
+            self._lend(moves, packed, stored, notes, allotment, token, now_us)
+            allotment.handles.append(LeaseHandle(position, token))
+            allotment.again = allotment.again or bool(notes.consumer)
+
+    def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
+        item = yield from self._queue.item(tr, position, stored)
+        if not allotment.duration_us:
+            self._queue.check_dequeue(position, stored)
+        return item
+
+    def _own(
+        self,
+        moves: Transitions,
+        item: Item,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+    ) -> Got:
+        if not allotment.duration_us:
+            moves.vanish(packed, stored, "dequeued", notes=notes)
+            return Got(item, packed, stored, notes)
+        lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
+        return Got(lease_of(item, lent), packed, stored, notes, lent)
+
+    def _lend(
+        self,
+        moves: Transitions,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        allotment: Allotment,
+        token: bytes,
+        now_us: int,
+    ) -> Notes:
+        expires_at_us = now_us + allotment.duration_us
+        lent = replace(
+            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=allotment.consumer
+        )
+        moves.enter_leased(packed, stored, lent)
+        return lent

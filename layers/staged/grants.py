@@ -1,0 +1,147 @@
+"""What a process does with a registered request: collect its grants, wait for them, and withdraw it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from fdbqueue.lowlevel import Future, Steps, Transaction, own_process, set_mark
+
+from ..common.batcher import Alarm
+from ..leases import Leases
+from ..leases.granting import TAKE_SECONDS, Grant
+from ._attempt import Attempt, Leave, wanted_by
+from ._head_state import Hints
+from ._recent_leases import RecentLeases
+from .allotments import Allotment
+from .delivery import Delivery
+from .requests import REQUEST_SECONDS, Request, Requests, granted_us
+
+LOOK_SECONDS = 0.5
+"""How often the process behind another one looks whether that one is still alive, if the engine knows."""
+
+DEPUTY_SECONDS = 0.25
+"""How much later than the first process in order the second one fires a timer."""
+
+
+class Grants:
+    """Collects and withdraws what other processes granted to the requests of this one.
+
+    Args:
+        leases: the leases of the queue.
+        requests: its requests.
+        delivery: its delivery.
+        recent_leases: the recent leases of this process.
+        duration_us: the duration of the leases; 0: items are taken out.
+        consumer: the name of the consumer that takes the leases.
+    """
+
+    __slots__ = ("_consumer", "_delivery", "_duration_us", "_leases", "_recent_leases", "_requests")
+
+    def __init__(
+        self,
+        leases: Leases,
+        requests: Requests,
+        delivery: Delivery,
+        recent_leases: RecentLeases,
+        duration_us: int,
+        consumer: str,
+    ) -> None:
+        self._leases = leases
+        self._requests = requests
+        self._delivery = delivery
+        self._recent_leases = recent_leases
+        self._duration_us = duration_us
+        self._consumer = consumer
+
+    def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> Steps[None]:
+        """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
+
+        Raises:
+            Leave: there is nothing to commit.
+        """
+        attempt.request = None
+        client = request.wish.client
+        if self._duration_us == granted_us(self._duration_us) and not grant.again:
+            good = yield from self._delivery.accept(tr, grant.leases, self._duration_us)
+            if good is not None and self._has_time(tr, attempt, client, grant):
+                attempt.got = good
+                attempt.version = yield tr.get_read_version()
+                self._recent_leases.leave_grant(self._requests.taken_keys(client, grant))
+                raise Leave(attempt)
+        own = Allotment(wanted_by(attempt.callers), self._duration_us, self._consumer, own=True)
+        attempt.got = yield from self._delivery.collect(tr, grant.leases, own)
+        self._forget(tr, client, grant)
+
+    def _has_time(self, tr: Transaction, attempt: Attempt, client: bytes, grant: Grant) -> bool:
+        """Note that this process takes a grant, and return whether that needs no commit now.
+
+        A process puts the leases back when the grant's time is over, unless it sees a mark, or the grant's key is gone.
+        A mark is visible at once, so it counts if it was set before that time. Without marks a commit of this process
+        removes the key soon, together with an ack or alone.
+        """
+        if not grant.take_until_us:
+            return True
+        if grant.process and grant.process == own_process(tr) and set_mark(tr, client):
+            return self._leases.now_us() < grant.take_until_us  # the clock is read after the mark
+        if grant.take_until_us - self._leases.now_us() < TAKE_SECONDS / 2 * 1e6:
+            return False
+        attempt.unmarked = client
+        return True
+
+    def _forget(self, tr: Transaction, client: bytes, grant: Grant) -> None:
+        for key in self._requests.taken_keys(client, grant):
+            tr.clear(key)
+
+    def withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
+        """Remove a request, and give back the items that were granted to it."""
+        # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
+        grant_key = self._requests.grant_key(request.wish.client)
+        value = yield tr.get(grant_key)
+        self._requests.remove(tr, request.key)
+        if value.present():
+            unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
+            grant = self._requests.granted(bytes(value))
+            yield from self._delivery.collect(tr, grant.leases, unwanted)
+            self._forget(tr, request.wish.client, grant)
+
+
+class Alarms:
+    """Sets what wakes a process that waits with a request.
+
+    Args:
+        requests: its requests.
+        delivery: its delivery.
+    """
+
+    __slots__ = ("_delivery", "_requests")
+
+    def __init__(self, requests: Requests, delivery: Delivery) -> None:
+        self._requests = requests
+        self._delivery = delivery
+
+    def set(
+        self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int, hints: Hints
+    ) -> Steps[Alarm]:
+        """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
+
+        The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
+        """
+        tr = attempt.tr
+        seconds = request.seconds_until_renewal(now_us)
+        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
+        due_us = (yield from self._delivery.next_due_us(tr)) if len(in_front) < 2 else None
+        if in_front:
+            watches.append(tr.watch(in_front[-1].key))
+            # The second in order checks the first one soonest, then the third, and so on.
+            seconds = min(seconds, len(in_front) * hints.pause * random.uniform(0.8, 1.2))
+            hints.pause = min(2 * hints.pause, LOOK_SECONDS if in_front[-1].wish.process else REQUEST_SECONDS)
+            seconds = min(seconds, (in_front[-1].wish.expires_at_us - now_us) / 1e6 + 0.001)
+            if due_us is not None:  # the first one should fire this timer
+                seconds = min(seconds, max(0.0, (due_us - now_us) / 1e6) + DEPUTY_SECONDS)
+        else:
+            watches += map(tr.watch, self._delivery.watched())
+            if due_us is not None:
+                seconds = min(seconds, (due_us - now_us) / 1e6)
+        yield tr.commit()
+        return [*watches, attempt.changed], max(seconds, 0.001)

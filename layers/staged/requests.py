@@ -1,0 +1,284 @@
+"""Store requests for items, and grants of leases.
+
+A request is one process's wish for some items. Its key is the versionstamp of the transaction that registered it. So
+the registration is a blind write, which never conflicts, and requests stay in commit order. A grant, under the client's
+own key, names the leases that another process took for a request. The same transaction removes the request.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from fdbqueue import FormatError, Queue
+from fdbqueue.lowlevel import (
+    UNREADABLE,
+    Database,
+    FDBError,
+    Future,
+    KeyValue,
+    Layout,
+    Steps,
+    Transaction,
+    own_process,
+    process_is_dead,
+    rows,
+    strinc,
+)
+
+from ..leases import LeaseHandle
+from ..leases.granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
+
+REQUEST_SECONDS = 30.0
+"""Seconds that a request lives without a renewal, if the engine knows whether its process is alive. It is renewed at
+half of them."""
+UNSEEN_SECONDS = 5.0
+"""The same on a cluster, which does not know it."""
+GRANT_SECONDS = 10.0
+"""The shortest lease that is granted to a process that has to collect it."""
+LONGEST_GRANT_SECONDS = 30.0
+"""A lease of up to this many seconds is granted for its full duration, and needs no collecting. A longer one is granted
+for a short time first."""
+_SWEEP_LIMIT = 16
+_STAMPED = b"\x33"  # type code of a versionstamp in a tuple
+_NO_STAMP = b"\xff" * 10
+
+
+class Wish(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """The terms of a request."""
+
+    client: bytes
+    """The client's id, which is also in the key of its grants."""
+    wanted: int
+    """Most items that it wants."""
+    expires_at_us: int
+    """When it expires, by the requester's clock, unless it is renewed."""
+    duration_us: int = 0
+    """The duration of the leases; 0: the items are taken out."""
+    consumer: str = ""
+    """The consumer's name."""
+    process: bytes | None = None
+    """The id of its process; b"": the engine knows none. None: an older version wants it, which knows no timer of a
+    grant."""
+
+    @property
+    def lives_seconds(self) -> float:
+        """How many seconds it lives without a renewal."""
+        return UNSEEN_SECONDS if self.process == b"" else REQUEST_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A registered wish."""
+
+    key: bytes
+    """Its key; keys sort in request order."""
+    wish: Wish
+    """Its terms."""
+
+    def seconds_until_renewal(self, now_us: int) -> float:
+        """Return in how many seconds its owner renews it; less than 0: the time has come."""
+        return (self.wish.expires_at_us - now_us) / 1e6 - self.wish.lives_seconds / 2
+
+    def is_dead(self, tr: Transaction, now_us: int) -> bool:
+        """Return whether its process has ended, or has not renewed it in time."""
+        return self.wish.expires_at_us <= now_us or process_is_dead(tr, self.wish.process or b"")
+
+
+def wished(
+    tr: Transaction, client: bytes, wanted: int, *, now_us: int, duration_us: int = 0, consumer: str = ""
+) -> Wish:
+    """Return the terms of a request of this process, valid from now on."""
+    wish = Wish(client, wanted, 0, duration_us, consumer, own_process(tr))
+    return structs.replace(wish, expires_at_us=now_us + int(wish.lives_seconds * 1e6))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_wish_decoder = msgspec.msgpack.Decoder(Wish)
+
+
+class Requests:
+    """The requests of one queue, and their grants."""
+
+    __slots__ = ("_begin", "_end", "_layout", "_passed")
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._begin: bytes = layout.requests.key() + _STAMPED
+        self._end: bytes = strinc(self._begin)
+        self._passed: bytes = layout.requests.key()  # never written, only used for conflicts
+
+    @property
+    def begin(self) -> bytes:
+        """The begin of the range of requests."""
+        return self._begin
+
+    @property
+    def end(self) -> bytes:
+        """The end of the range of requests."""
+        return self._end
+
+    def register(self, tr: Transaction, wish: Wish) -> Any:
+        """Write a request behind all others. Return the future of its versionstamp; `key` turns that into its key."""
+        tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self._begin)), _encode(wish))
+        return tr.get_versionstamp()
+
+    def key(self, stamp: bytes) -> bytes:
+        """Return the key of the request that was registered at a versionstamp."""
+        return self._begin + stamp + b"\x00\x00"
+
+    def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
+        """Renew a request."""
+        tr.set(key, _encode(wish))
+        tr.add_write_conflict_key(key + b"\x00")
+
+    def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
+        """Read the first requests, in order.
+
+        By snapshot, so that new requests behind them cause no conflict. A caller that acts on a request adds its key to
+        the read conflict ranges.
+        """
+        return self.opened((yield from rows(tr.snapshot, self._begin, self._end, limit=limit)))
+
+    def opened(self, found: Iterable[KeyValue]) -> list[Request]:
+        """Return the requests in rows that were read.
+
+        Raises:
+            FormatError: a request can't be read.
+        """
+        return [Request(row.key, self._wish(row.key, row.value)) for row in found]
+
+    def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:
+        """Return the registered request with the client id of `wish`, after a registration with an unknown result.
+
+        If there is none, it was granted already. Then the returned request has a key that is never stored.
+        """
+        for request in (yield from self.first(tr, limit=0)):
+            if request.wish.client == wish.client:
+                return request
+        return Request(self.key(_NO_STAMP), wish)
+
+    def registered(self, queue: Queue, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+        """Return the request that a transaction has registered, given what `register` returned."""
+        try:
+            return Request(self.key(bytes((yield stamp))), wish)
+        except FDBError:
+            # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
+            # id.
+            return (yield from queue.read(db, partial(self.find, wish=wish)))
+
+    def fulfill(
+        self,
+        tr: Transaction,
+        request: Request,
+        leases: list[LeaseHandle],
+        *,
+        now_us: int,
+        given: int | None = None,
+        again: bool = False,
+        in_turn: bool = False,
+    ) -> None:
+        """Remove a request that got items, and grant it the leases that it did not take itself.
+
+        A transaction that gives a request fewer items than it wants must have seen all items. It conflicts if another
+        transaction goes past the request meanwhile.
+
+        Args:
+            request: the request.
+            leases: the leases to grant.
+            now_us: the time from which grants last.
+            given: the number of items that the request got in all; None: the number of leases.
+            again: whether one of the items was leased before.
+            in_turn: whether these are the items assigned to it, and nothing else was taken with them.
+        """
+        whole = (len(leases) if given is None else given) == request.wish.wanted
+        self.remove(tr, request.key, served=in_turn and whole)
+        if not whole:
+            tr.add_read_conflict_key(self._passed)
+        if leases:
+            client, process = request.wish.client, request.wish.process
+            expires_at_us = now_us + int(GRANT_SECONDS * 1e6)
+            if process is None:
+                tr.set(self.grant_key(client), stored_grant(leases, expires_at_us=expires_at_us))
+                return
+            ends_at_us = now_us + granted_us(request.wish.duration_us)
+            take_until_us = min(now_us + int(TAKE_SECONDS * 1e6), ends_at_us - 1)
+            terms = (take_until_us, ends_at_us, process, again)
+            tr.set(self.grant_key(client), stored_grant(leases, *terms, expires_at_us=expires_at_us))
+            tr.set(timer_of_grant(self._layout, client, take_until_us), b"")
+
+    def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
+        """Remove a request. Unless it was `served`, also make the requests behind it look again.
+
+        *Conflicts:* with a process that fulfills, withdraws or renews it.
+        """
+        tr.add_read_conflict_key(key)
+        if served:
+            tr.clear(key)
+        else:
+            tr.clear_range(key, key + b"\x00\x00")
+
+    def go_past(self, tr: Transaction, in_front: list[Request]) -> None:
+        """Conflict with every change to the requests in front, except that they are served in turn."""
+        for one in in_front:
+            tr.add_read_conflict_key(one.key + b"\x00")
+        if in_front:
+            tr.add_write_conflict_key(self._passed)
+
+    def grant_key(self, client: bytes) -> bytes:
+        """Return the key of a client's grants, which the client watches."""
+        key: bytes = self._layout.grants.pack((client,))
+        return key
+
+    def granted(self, stored: bytes) -> Grant:
+        """Return a stored grant.
+
+        Raises:
+            FormatError: the bytes are not a grant.
+        """
+        return read_grant(self._layout, stored)
+
+    def taken_keys(self, client: bytes, grant: Grant) -> list[bytes]:
+        """Return the keys that a client removes when it takes a grant."""
+        return keys_of_grant(self._layout, client, grant)
+
+    def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
+        """Return all requests, and the leases in all grants.
+
+        Raises:
+            FormatError: a request or grant can't be read.
+        """
+        requests = yield from self.first(tr, limit=0)
+        span = self._layout.grants.range()
+        grants = yield from rows(tr.snapshot, span.start, span.stop)
+        return requests, [lease for row in grants for lease in self.granted(row.value).leases]
+
+    def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
+        """Remove some old grants that were not collected, beginning at a client's own, random, place.
+
+        By snapshot, and without a conflict: a client that collects a grant so late finds its leases lost anyway.
+        """
+        found = yield from rows(
+            tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT
+        )
+        stale_us = now_us - int(REQUEST_SECONDS * 1e6)
+        for row in found:
+            if self.granted(row.value).expires_at_us < stale_us:
+                tr.clear(row.key)
+
+    def _wish(self, key: bytes, stored: bytes) -> Wish:
+        try:
+            return _wish_decoder.decode(stored)
+        except UNREADABLE as error:
+            raise FormatError(f"The request {key!r} in {self._layout.describe()} can't be read: {error}.") from error
+
+
+def granted_us(duration_us: int) -> int:
+    """Return the duration of granted leases for a wanted duration; 0: the items are to be taken out."""
+    return duration_us if 0 < duration_us <= LONGEST_GRANT_SECONDS * 1e6 else int(GRANT_SECONDS * 1e6)

@@ -1,0 +1,224 @@
+"""Immediate delivery: an enqueue gives its item straight to a consumer that waits for it, if there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import Position
+from fdbqueue.lowlevel import (
+    Notes,
+    Shown,
+    Steps,
+    Transaction,
+    chunks_of,
+    envelope,
+    is_paused,
+    kept_size_of,
+    new_random,
+    pack,
+    started,
+    write_chunks,
+)
+
+from ..leases import LeaseHandle, Leases
+from ..leases.transitions import Transitions
+from ..staged.requests import GRANT_SECONDS, Request
+from ._credit import credit_left
+from ._cursor import Cursor, Habit
+from ._exclusive_all import ExclusiveHead
+from ._records import Registration, read_registration
+from ._waiters import Waiters
+from .selectors import ItemTest, Selector
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Delivery(Shown):
+    """The result of an enqueue."""
+
+    position: Position
+    """The item's position."""
+    subscription: str | None
+    """The subscription whose waiting consumer has it; None: the item is available to any consumer."""
+
+
+@dataclass(slots=True)
+class _New:
+    position: Position
+    """Its index is 0 until one is assigned."""
+    stored: bytes
+    notes: Notes
+
+    @property
+    def packed(self) -> bytes:
+        """Its packed position."""
+        return pack(self.position)
+
+
+class ImmediateDelivery:
+    """Enqueues into one queue.
+
+    Args:
+        leases: the queue's leases.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._layout = leases.layout
+        self._waiters = Waiters(leases.layout)
+
+    def enqueue(
+        self,
+        tr: Transaction,
+        payload: bytes,
+        headers: Mapping[str, Any] | None,
+        rank: int | None,
+        *,
+        ttl_us: int,
+        immediate: bool,
+    ) -> Steps[Delivery | None]:
+        """Deliver an item to a waiter, or enqueue it; if it is `immediate`, deliver it or do nothing.
+
+        All of it is one transaction. It conflicts if the waiter leaves, if the subscription loses its credit, or if an
+        item is placed before this one. So no other consumer sees or takes the item between its enqueue and its lease.
+        """
+        now_us = self._leases.now_us()
+        position = Position(0, new_random(), rank=rank)
+        new = _New(
+            position,
+            envelope(payload, headers),
+            Notes(enqueued_at_us=now_us, ttl_at_us=now_us + ttl_us if ttl_us else 0),
+        )
+        taker = yield from self._to_exclusive_all(tr, new, now_us)
+        if taker is None:
+            taker = yield from self._to_one_of_many(tr, new, now_us)
+        if not taker:
+            if immediate:
+                return None
+            moves = Transitions(tr, self._layout)
+            moves.enter_available(new.packed, new.stored, new.notes)
+            moves.tally("enqueued", 1)
+            moves.finish()
+        write_chunks(tr, self._layout, new.position, chunks_of(payload))
+        return Delivery(new.position, taker or None)
+
+    def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
+        """Deliver to the queue's sole subscription: return its name; "" if it takes nothing; None if there is none.
+
+        This process knows the name from an earlier read, so it reads everything in parallel. The subscription's own
+        key tells whether the name is still right.
+        """
+        layout, name = self._layout, self._layout.exclusive_all
+        if name is None:
+            return None
+        head = ExclusiveHead(layout, name, wanted=1)
+        waiters = started(self._waiters.first(tr, limit=1))
+        registered = started(head.registration(tr))
+        yield from self._place(tr, new)
+        first, registration = (yield from waiters), (yield from registered)
+        if registration is None or not registration.exclusive_all:
+            return None
+        if not first:
+            return ""
+        [request] = first
+        if request.wish.consumer != name or request.is_dead(tr, now_us):
+            return None  # the first waiter is dead: look at all waiters
+        head.fence(tr)
+        return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""
+
+    def _to_one_of_many(self, tr: Transaction, new: _New, now_us: int) -> Steps[str]:
+        """Deliver to a waiter, beginning after the subscription served last; return its subscription, or "".
+
+        The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
+        serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
+        """
+        live, _ = yield from self._waiters.live(tr, now_us)
+        serving = yield tr.snapshot.get(self._layout.served_key)
+        yield from self._place(tr, new)
+        served = (serving.present() and bytes(serving).decode()) or ""
+        for request in _in_turn(live, served):
+            if (yield from self._try(tr, new, request, now_us)):
+                tr.set(self._layout.served_key, request.wish.consumer.encode())
+                return request.wish.consumer
+        return ""
+
+    def _place(self, tr: Transaction, new: _New) -> Steps[None]:
+        """Give the item its index, if it has none yet."""
+        if not new.position.index:
+            index = yield from self._leases.queue.next_index(tr, 1)
+            new.position = dataclasses.replace(new.position, index=index)
+
+    def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> Steps[bool]:
+        """Deliver to a waiter if its subscription exists, wants the item, and wants no earlier item."""
+        layout, name = self._layout, request.wish.consumer
+        stored = yield tr.snapshot.get(layout.subscriptions.pack((name,)))
+        if not stored.present():
+            return False
+        head: Cursor | ExclusiveHead
+        if read_registration(layout, name, bytes(stored)).exclusive_all:
+            head = ExclusiveHead(layout, name, wanted=1)
+        else:
+            head = Cursor(layout, name, now_us=now_us, habit=Habit())
+        registration = yield from head.prepare(tr, fresh=False)
+        if registration.selector is None:
+            return False
+        if isinstance(head, Cursor) and registration.selector:
+            head.accepts = ItemTest(layout, Selector.of_stored(registration.selector))
+            if not head.accepts(layout.available.key(new.packed), new.stored):
+                return False
+        return (yield from self._deliver(tr, new, request, head, registration, now_us))
+
+    def _deliver(
+        self,
+        tr: Transaction,
+        new: _New,
+        request: Request,
+        head: Cursor | ExclusiveHead,
+        registration: Registration,
+        now_us: int,
+    ) -> Steps[bool]:
+        """Give an item to a waiter if its subscription may have it, and wants no earlier item."""
+        layout, name = self._layout, request.wish.consumer
+        if registration.suspended or (yield from is_paused(tr, layout)):
+            return False  # a waiter may have registered within a second after the pause
+        left = yield from credit_left(tr, layout, name, registration)
+        if left.items == 0 or (left.size_bytes is not None and left.size_bytes < kept_size_of(new.stored)):
+            return False
+        first = yield from head.first(tr, limit=1)
+        if head.more or (first and layout.available.packed(first[0].key) < new.packed):
+            return False
+        head.claim(tr, new.packed)
+        yield from head.finish(tr)
+        handle = self._lend(tr, new, name, now_us)
+        self._waiters.fulfill(tr, request, [handle], now_us=now_us)
+        return True
+
+    def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:
+        """Lease the item in the subscription's name, until its consumer collects it or the grant expires."""
+        token = new_random()
+        moves = Transitions(tr, self._layout)
+        lent = Notes(
+            attempt=1,
+            token=token,
+            expires_at_us=now_us + int(GRANT_SECONDS * 1e6),
+            consumer=name,
+            enqueued_at_us=now_us,
+            ttl_at_us=new.notes.ttl_at_us,
+            subscription=name,
+        )
+        moves.enter_leased(new.packed, new.stored, lent)
+        moves.tally("enqueued", 1)
+        moves.finish()
+        return LeaseHandle(new.position, token)
+
+
+def _in_turn(live: list[Request], served: str) -> Iterator[Request]:
+    """Yield the first waiter of each subscription, by name, beginning after the subscription served last."""
+    first_of_each: dict[str, Request] = {}
+    for request in live:
+        first_of_each.setdefault(request.wish.consumer, request)
+    names = sorted(first_of_each)
+    for name in [*(name for name in names if name > served), *(name for name in names if name <= served)]:
+        yield first_of_each[name]

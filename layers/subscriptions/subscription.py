@@ -1,0 +1,397 @@
+"""One subscription, as a process uses it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from msgspec.structs import replace
+
+from fdbqueue import SubscriptionError
+from fdbqueue.lowlevel import (
+    AdaptiveLimit,
+    Database,
+    Named,
+    Permit,
+    Steps,
+    Transaction,
+    V,
+    attempts,
+    check_limit,
+    is_database,
+    is_paused,
+    refuse_renamed,
+    verb,
+)
+
+from ..common.waiting import long_wait
+from ..leases import Lease, LeaseRef, Leases
+from ..leases.leases import this_consumer
+from ..leases.taking import Taken, Taking, Terms
+from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
+from ..leases.times import check_timeout, check_waits, positive
+from ..leases.transitions import Transitions
+from ..staged.requests import REQUEST_SECONDS
+from ._awaiting import Awaiting
+from ._credit import Credit, credit_left
+from ._cursor import Cursor, Habit
+from ._exclusive_all import ExclusiveHead
+from ._records import Registration, pack_record, read_registration
+from ._stats import SubscriptionStats, read_one
+from ._waiters import Waiters
+from .selectors import ItemTest, Selector, Selects
+
+T = TypeVar("T")
+TOKEN_BYTES = 8
+
+
+class Subscription(Named, Generic[V]):
+    """A registered subscription of one queue; `Subscriptions` makes it.
+
+    Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`.
+
+    Args:
+        leases: the queue's leases.
+        name: the subscription's name.
+        function: its selector, if that is a function.
+        owner: the token that proves that this process owns an exclusive subscription.
+        ownership_us: how long ownership lasts unless it is renewed.
+        sole: whether it takes the short cut of a queue's only subscription that wants everything.
+    """
+
+    def __init__(
+        self,
+        leases: Leases[V],
+        name: str,
+        *,
+        function: Selects | None,
+        owner: bytes,
+        ownership_us: int,
+        exclusive_all: bool = False,
+    ) -> None:
+        self.leases = leases
+        self.name = name
+        self._layout = leases.layout
+        self._function = function
+        self._owner = owner
+        self._ownership_us = ownership_us
+        self._habit = Habit()
+        self._exclusive_all = exclusive_all
+        self._waiters = Waiters(leases.layout)
+
+    def __repr__(self) -> str:
+        return f"Subscription({self._layout.describe()}, {self.name!r})"
+
+    @verb
+    def lease(
+        self,
+        tr: Transaction | Database,
+        *,
+        duration: float = 30.0,
+        consumer: str | None = None,
+        timeout: float | None = 0.0,
+    ) -> Steps[Lease[V] | None]:
+        """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
+
+        Given a database, a cancelled or interrupted call keeps nothing, even if that happens during its commit. The
+        item goes back to its place, its credit comes back, and no attempt is counted. A thread does that if the commit
+        is still pending.
+
+        Args:
+            tr: a transaction, or a database.
+            duration: seconds until the lease expires, unless it is extended.
+            consumer: the consumer's name, for monitoring; host name and process id by default.
+            timeout: seconds to wait for an item; None: no limit. It needs a database.
+
+        Raises:
+            SubscriptionError: the subscription was removed, or another process owns it exclusively.
+            FormatError, CodecError: the next item can't be read; it stays where it is.
+
+        *Conflicts:* with other consumers of this subscription, with a transaction that takes the same item, and with an
+        item placed in front of it. In a caller's transaction that finds nothing, with every arrival. *Cost:* two rounds
+        of parallel reads, and one more for about every 1,000 items passed over; four writes, and five per item. Given
+        a transaction, it passes over at most 10,000 items, and stores its progress.
+        """
+        one = self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
+        return next(iter((yield from one)), None)
+
+    @verb
+    def lease_many(
+        self,
+        tr: Transaction | Database,
+        *,
+        limit: int = 100,
+        duration: float = 30.0,
+        consumer: str | None = None,
+        timeout: float | None = 0.0,
+    ) -> Steps[list[Lease[V]]]:
+        """Lease up to `limit` next items, in order, within the credit; otherwise as `lease`."""
+        check_limit(limit, "items to lease")
+        check_timeout(timeout)
+        if timeout != 0:
+            check_waits(tr)
+            yield from long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
+        terms = Terms(
+            limit,
+            positive(duration, "duration"),
+            this_consumer(consumer),
+            os.urandom(TOKEN_BYTES),
+            strict=is_database(tr),
+            subscription=self.name,
+        )
+        if not is_database(tr):
+            return (yield from self._take(cast(Transaction, tr), terms))[0].leases
+        db = cast(Database, tr)
+        adaptive = AdaptiveLimit(limit)
+
+        def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
+            return self._take(tr, terms.with_limit(adaptive.limit))
+
+        # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
+        every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
+        call = Awaiting(
+            self.leases,
+            self._waiters,
+            terms,
+            take,
+            timeout,
+            adaptive.note,
+            every=every,
+            exclusive_all=self._exclusive_all,
+        )
+        return (yield from call.steps(db))
+
+    @verb
+    def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
+        """Acknowledge an item, like `Leases.ack`; its credit comes back."""
+        yield from self.leases.ack.steps(tr, lease)
+
+    @verb
+    def suspend(self, tr: Transaction | Database) -> Steps[None]:
+        """Deliver nothing until `resume`; leased items stay leased.
+
+        Raises:
+            SubscriptionError: as `lease`.
+
+        *Conflicts:* with concurrent leases of this subscription, and with calls that begin or end a wait for its items.
+        *Cost:* one read, and one of all waiters; one write, and one for each waiter of this subscription.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from self._change(tr, lambda registration: replace(registration, suspended=True))
+            # Registered waiters of a suspended subscription would miss arrivals. Unregistered ones wait for `resume`.
+            yield from self._waiters.wake(tr, self.name)
+
+        yield from self.leases.queue.transact(tr, body)
+
+    @verb
+    def resume(self, tr: Transaction | Database) -> Steps[None]:
+        """Deliver again after `suspend`.
+
+        Raises:
+            SubscriptionError: as `lease`.
+
+        *Conflicts:* with concurrent leases of this subscription. *Cost:* one read, one write.
+        """
+        yield from self._change(tr, lambda registration: replace(registration, suspended=False))
+
+    @verb
+    def grant(self, tr: Transaction | Database, *, items: int | None, size_bytes: int | None = None) -> Steps[None]:
+        """Set how many items, and how many bytes of payload, the consumers may hold at the same time.
+
+        Every end of a lease returns its credit. Items leased before count too. If they exceed the new credit, nothing
+        is delivered until enough leases have ended.
+
+        Args:
+            tr: a transaction, or a database.
+            items: the most items; None: no limit.
+            size_bytes: the most bytes; None: no limit. A single item that is larger is not delivered, and blocks the
+                items behind it.
+
+        Raises, *Conflicts*, *Cost:* as `resume`.
+        """
+        for one in (items, size_bytes):
+            if one is not None and (type(one) is not int or not 0 <= one < 2**63):
+                raise ValueError(
+                    "Credit is an integer from 0 on and less than 2^63, or None for no limit, not"
+                    f" {items} items and {size_bytes} bytes."
+                )
+        yield from self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
+
+    @verb
+    def credit(self, tr: Transaction | Database) -> Steps[Credit]:
+        """Return the credit left.
+
+        *Conflicts:* none, it uses snapshot reads. *Cost:* two reads; the second grows with the items that consumers
+        hold.
+        """
+        return (yield from self.leases.queue.read(tr, self._credit_now))
+
+    @verb
+    def stats(self, tr: Transaction | Database) -> Steps[SubscriptionStats]:
+        """Return the stats of this subscription.
+
+        Raises:
+            SubscriptionError: the subscription was removed.
+
+        *Conflicts:* none, it uses snapshot reads. *Cost:* two reads in parallel; one grows with the items that its
+        consumers hold.
+        """
+        read = partial(read_one, layout=self._layout, now_us=self.leases.now_us(), name=self.name)
+        found = yield from self.leases.queue.read(tr, read)
+        if found is None:
+            raise self._unsubscribed()
+        return found
+
+    @property
+    def ownership(self) -> float:
+        """Seconds without a call after which another process may own it; 0: it is not exclusive."""
+        return self._ownership_us / 1e6 if self._owner else 0.0
+
+    @verb
+    def renew(self, tr: Transaction | Database) -> Steps[None]:
+        """Renew the ownership of an exclusive subscription, for an owner busy with its items; a lease does so too.
+
+        Raises:
+            SubscriptionError: as `lease`.
+
+        *Conflicts:* as `resume`. *Cost:* one read, and one write if half of the ownership time is over.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            stored = yield tr.get(self._layout.subscriptions.pack((self.name,)))
+            self._hold(tr, self._registration(stored), self.leases.now_us())
+
+        yield from self.leases.queue.read(tr, body)
+
+    @verb
+    def close(self, tr: Transaction | Database) -> Steps[None]:
+        """Give up an exclusive subscription: it stays registered, and any process may own it next.
+
+        *Conflicts:* as `resume`. *Cost:* one read, one write.
+        """
+        yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
+
+    def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
+        """Take items; also return whether it wrote, and whether the subscription may have items at all."""
+        now_us = self.leases.now_us()
+        head = self._head(terms, now_us)
+        registration = yield from head.prepare(tr, fresh=terms.strict)
+        renewed = self._hold(tr, registration, now_us) is not registration
+        left = yield from credit_left(tr, self._layout, self.name, registration)
+        settled = False
+        short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
+        if short and left != Credit(registration.credit, registration.credit_bytes):
+            # Expired leases use credit until a transaction reclaims them.
+            moves = yield from self._fire_due(tr, now_us)
+            head.came_back(moves.arrived)
+            settled = moves.any
+            left = yield from credit_left(tr, self._layout, self.name, registration)
+        limit = terms.limit if left.items is None else min(terms.limit, left.items)
+        suspended = registration.suspended or (yield from is_paused(tr, self._layout))
+        if suspended or not limit:
+            # One transaction fires a limited number of timers; the rest may return credit too.
+            return Taken([], again=settled and terms.strict and not suspended), renewed or settled, False
+        head.bytes_left = left.size_bytes
+        if isinstance(head, Cursor):
+            head.accepts = self._test(registration)
+        taking = Taking(self.leases.queue, head, self.leases.retry)
+        taken, wrote = yield from taking.take(tr, terms.with_limit(limit), now_us)
+        noted = yield from head.finish(tr)
+        if not taken.leases and not terms.strict:
+            head.found_nothing(tr)
+        again = taken.again or (head.more and not taken.leases)
+        return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
+
+    def _head(self, terms: Terms, now_us: int) -> Cursor | ExclusiveHead:
+        if self._exclusive_all:
+            return ExclusiveHead(self._layout, self.name, wanted=terms.limit)
+        return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)
+
+    def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Transitions]:
+        """Fire due timers, and return the moves."""
+        due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
+        moves = Transitions(tr, self._layout, now_us)
+        try:
+            yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
+        finally:
+            moves.finish()
+        return moves
+
+    def _credit_now(self, tr: Transaction) -> Steps[Credit]:
+        stored = yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
+        return (yield from credit_left(tr, self._layout, self.name, self._registration(stored)))
+
+    def _test(self, registration: Registration) -> Callable[[bytes, bytes], bool]:
+        if registration.selector is None:
+            if self._function is None:
+                raise SubscriptionError(
+                    f"The selector of {self!r} is a function, which is not stored: name it when you subscribe."
+                )
+            return ItemTest(self._layout, self._function)
+        if not registration.selector:
+            return lambda key, stored: True
+        return ItemTest(self._layout, Selector.of_stored(registration.selector))
+
+    def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
+        """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
+        self._check_owned(registration)
+        if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
+            return registration
+        owned = replace(registration, owned_until_us=now_us + self._ownership_us)
+        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
+        return owned
+
+    def _check_owned(self, registration: Registration) -> None:
+        """Refuse a browser, and an exclusive subscription of another process."""
+        if registration.browser:
+            raise SubscriptionError(
+                f"{self.name!r} of {self._layout.describe()} is a browser, which takes nothing. Subscribe under another"
+                " name."
+            )
+        if registration.owner != self._owner:
+            raise SubscriptionError(
+                f"{self!r} is exclusive, and another's, or was: this process does not own it, or was silent for too"
+                " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
+            )
+
+    def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
+        def body(tr: Transaction) -> Steps[None]:
+            key = self._layout.subscriptions.pack((self.name,))
+            registration = self._registration((yield tr.get(key)))
+            owned = self._hold(tr, registration, self.leases.now_us())
+            tr.set(key, pack_record(change(owned)))
+
+        yield from self.leases.queue.transact(tr, body)
+
+    def _registration(self, stored: Any) -> Registration:
+        if not stored.present():
+            raise self._unsubscribed()
+        return read_registration(self._layout, self.name, bytes(stored))
+
+    def _unsubscribed(self) -> SubscriptionError:
+        return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
+
+
+def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit:
+    """Return the permit to begin items of a subscription.
+
+    Its `ask` raises as `Subscription.lease` does. Items may not begin while the queue is paused or the subscription is
+    suspended.
+    """
+    layout = subscription._layout
+
+    def look(tr: Transaction) -> Steps[bool]:
+        stopped = tr.snapshot.get(layout.paused_key)
+        stored = yield tr.snapshot.get(layout.subscriptions.pack((subscription.name,)))
+        registration = subscription._registration(stored)
+        subscription._check_owned(registration)
+        paused = yield stopped
+        if paused.present():
+            refuse_renamed(bytes(paused))
+            layout.unpaused_until = 0.0  # so that a lease reads it, too
+        return not paused.present() and not registration.suspended
+
+    return Permit(lambda: attempts(db, look))
