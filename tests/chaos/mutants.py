@@ -44,7 +44,9 @@ MUTANTS = (
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
-        tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
+        tests=(
+            "tests/layers/leases/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",
+        ),
     ),
     Mutant(
         "an ack without a read does not conflict with who takes the lease away",
@@ -55,7 +57,7 @@ MUTANTS = (
         "the high-water mark is not raised",
         "fdbqueue/moves/high_water_mark.py",
         (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
-        tests=("tests/layers/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
+        tests=("tests/layers/leases/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
     ),
     Mutant(
         "the index is that of the last item, not one more",
@@ -92,7 +94,9 @@ MUTANTS = (
         "dead letters that leave are not counted",
         "fdbqueue/moves/moves.py",
         (('        self.tally("dead", -1)\n', ""),),
-        tests=("tests/layers/test_leases_dead_letters.py::test_a_redriven_item_returns_to_its_place_with_no_attempts",),
+        tests=(
+            "tests/layers/leases/test_leases_dead_letters.py::test_a_redriven_item_returns_to_its_place_with_no_attempts",
+        ),
     ),
     Mutant(
         "an item dies one attempt too early",
@@ -103,19 +107,21 @@ MUTANTS = (
         "the chunks of an item that is gone stay",
         "fdbqueue/moves/moves.py",
         (("            clear_parts(self._tr, self._layout, packed, stored, self._home)\n", "            pass\n"),),
-        tests=("tests/layers/test_leases.py::test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked",),
+        tests=(
+            "tests/layers/leases/test_leases.py::test_a_large_item_keeps_its_chunks_where_they_are_until_it_is_acked",
+        ),
     ),
     Mutant(
         "a lease that was granted and not taken counts as an attempt",
         "layers/leases/granting.py",
         (("before = at_rest(replace(notes, attempt=notes.attempt - 1))", "before = at_rest(notes)"),),
-        tests=("tests/layers/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
+        tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
     ),
     Mutant(
         "a grant is given back though its client has taken it",
         "layers/leases/granting.py",
         (("    if has_mark(tr, grant.process, client):\n        return []\n", ""),),
-        tests=("tests/layers/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
+        tests=("tests/layers/staged/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
         "dead processes are not told from live ones",
@@ -137,8 +143,8 @@ MUTANTS = (
         ),
         Kind.plain,
         tests=(
-            "tests/layers/test_staged_grants.py::test_a_granted_lease_that_was_reclaimed_is_not_delivered",
-            "tests/layers/test_staged_interleavings.py::test_a_grant_whose_lease_was_lost_is_not_collected",
+            "tests/layers/staged/test_staged_grants.py::test_a_granted_lease_that_was_reclaimed_is_not_delivered",
+            "tests/layers/staged/test_staged_interleavings.py::test_a_grant_whose_lease_was_lost_is_not_collected",
         ),
     ),
     Mutant(
@@ -146,14 +152,16 @@ MUTANTS = (
         "layers/staged/delivery.py",
         (("            tr.add_read_conflict_range(begin, row.key)\n", ""),),
         Kind.plain,
-        tests=("tests/layers/test_staged_claims.py::test_an_item_inserted_ahead_of_a_claim_is_counted",),
+        tests=("tests/layers/staged/test_staged_claims.py::test_an_item_inserted_ahead_of_a_claim_is_counted",),
     ),
     Mutant(
         "who claims its items does not look at what happens to the requests in front",
         "layers/staged/requests.py",
         (('            tr.add_read_conflict_key(one.key + b"\\x00")\n', "            pass\n"),),
         Kind.plain,
-        tests=("tests/layers/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",),
+        tests=(
+            "tests/layers/staged/test_staged_claims.py::test_a_claim_notices_a_change_ahead_right_before_its_commit",
+        ),
     ),
     Mutant(
         "an item whose delay is over also stays among those delayed",
@@ -175,7 +183,9 @@ MUTANTS = (
         "layers/smart/scanning.py",
         (("            self._tr.add_read_conflict_range(span.begin, end)\n", ""),),
         Kind.smart,
-        tests=("tests/layers/test_smart_interleavings.py::test_of_two_reports_of_progress_at_once_never_both_stay",),
+        tests=(
+            "tests/layers/smart/test_smart_interleavings.py::test_of_two_reports_of_progress_at_once_never_both_stay",
+        ),
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
@@ -183,7 +193,7 @@ MUTANTS = (
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
         tests=(
-            "tests/layers/test_subscriptions_interleavings.py::test_of_two_leases_on_the_last_credit_one_conflicts",
+            "tests/layers/subscriptions/test_subscriptions_interleavings.py::test_of_two_leases_on_the_last_credit_one_conflicts",
         ),
     ),
     Mutant(
@@ -203,7 +213,7 @@ MUTANTS = (
         ),
         Kind.subscriptions,
         tests=(
-            "tests/layers/test_subscriptions_interleavings.py::test_an_arrival_while_a_lease_commits_is_seen_by_the_next_one",
+            "tests/layers/subscriptions/test_subscriptions_interleavings.py::test_an_arrival_while_a_lease_commits_is_seen_by_the_next_one",
         ),
     ),
     Mutant(
@@ -236,7 +246,7 @@ MUTANTS = (
         (("if registration.owner != self._owner:", "if registration.owner is None:"),),
         Kind.exclusive,
         tests=(
-            "tests/layers/test_subscriptions_exclusive_all.py::test_a_lease_that_renews_nothing_fails_too_when_it_ends",
+            "tests/layers/subscriptions/test_subscriptions_exclusive_all.py::test_a_lease_that_renews_nothing_fails_too_when_it_ends",
         ),
     ),
     Mutant(
@@ -245,7 +255,7 @@ MUTANTS = (
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
         tests=(
-            "tests/layers/test_subscriptions_exclusive_all.py::test_of_its_owners_lease_and_its_end_at_the_same_time_one_fails",
+            "tests/layers/subscriptions/test_subscriptions_exclusive_all.py::test_of_its_owners_lease_and_its_end_at_the_same_time_one_fails",
         ),
     ),
     Mutant(
@@ -259,7 +269,7 @@ MUTANTS = (
         ),
         Kind.exclusive,
         tests=(
-            "tests/layers/test_subscriptions_exclusive_all.py::test_a_delivery_conflicts_with_an_arrival_ahead_of_it",
+            "tests/layers/subscriptions/test_subscriptions_exclusive_all.py::test_a_delivery_conflicts_with_an_arrival_ahead_of_it",
         ),
     ),
     Mutant(
@@ -294,7 +304,7 @@ MUTANTS = (
         ),
         Kind.smart,
         tests=(
-            "tests/layers/test_smart_deadlines.py::test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts",
+            "tests/layers/smart/test_smart_deadlines.py::test_of_two_claims_and_of_a_claim_and_a_move_of_the_item_at_once_one_conflicts",
         ),
     ),
     Mutant(
@@ -313,35 +323,39 @@ MUTANTS = (
         "layers/blobs/_uploads.py",
         ((' "little") > now_us:', ' "little") > now_us + 600_000_000:'),),
         Kind.blobs,
-        tests=("tests/layers/test_blobs_interleavings.py::test_a_sweep_leaves_an_upload_whose_lease_lasts",),
+        tests=("tests/layers/blobs/test_blobs_interleavings.py::test_a_sweep_leaves_an_upload_whose_lease_lasts",),
     ),
     Mutant(
         "an upload does not conflict with its sweep",
         "layers/blobs/_uploads.py",
         (("if not (yield tr.get(self.key)).present():", "if not (yield tr.snapshot.get(self.key)).present():"),),
         Kind.blobs,
-        tests=("tests/layers/test_blobs_interleavings.py::test_of_a_sweep_and_the_last_transaction_one_conflicts",),
+        tests=(
+            "tests/layers/blobs/test_blobs_interleavings.py::test_of_a_sweep_and_the_last_transaction_one_conflicts",
+        ),
     ),
     Mutant(
         "acks with follow-ups read the leased item by snapshot",
         "layers/leases/holding.py",
         (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
         Kind.results,
-        tests=("tests/layers/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",),
+        tests=(
+            "tests/layers/leases/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",
+        ),
     ),
     Mutant(
         "the follow-ups of a dead letter are removed",
         "fdbqueue/moves/outcomes.py",
         (("    if how != DEAD:", "    if how:"),),
         Kind.results,
-        tests=("tests/layers/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
+        tests=("tests/layers/results/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
     ),
     Mutant(
         "the ends of the last two members of a group do not conflict",
         "fdbqueue/moves/groups.py",
         (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
         Kind.results,
-        tests=("tests/layers/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
+        tests=("tests/layers/groups/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
     ),
     Mutant(
         "the end of a group does not conflict with a new member",
@@ -349,8 +363,8 @@ MUTANTS = (
         (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
         Kind.results,
         tests=(
-            "tests/layers/test_groups.py::test_of_the_last_ack_and_a_new_hold_at_once_one_runs_again",
-            "tests/layers/test_groups.py::test_of_the_last_ack_and_an_enqueue_at_once_one_runs_again",
+            "tests/layers/groups/test_groups.py::test_of_the_last_ack_and_a_new_hold_at_once_one_runs_again",
+            "tests/layers/groups/test_groups.py::test_of_the_last_ack_and_an_enqueue_at_once_one_runs_again",
         ),
     ),
     Mutant(
@@ -369,7 +383,9 @@ MUTANTS = (
             ),
         ),
         Kind.sessions,
-        tests=("tests/layers/test_sessions.py::test_an_expired_lease_gives_session_and_item_back_to_their_places",),
+        tests=(
+            "tests/layers/sessions/test_sessions.py::test_an_expired_lease_gives_session_and_item_back_to_their_places",
+        ),
     ),
     Mutant(
         "a worker of a session may end another item than the one in progress",
@@ -381,7 +397,7 @@ MUTANTS = (
             ),
         ),
         Kind.sessions,
-        tests=("tests/layers/test_sessions.py::test_an_acked_lease_is_spent",),
+        tests=("tests/layers/sessions/test_sessions.py::test_an_acked_lease_is_spent",),
     ),
     Mutant(
         "the pointer of a session without items stays in the line",
@@ -417,7 +433,9 @@ MUTANTS = (
         "layers/sessions/work/working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
-        tests=("tests/layers/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",),
+        tests=(
+            "tests/layers/sessions/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",
+        ),
     ),
     Mutant(
         "an item of a session that is changed stays in progress",
@@ -436,21 +454,27 @@ MUTANTS = (
         "layers/sessions/line/leased_pointer.py",
         (('if not value or one.stored not in (b"", value):', "if not value:"),),
         Kind.sessions,
-        tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
+        tests=(
+            "tests/layers/sessions/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",
+        ),
     ),
     Mutant(
         "a consumer acks what it has begun behind an item that was removed under its hands",
         "layers/sessions/line/leased_pointer.py",
         (("            return Compared(first, found, one)\n        found", "            continue\n        found"),),
         Kind.sessions,
-        tests=("tests/layers/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",),
+        tests=(
+            "tests/layers/sessions/test_sessions_fence.py::test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on",
+        ),
     ),
     Mutant(
         "a sweep of items of a session does not conflict with an ack of its consumer",
         "layers/sessions/line/tracking.py",
         (("            line.note_edit(tr, record.pointer, bytes(leased))\n", "            pass\n"),),
         Kind.sessions,
-        tests=("tests/layers/test_sessions_fence.py::test_what_is_swept_under_a_consumers_hands_is_removed_once",),
+        tests=(
+            "tests/layers/sessions/test_sessions_fence.py::test_what_is_swept_under_a_consumers_hands_is_removed_once",
+        ),
     ),
     Mutant(
         "a gate's slot is given to another session, and given back too",
@@ -511,38 +535,42 @@ MUTANTS = (
                 "        if False:\n            await self._return([hold",
             ),
         ),
-        tests=("tests/layers/test_pause_stops.py::test_items_that_were_leased_ahead_go_back_at_a_pause",),
+        tests=("tests/layers/together/test_pause_stops.py::test_items_that_were_leased_ahead_go_back_at_a_pause",),
     ),
     Mutant(
         "a consumer goes on with a session's turn after a pause",
         "layers/consumer/_session_run.py",
         (("            if not await self._may_go_on(hold):\n", "            if False:\n"),),
-        tests=("tests/layers/test_pause_stops.py::test_a_consumer_of_a_lone_session_stops_at_a_pause",),
+        tests=("tests/layers/together/test_pause_stops.py::test_a_consumer_of_a_lone_session_stops_at_a_pause",),
     ),
     Mutant(
         "ack_and_next goes on with a session's turn after a pause",
         "layers/sessions/work/working.py",
         (("        stopped = stopped or turn.record.paused", "        stopped = turn.record.paused"),),
-        tests=("tests/layers/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",),
+        tests=(
+            "tests/layers/together/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",
+        ),
     ),
     Mutant(
         "a drain does not wait for items that a cancelled call puts back",
         "layers/consumer/_run.py",
         (("        if left := unfinished():\n", "        if left := unfinished()[:0]:\n"),),
-        tests=("tests/layers/test_consumer_drain.py::test_a_drain_waits_for_items_that_a_cancelled_call_puts_back",),
+        tests=(
+            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_waits_for_items_that_a_cancelled_call_puts_back",
+        ),
     ),
     Mutant(
         "a drain believes the one call that took nothing",
         "layers/consumer/_run.py",
         (("if held_nothing and await self._is_done():", "if held_nothing:"),),
-        tests=("tests/layers/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
+        tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
     ),
     Mutant(
         "an enqueue gives its item to a consumer that waits at a paused queue",
         "layers/subscriptions/immediate_delivery.py",
         (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),
         tests=(
-            "tests/layers/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
+            "tests/layers/together/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
         ),
     ),
     Mutant(
@@ -554,7 +582,7 @@ MUTANTS = (
                 "            self._until, self._at = time.monotonic() + LOOK_SECONDS, changes\n",
             ),
         ),
-        tests=("tests/layers/test_pause_stops.py::test_a_permit_is_good_for_a_second_from_before_its_read",),
+        tests=("tests/layers/together/test_pause_stops.py::test_a_permit_is_good_for_a_second_from_before_its_read",),
     ),
     Mutant(
         "an agent server says Fail! though the outcome of the commit is unknown",

@@ -16,7 +16,7 @@ from fdbqueue.spark.look.options import parse_claim
 from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader, _stream
 from fdbqueue.spark.stream.claim_splits import splits
 from tests.helpers.faults import FaultyDatabase
-from tests.layers.test_streams import terms as stream_terms
+from tests.layers.streams.test_streams import terms as stream_terms
 
 pytestmark = [pytest.mark.spark, pytest.mark.engines("file", "cluster"), pytest.mark.usefixtures("spark_is_here")]
 

@@ -16,7 +16,7 @@ from fdbqueue.layers.streams.records import encode
 from fdbqueue.stored.rename_marks import Mark, pack_mark
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
-from tests.layers.test_streams import terms, values
+from tests.layers.streams.test_streams import terms, values
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers import Follower
 from tests.helpers.verbs import Call, Scene
-from tests.layers.test_verbs_in_transactions import DATABASE_ONLY, EITHER
+from tests.layers.together.test_verbs_in_transactions import DATABASE_ONLY, EITHER
 
 pytestmark = pytest.mark.engines("memory")
 

@@ -17,7 +17,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import note
-from tests.layers.test_streams import terms, values
+from tests.layers.streams.test_streams import terms, values
 
 
 def consistent(stream: Stream[Any], db: Any) -> bool:

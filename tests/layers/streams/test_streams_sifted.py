@@ -13,7 +13,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
 from fdbqueue.layers.streams import _stream as streams
 from tests.helpers.faults import FaultyDatabase
-from tests.layers.test_streams import terms, values
+from tests.layers.streams.test_streams import terms, values
 
 
 def bad(payload: bytes) -> str:
