@@ -9,12 +9,13 @@ General layout
 engine: the embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`). Both have the official binding's own
 interface.
 
-The modules here (LEVEL 1) are the queue. `layout.py` defines every key that the library writes, and `items.py` the
-values under them. `queue.py` has the verbs. `order.py` turns a queue into another kind of queue. The modules are
-written as generators of futures (`engine/steps.py`), so that blocking and asyncio callers run the same code. `once.py`
-makes self-committing calls take effect exactly once.
+These folders (LEVEL 1) are the queue, the lower ones first: `base/` has small things that all use. `stored/` has the
+keys and the bytes under them: begin with `stored/layout.py`. `moves/` has what may happen to an item. `writes/` and
+`reads/` are the ways in, and the ways to look. `arrow/` does both with columns. `verbs/` is what a user calls: begin
+with `verbs/queue.py`. Each folder opens with a page of its own. Code that may wait is written as generators of futures
+(`engine/steps.py`), so that blocking and asyncio callers run the same code.
 
-`layers/` (LEVEL 2) builds on the public names here, one recipe a file. `spark/` and `cli/` (LEVEL 3) build on both.
+`layers/` (LEVEL 2) builds on the public names here, one recipe a folder. `spark/` and `cli/` (LEVEL 3) build on both.
 Nothing here imports them.
 """
 

@@ -1,8 +1,8 @@
 """The sessions of a queue on its page: totals, workers, and the largest sessions, from a bounded number of reads.
 
-Layers write these keys (`fdbqueue/stored/layout.py`). The line of ready sessions is in one shard or several. A pointer in the
-line is an array. Its second element is a session's packed name, and its sixth is the time since when the worker has it.
-The third element of a session's record is its generation.
+Layers write these keys (`fdbqueue/stored/layout.py`). The line of ready sessions is in one shard or several.
+A pointer in the line is an array. Its second element is a session's packed name, and its sixth is the time since
+when the worker has it. The third element of a session's record is its generation.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ Keys
     ``("count", "blobs")``           how many items have a blob; ``("count", "blob_bytes")``: how many bytes
     ===============================  ==========================================================================
 
-    The item's envelope has the blob's id, size and CRC-32 (`fdbqueue/stored/items.py`). For items of sessions these keys are
-    behind ``("line",)``: a session's own keys go with its last item, and an upload may outlive that.
+    The item's envelope has the blob's id, size and CRC-32 (`fdbqueue/stored/items.py`). For items of sessions these
+    keys are behind ``("line",)``: a session's own keys go with its last item, and an upload may outlive that.
 
 Ordering
     The last transaction enqueues the item, writes the last pieces and removes the upload's keys. So the item takes its

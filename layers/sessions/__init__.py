@@ -40,7 +40,7 @@ Ordering
     item by one quantum. A session that comes back from a nack or an expiry keeps its place in the line. With gates a
     turn also ends if another session waits at a gate of this one, which then goes to the end of that gate's line.
 
-    With shards (`_shards.py`) each shard is a line of its own, and a session stays in one. A worker takes from one
+    With shards (`line/shards.py`) each shard is a line of its own, and a session stays in one. A worker takes from one
     shard after the other. A turn ends after its quantum if a session is ready in any shard. So the bound above holds
     for the sessions of one shard. Over all, one worker does at most quantum x shards x (other ready sessions of the
     shard + 1) items of others between two items of my session.
@@ -65,12 +65,12 @@ Guarantees
       waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
 
-    A session with `concurrency` has several pointers, one for each slot (`_slots.py`). An ack that has no item for its
+    A session with `concurrency` has several pointers, one for each slot (`line/slots.py`). An ack that has no item for its
     slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the record.
     Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
     several items end, and no item waits beside a free slot.
 
-    A session with gates has slots too (`_gates.py`). Its pointers are in the line with a slot of each gate, or wait
+    A session with gates has slots too (`line/gates.py`). Its pointers are in the line with a slot of each gate, or wait
     at one. A transaction that takes a slot reads and writes the gate's record. One that gives it back, and finds no
     session that waits, does the same, and conflicts with a session that begins to wait. So a gate never has too many
     items at work, and no item waits beside a free slot. A slot that goes from one session to another changes no record.

@@ -2,8 +2,8 @@
 
 For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked at.
 It stores these as spans. When an item becomes available in front, the subscription learns its place from the arrivals
-(`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals may be missing,
-the subscription looks at everything.
+(`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals may be
+missing, the subscription looks at everything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A browser that stays: it is told of each item that becomes available, and takes none.
 
 It first tells the items that are there when it begins, in the order of the queue. Then it reads the records of arrivals
-(`fdbqueue/moves/arrivals.py`) in commit order, and tells the items at their places. So it also learns of items that are given
-back, fall due, or are placed in front of others. An item that comes again is told again. It is not told of an item that
+(`fdbqueue/moves/arrivals.py`) in commit order, and tells the items at their places. So it also learns of items that
+are given back, fall due, or are placed in front of others.
+An item that comes again is told again. It is not told of an item that
 a consumer takes before the browser has looked.
 
 Its place is the key of the last arrival that it told completely. A named browser stores its place, at most once a

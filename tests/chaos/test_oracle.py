@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+import fdbqueue.stored.items
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases

@@ -121,6 +121,59 @@ def test_layers_import_public_names_and_lowlevel_only(repository: Path) -> None:
     assert found == {"fdbqueue", "fdbqueue.lowlevel"}
 
 
+def files_of(repository: Path) -> list[tuple[Path, list[str]]]:
+    """The library's files, each with its place as a dotted name, in parts."""
+    files = [*(repository / "fdbqueue").glob("**/*.py"), *(repository / "layers").glob("**/*.py")]
+    found = []
+    for file in files:
+        path = file.relative_to(repository).with_suffix("")
+        if path.parts[:2] == ("fdbqueue", "layers"):
+            continue  # the link to the other folder
+        parts = [*(("fdbqueue",) if path.parts[0] == "layers" else ()), *path.parts]
+        found.append((file, parts))
+    return found
+
+
+def full_names(node: ast.ImportFrom, package: list[str]) -> list[list[str]]:
+    """The names that a statement imports, as dotted names from the top, in parts; relative imports too."""
+    start = package[: len(package) - node.level + 1] if node.level else []
+    module = [*start, *(node.module.split(".") if node.module else [])]
+    return [[*module, alias.name] for alias in node.names]
+
+
+def reach_into(parts: list[str], name: list[str]) -> bool:
+    """Return whether a file imports a name that another folder keeps for itself: one with an underscore."""
+    private = [depth for depth, part in enumerate(name) if part.startswith("_") and not part.startswith("__")]
+    return bool(private) and name[0] == "fdbqueue" and parts[: private[0]] != name[: private[0]]
+
+
+def test_no_file_imports_a_private_module_of_another_folder(repository: Path) -> None:
+    assert reach_into(["fdbqueue", "layers", "staged", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])
+    assert not reach_into(["fdbqueue", "layers", "leases", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])
+    [relative] = ast.parse("from ..b._c import D").body
+    assert isinstance(relative, ast.ImportFrom)
+    assert full_names(relative, ["a", "x"]) == [["a", "b", "_c", "D"]]
+    found = {
+        f"{'.'.join(parts)} imports {'.'.join(name)}"
+        for file, parts in files_of(repository)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for name in full_names(node, parts[:-1])
+        if reach_into(parts, name)
+    }
+
+    assert found == set()
+
+
+def test_at_most_eight_files_lie_flat_in_the_package_and_each_folder_opens_with_a_page(repository: Path) -> None:
+    package = repository / "fdbqueue"
+    folders = [folder for folder in package.iterdir() if (folder / "__init__.py").exists()]
+
+    assert len(list(package.glob("*.py"))) <= 8
+    pages = {folder.name: ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) for folder in folders}
+    assert [name for name, page in pages.items() if not page] == []
+
+
 def test_only_two_files_import_the_binding_and_one_of_them_only_what_needs_no_client_library(repository: Path) -> None:
     assert importers(repository, "fdb") == {"fdbqueue/engine/cluster.py", "fdbqueue/engine/keys.py"}
     needs_no_library = ("fdb.tuple", "fdb.subspace_impl")

@@ -78,9 +78,9 @@ def wrong(repository: Path, text: str) -> list[str]:
 
 
 def test_a_wrong_name_is_found(repository: Path) -> None:
-    text = "`fdbqueue/verbs/queue.py` `fdbqueue/nothing.py` `Queue.enqueue` `Queue.nothing` `NoSuchClass` `Leases.nack(delay=1)`"
+    text = "`fdbqueue/errors.py` `fdbqueue/no.py` `Queue.enqueue` `Queue.nothing` `NoSuchClass` `Leases.nack(delay=1)`"
 
-    assert wrong(repository, text) == ["fdbqueue/nothing.py", "Queue.nothing", "NoSuchClass"]
+    assert wrong(repository, text) == ["fdbqueue/no.py", "Queue.nothing", "NoSuchClass"]
 
 
 @pytest.mark.parametrize("path", documents(Path(__file__).parents[2]), ids=lambda path: path.name)

@@ -1,4 +1,4 @@
-"""Arguments of a wrong kind are refused by a sentence. `tests/layers/together/test_every_wrong_kind.py` tries all verbs."""
+"""Arguments of a wrong kind are refused by a sentence. `test_every_wrong_kind.py` tries all verbs."""
 
 from __future__ import annotations
 

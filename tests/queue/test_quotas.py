@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
+import fdbqueue.writes.batches
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions

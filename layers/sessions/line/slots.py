@@ -49,7 +49,7 @@ class Entry:
     current: bytes
     """The packed position of the item: in progress, or waiting for its back-off; b"": none."""
     stage: int = IN_LINE
-    """Which slots of its session's gates it has (`_gates.py`)."""
+    """Which slots of its session's gates it has (`gates.py`)."""
 
 
 Entries: TypeAlias = dict[bytes, Entry]

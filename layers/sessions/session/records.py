@@ -197,7 +197,7 @@ def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> Pointer:
 
 
 class Keys:
-    """The keys of all sessions of one queue, beside those of each session's items (`_session.py`).
+    """The keys of all sessions of one queue, beside those of each session's items (`session.py`).
 
     Args:
         layout: the queue's layout.

@@ -1,7 +1,7 @@
 """Random histories of smart sessions against a plain model: what is decided, what waits, and what a worker gets.
 
-The model knows nothing of the line: which session is ready is `tests/layers/sessions/test_sessions_model.py`'s affair. It keeps
-for each session the messages in their order, and those in progress.
+The model knows nothing of the line: which session is ready is `tests/layers/sessions/test_sessions_model.py`'s affair.
+It keeps for each session the messages in their order, and those in progress.
 """
 
 from __future__ import annotations
