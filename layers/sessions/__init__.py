@@ -65,8 +65,8 @@ Guarantees
       waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
 
-    A session with `concurrency` has several pointers, one for each slot (`line/slots.py`). An ack that has no item for its
-    slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the record.
+    A session with `concurrency` has several pointers, one for each slot (`line/slots.py`). An ack that has no item for
+    its slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the record.
     Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
     several items end, and no item waits beside a free slot.
 
