@@ -219,6 +219,7 @@ class SessionRun(Run):
             if not ahead:
                 limit = quota if hold.others or time.monotonic() - hold.looked > AHEAD_SECONDS else BATCH_ITEMS
                 limit = max(1, min(limit, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes))
+                before = hold.before
                 found = await self._look(hold, hold.done, limit)
                 if found is None:  # the lease is lost, or the handler has ended it
                     hold.over = True
@@ -226,7 +227,7 @@ class SessionRun(Run):
                         self._lost(hold)
                     return None
                 hold.missing, hold.edits, hold.looked = False, found.edits, time.monotonic()
-                if not hold.done:
+                if not hold.done and hold.before is before:  # else an ack was committed after this look's read version
                     hold.before = Behind(acked=found.acked)  # a handler may have acked more than its own item
                 hold.others = found.others or bool(self._ready)  # this consumer may have leased other sessions ahead
                 over = used >= quota and hold.others

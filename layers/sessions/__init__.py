@@ -66,9 +66,9 @@ Guarantees
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
 
     A session with `concurrency` has several pointers, one for each slot (`line/slots.py`). An ack that has no item for
-    its slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the record.
-    Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered while
-    several items end, and no item waits beside a free slot.
+    its slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the
+    record. Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered
+    while several items end, and no item waits beside a free slot.
 
     A session with gates has slots too (`line/gates.py`). Its pointers are in the line with a slot of each gate, or wait
     at one. A transaction that takes a slot reads and writes the gate's record. One that gives it back, and finds no

@@ -31,6 +31,12 @@ def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: st
     tr.commit().wait()
 
 
+def life_of(subscriptions: Subscriptions, db: Any) -> float:
+    """Return how many seconds a call that waits is remembered, if it is heard of no more."""
+    line = Waiters(subscriptions.leases.layout)
+    return line.wish(db.create_transaction(), b"client", "name", 0).lives_seconds
+
+
 def standing(subscriptions: Subscriptions, db: Any) -> list[tuple[str, bytes]]:
     """Return who waits: subscription and client of each, in order."""
     line = Waiters(subscriptions.leases.layout)

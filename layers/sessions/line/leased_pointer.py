@@ -82,16 +82,15 @@ def look_at_begun(
     """
     places = [one.packed for one in begun]
     acked = turn.pointer.acked
-    if acked in places:
-        first = places.index(acked) + 1
-    else:
-        first = 0 if acked in (b"", known) else len(places)  # a verb of a later item has acked all of them
+    first = places.index(acked) + 1 if acked in places else 0
     available = turn.session.layout.available
     stored = {row.key: row.value for row in head.rows}
     keys = [available.key(packed) for packed in places[first:]]
     reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in stored]
     for read in reads:
         stored.update((row.key, row.value) for row in (yield from read))
+    if not first and acked not in (b"", known) and not any(key in stored for key in keys):
+        return Compared(len(places), [], None)  # a verb of a later item has acked all of them
     found: list[tuple[bytes, bytes]] = []
     for key, one in zip(keys, begun[first:], strict=True):
         value = stored.get(key, b"")

@@ -20,7 +20,7 @@ from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions.session.lease import Begun, Done
+from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
 from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
 from fdbqueue.layers.sessions.work.read_ahead import NOTHING, Settled
 from fdbqueue.lowlevel import KeyValue, pack, parse, run
@@ -155,6 +155,24 @@ def to_moment(hand: Hand, moment: str) -> None:
 
 
 MOMENTS = ("read ahead", "begun", "noted", "done", "the next one is begun")
+
+
+def test_an_item_is_not_taken_for_acked_if_the_consumer_does_not_know_of_the_last_ack(
+    db: Any, sessions: Sessions[int]
+) -> None:
+    for amount in AMOUNTS:
+        sessions.enqueue(db, amount, session="ann")
+    hand = Hand(db, sessions)
+    to_moment(hand, "noted")
+    hand.finish()
+    # A look whose read version was before the ack has told the consumer of an earlier one.
+    hand.hold.before, hand.hold.last_acked = Behind(hand.hold.done), None
+
+    assert hand.settle().acked == 1
+    hand.leave()
+
+    assert do_the_rest(sessions, db) == [-4, -5]
+    assert_sound(sessions, db)
 
 
 @pytest.mark.parametrize("how", VERBS)

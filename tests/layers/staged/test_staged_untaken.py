@@ -452,6 +452,9 @@ def test_an_item_that_kills_its_process_at_once_becomes_a_dead_letter(
     # The first in order takes "fine", and grants "poison" to the second one.
     queue.enqueue_many(db, ["fine", "poison"])
     wait_until(lambda: leases.stats(db).dead == 1 or leases.reclaim(db) is None)
-    seen = [begun.get(timeout=30) for _ in range(4)]
-    assert ("fine", 1) in seen
-    assert sorted(attempt for item, attempt in seen if item == "poison") == [1, 2, 3]
+    seen: list[tuple[str, int]] = []
+    while ("fine", 1) not in seen or ("poison", 3) not in seen:
+        seen.append(begun.get(timeout=30))
+    attempts = sorted(attempt for item, attempt in seen if item == "poison")
+    # Without marks a process that dies at once may not be known to have taken its first grant.
+    assert attempts == [1, 2, 3] or (not own_process(db) and attempts == [1, 1, 2, 3])

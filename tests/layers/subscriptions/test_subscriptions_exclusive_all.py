@@ -17,7 +17,7 @@ from fdbqueue.layers.subscriptions._waiters import DISPATCHER
 from fdbqueue.moves.exclusive import Changes
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
-from tests.helpers.subscribing import stand_in_line, standing, values
+from tests.helpers.subscribing import life_of, stand_in_line, standing, values
 
 
 @pytest.fixture
@@ -266,14 +266,15 @@ def test_an_enqueue_delivers_to_the_first_waiter_if_no_item_is_ahead(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
 ) -> None:
     fill(leases, db, "front")
+    life = life_of(subscriptions, db)
     for client in (b"dead", b"first", b"second"):
         stand_in_line(subscriptions, db, client, "mine")
-        clock.now += 10 if client == b"dead" else 0
+        clock.now += life / 3 if client == b"dead" else 0
     assert known(leases) == "mine"
     assert subscriptions.enqueue(db, "x", immediate=True) is None
     front = mine.lease(db, duration=1000)
     assert front is not None
-    clock.now += 21  # the one who died waiting is passed over, and the others still wait
+    clock.now += 0.7 * life  # the one who died waiting is passed over, and the others still wait
     for client in (b"second", b""):
         delivery = subscriptions.enqueue(db, "x", immediate=True)
         assert delivery is not None
