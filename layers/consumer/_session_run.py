@@ -32,7 +32,7 @@ from ..sessions import NewState, SessionLease, Sessions
 from ..sessions.line.line import Where
 from ..sessions.line.line_queue import LineLeases, LineQueue
 from ..sessions.session.lease import Begun, Behind, Done
-from ..sessions.work.read_ahead import NOTHING, Ahead, Settled, Settlement
+from ..sessions.workers.read_ahead import NOTHING, Ahead, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, Terms

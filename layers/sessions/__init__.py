@@ -103,7 +103,7 @@ from ._sessions import Sessions
 from .reading.listing import SessionInfo, SessionStats
 from .session.gate_record import Gate, GateInfo
 from .session.lease import SessionHandle, SessionLease
-from .work.read_ahead import NewState
+from .workers.read_ahead import NewState
 
 __all__ = [
     "UNCHANGED",

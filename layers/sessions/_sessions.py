@@ -29,8 +29,8 @@ from .session.arguments import check_choice, check_concurrency, check_count
 from .session.gate_record import Gate
 from .session.lease import SessionLease, SessionRef
 from .session.records import SessionName, pack_name
-from .work.read_ahead import Turns
-from .work.working import Ack, Working
+from .workers.read_ahead import Turns
+from .workers.working import Ack, Working
 
 QUANTUM = 10
 MAX_LEVELS = 256

@@ -27,7 +27,7 @@ from ..sessions import Sessions
 from ..sessions.line.shards import KNOWN_SECONDS
 from ..sessions.line.tracking import with_items
 from ..sessions.session.records import SessionName, name_of, pack_name, record_of
-from ..sessions.work.working import generation_to_enter
+from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import Terms
 from ..smart.batches import Batches, admit_all

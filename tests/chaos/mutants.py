@@ -375,7 +375,7 @@ MUTANTS = (
     ),
     Mutant(
         "the token of a session's lease is not looked at",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (
             (
                 "turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
@@ -389,7 +389,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker of a session may end another item than the one in progress",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (
             (
                 "turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
@@ -412,13 +412,13 @@ MUTANTS = (
     ),
     Mutant(
         "the quantum of a session is not looked at",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
         Kind.sessions,
     ),
     Mutant(
         "an acked session keeps its place in the line",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (('now_us=self._line.leases.now_us(), to="tail")', "now_us=self._line.leases.now_us())"),),
         Kind.sessions,
     ),
@@ -430,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue does not conflict with the end of its session",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
         tests=(
@@ -545,7 +545,7 @@ MUTANTS = (
     ),
     Mutant(
         "ack_and_next goes on with a session's turn after a pause",
-        "layers/sessions/work/working.py",
+        "layers/sessions/workers/working.py",
         (("        stopped = stopped or turn.record.paused", "        stopped = turn.record.paused"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",

@@ -254,7 +254,7 @@ KNOWN = {
     "layers/staged/_staged.py": "StagedQueue.enqueue",
     "layers/smart/admitting.py": "SmartQueue.enqueue",
     "layers/smart_sessions/_smart_sessions.py": "SmartSessions.enqueue",
-    "layers/sessions/work/working.py": "Sessions.enqueue",
+    "layers/sessions/workers/working.py": "Sessions.enqueue",
     "layers/subscriptions/immediate_delivery.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""

@@ -30,7 +30,7 @@ from ..session.arguments import check_concurrency
 from ..session.gate_record import GateInfo, check_gate_limit, pack_gate
 from ..session.lease import SessionRef
 from ..session.records import RENEWING, SessionName, pack_name, pointer_of
-from ..work.working import Working
+from ..workers.working import Working
 from .by_position import Items
 from .changes import Later, Operating
 

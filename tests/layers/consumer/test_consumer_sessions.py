@@ -26,7 +26,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
-from fdbqueue.layers.sessions.work.read_ahead import Settlement
+from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock

@@ -22,7 +22,7 @@ from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Result
 from fdbqueue.layers.consumer._session_run import TurnHold
 from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
 from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
-from fdbqueue.layers.sessions.work.read_ahead import NOTHING, Settled
+from fdbqueue.layers.sessions.workers.read_ahead import NOTHING, Settled
 from fdbqueue.lowlevel import KeyValue, pack, parse, run
 from tests.helpers.clock import Clock
 from tests.helpers.results import outcome_of

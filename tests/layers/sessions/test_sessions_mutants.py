@@ -10,7 +10,7 @@ from tests.chaos.mutants import Mutant
 from tests.chaos.mutations import ROOT, mutated
 from tests.helpers.mutants import assert_found
 
-LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/work/working.py"
+LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/workers/working.py"
 TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session/session.py"
 GATES = "layers/sessions/line/gates.py"
 SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
