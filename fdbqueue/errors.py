@@ -2,7 +2,7 @@
 
 An error is here if and only if code could sensibly catch it and react to it in particular. Each one says what happened,
 where, and what to do. A failed transaction raises the engine's `fdbqueue.engine.FDBError` with FoundationDB's own code,
-on both engines. An empty queue or a lost race is no error.
+on both engines. An empty queue or a lost race is no error. The first four are those of `engine/errors.py`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,13 @@ from collections.abc import Sequence
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.report import BulkReport
+from fdbqueue.engine.errors import ClusterError as ClusterError
+from fdbqueue.engine.errors import FdbQueueError as FdbQueueError
+from fdbqueue.engine.errors import StorageError as StorageError
+from fdbqueue.engine.errors import UrlError as UrlError
 
-
-class FdbQueueError(Exception):
-    """The base of the library's own errors."""
-
-
-class UrlError(FdbQueueError, ValueError):
-    """The database URL is missing, or it is not ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``."""
-
-
-class StorageError(FdbQueueError):
-    """The embedded engine's folder can't be used as asked: its disk, rights, format or contents."""
-
-
-class ClusterError(FdbQueueError):
-    """The cluster can't be used: no client library, no cluster file, no answer, or a client that is too old."""
+for _engines in (FdbQueueError, UrlError, StorageError, ClusterError):
+    _engines.__module__ = __name__  # tracebacks and pickles name them as those below
 
 
 class CodecError(FdbQueueError, ValueError):

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue.engine.closing import wake_all
-from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError, adopt_binding
-from fdbqueue.errors import ClusterError
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
 
 API_VERSION = 730
 ANSWER_TIMEOUT_MS = 5000

@@ -1,4 +1,4 @@
-"""FoundationDB's error, codes and predicates, the same on both engines.
+"""FoundationDB's error, codes and predicates, the same on both engines; and what can be wrong with an engine itself.
 
 The embedded engine raises `FDBError` itself. When the cluster engine loads the official binding, it makes this class a
 base of the binding's own `fdb.FDBError`. So one ``except FDBError`` catches both (docs/adr/0005).
@@ -7,8 +7,6 @@ base of the binding's own `fdb.FDBError`. So one ``except FDBError`` catches bot
 from __future__ import annotations
 
 import sys
-
-from fdbqueue.errors import ClusterError
 
 OLDEST_API_VERSION = 630
 """The oldest tested API version of the binding. Very old ones encode versionstamps differently."""
@@ -91,6 +89,22 @@ DESCRIPTIONS = {
 
 _MAYBE_COMMITTED = frozenset({1021, 1039})
 _RETRYABLE_NOT_COMMITTED = frozenset({1020, 1007, 1009, 1038, 1078, 1042, 1051, 1037, 1213, 1223})
+
+
+class FdbQueueError(Exception):
+    """The base of the library's own errors."""
+
+
+class UrlError(FdbQueueError, ValueError):
+    """The database URL is missing, or it is not ``memory:``, ``file:PATH`` or ``fdb:[CLUSTER_FILE]``."""
+
+
+class StorageError(FdbQueueError):
+    """The embedded engine's folder can't be used as asked: its disk, rights, format or contents."""
+
+
+class ClusterError(FdbQueueError):
+    """The cluster can't be used: no client library, no cluster file, no answer, or a client that is too old."""
 
 
 class FDBError(Exception):

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fdbqueue.engine.api import Database
-from fdbqueue.errors import UrlError
+from fdbqueue.engine.errors import UrlError
 
 THREE = "memory: (private, gone at close), file:PATH (a folder, durable) or fdb:[CLUSTER_FILE] (a cluster)"
 SCHEMES = ("memory", "file", "fdb")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine import cluster
-from fdbqueue.errors import ClusterError, UrlError
+from fdbqueue.errors import ClusterError, FdbQueueError, StorageError, UrlError
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,12 @@ from fdbqueue.errors import ClusterError, UrlError
 def test_an_unknown_url_is_refused(url: str) -> None:
     with pytest.raises(UrlError):
         fdbqueue.open(url)
+
+
+@pytest.mark.parametrize("error", [UrlError, ClusterError, StorageError, FdbQueueError])
+def test_an_error_of_the_engine_has_the_name_that_users_import(error: type[Exception]) -> None:
+    assert (error.__module__, getattr(fdbqueue, error.__name__)) == ("fdbqueue.errors", error)
+    assert pickle.loads(pickle.dumps(error)) is error
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,8 @@ from fdbqueue.engine.embedded.client.write_api import add_operations
 from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
 from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.store import Store
-from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.errors import FDBError, StorageError
 from fdbqueue.engine.streaming import StreamingMode
-from fdbqueue.errors import StorageError
 
 T = TypeVar("T")
 

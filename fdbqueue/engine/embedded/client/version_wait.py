@@ -18,8 +18,7 @@ from fdbqueue.engine.embedded.client.futures import Pending
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.client.values import Key, Value
 from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
-from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSACTION_TOO_OLD, FDBError
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSACTION_TOO_OLD, FDBError, StorageError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.read_api import ReadApi

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.client.futures import FutureVoid, Pending
 from fdbqueue.engine.embedded.client.version_wait import LateValue
-from fdbqueue.engine.errors import FDBError
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import FDBError, StorageError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.values import Value

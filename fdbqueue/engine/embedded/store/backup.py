@@ -17,7 +17,7 @@ import lmdb
 from fdbqueue.base.aside import sync
 from fdbqueue.engine.embedded.store.disk import data_file
 from fdbqueue.engine.embedded.store.store import Store
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 
 def copy_folder(path: str, to: str) -> int:

@@ -51,8 +51,7 @@ from fdbqueue.engine.embedded.store.notify.changes import Changes
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
-from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError, StorageError
 
 __all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fdbqueue.errors import UrlError
+from fdbqueue.engine.errors import UrlError
 
 MINIMUM_MAP = 1 << 20
 

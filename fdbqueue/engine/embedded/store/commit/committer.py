@@ -31,8 +31,7 @@ from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commi
 from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
 from fdbqueue.engine.embedded.store.log.write_set import WriteSet, conflicting, conflicts, encode
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, StorageError
 
 log = logging.getLogger(__name__)
 

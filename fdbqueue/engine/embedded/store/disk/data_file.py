@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 # LMDB 0.9's meta page: a page header of 16 bytes, then magic, format, address, map size, two databases of 48 bytes
 # each, last page used, transaction number. The first database is that of the free pages: it begins with the page size

@@ -19,7 +19,7 @@ import lmdb
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 from fdbqueue.engine.embedded.store.disk import redo
 from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 SHORTEST_PAUSE: Final = 0.00005
 LONGEST_PAUSE: Final = 0.001

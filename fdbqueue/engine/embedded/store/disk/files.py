@@ -19,7 +19,7 @@ from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.disk.writer_lock import wait_for_stopped
 from fdbqueue.engine.embedded.store.log import log_rows, write_set
 from fdbqueue.engine.embedded.store.url_options import StoreOptions
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 log = logging.getLogger(__name__)
 

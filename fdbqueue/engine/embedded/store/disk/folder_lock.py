@@ -14,7 +14,7 @@ import time
 from typing import Final
 
 from fdbqueue.engine.embedded.store.disk.lock_owners import blame, is_stopped, pids_of_owners
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 NAME: Final = "synced"
 _SIZE: Final = 4096

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 _PREFIX = "fdbqueue-memory-"
 _OWNER = "owner"

@@ -29,7 +29,7 @@ import msgspec
 
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
 from fdbqueue.engine.embedded.store.disk import data_file
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 LABEL_AT: Final = 256
 NONE: Final = 0xFFFFFFFF

@@ -15,7 +15,7 @@ from typing import Final
 
 from fdbqueue.engine.embedded.store.disk import folder_lock
 from fdbqueue.engine.embedded.store.disk.lock_owners import blame, is_stopped, process_of
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 _MAPS: Final = Path("/proc/self/maps")
 _LMDB: Final = 0xBEEFC0DE

@@ -16,8 +16,7 @@ from typing import Final, Protocol
 from fdbqueue.engine.embedded.store.log.log_rows import Commit
 from fdbqueue.engine.embedded.store.log.write_set import Range, decode
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
-from fdbqueue.engine.errors import FDBError
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import FDBError, StorageError
 
 log = logging.getLogger(__name__)
 

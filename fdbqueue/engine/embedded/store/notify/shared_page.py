@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from fdbqueue.errors import StorageError
+from fdbqueue.engine.errors import StorageError
 
 
 def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
