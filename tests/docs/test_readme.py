@@ -136,6 +136,25 @@ def test_links_between_documents_lead_somewhere(document: str, repository: Path)
         assert (page.parent / target).exists(), f"{document} links to {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as a forge makes them."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", prose, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_anchors_in_links_are_headings(document: str, repository: Path) -> None:
+    page = repository / document
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{document} links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("guide", sorted(path.name for path in (ROOT / "docs" / "guides").glob("*.md")))
+def test_a_guide_has_at_most_1500_words(guide: str) -> None:
+    assert len((ROOT / "docs" / "guides" / guide).read_text().split()) <= 1500, "one question a guide: split it"
+
+
 def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
     text = "\n".join(page.read_text() for page in pages())
     makefile = (repository / "Makefile").read_text()
