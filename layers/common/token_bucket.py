@@ -1,0 +1,120 @@
+"""A rate limit in the database, which all processes share.
+
+Challenge
+    A service allows 100 calls a minute, and any number of processes on any number of machines make them.
+
+Keys
+    ``("rate", name)`` behind the queue's own tuple: 8 bytes, little-endian. It is the time, in microseconds, at which
+    the bucket is full again. One key is enough: a bucket fills at a known rate, so this time says how full it is now.
+
+Guarantees
+    A take reads and writes the key in one transaction. So all takes of one bucket are serial, and no two get the same
+    token. In any time of t seconds at most ``burst + t * count / seconds`` tokens are taken. A take that gets none
+    writes nothing.
+
+Limits
+    The key is hot: all takes of one bucket conflict, and try again. Take several tokens at once if you need many. Times
+    are those of the taker's clock. A process whose clock is s seconds ahead takes the tokens of s seconds early, and
+    then the others wait. An unknown outcome of a commit never takes twice.
+
+Source
+    The generic cell rate algorithm (GCRA) of the ATM Forum, which is a token bucket in one number.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fdbqueue import Queue
+from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Steps, Transaction, positive, verb
+
+
+class TokenBucket(Named):
+    """A bucket that fills at a rate, and from which all processes take tokens.
+
+    Args:
+        queue: the queue that has the bucket's key.
+        name: the bucket's name: a text, a number, bytes, or a tuple of these. Each name is a bucket of its own.
+        count: how many tokens are added in `seconds`; at least 1.
+        seconds: the time for `count` tokens.
+        burst: how many tokens the bucket holds; None: `count`.
+        clock: seconds since 1970, as `time.time`.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.layers.common.token_bucket import TokenBucket
+    >>> now = 1_000.0
+    >>> bucket = TokenBucket(fdbqueue.Queue("mails"), "smtp", count=2, seconds=60, clock=lambda: now)
+    >>> with fdbqueue.open("memory:") as db:
+    ...     [bucket.take(db) for _ in range(3)]
+    [0.0, 0.0, 30.0]
+    """
+
+    def __init__(
+        self,
+        queue: Queue[Any],
+        name: Any,
+        *,
+        count: int,
+        seconds: float = 1.0,
+        burst: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not isinstance(queue, Queue):
+            raise TypeError(f"A bucket belongs to a Queue, as in TokenBucket(Queue('mails'), …), not to {queue!r}.")
+        positive(seconds, "seconds")
+        self.count = _tokens(count, "count is how many tokens are added")
+        self.seconds = seconds
+        self.burst = self.count if burst is None else _tokens(burst, "burst is how many tokens the bucket holds")
+        self.name = name
+        self._queue = queue
+        self._clock = clock
+        self._us_each = seconds * 1e6 / count
+        try:
+            self._key: bytes = queue.layout.space["rate"].pack((name,))
+        except CODEC_ERRORS as error:
+            raise ValueError(f"A bucket can't be named {name!r}: {error}. Use a text, or a hash of it.") from error
+
+    def __repr__(self) -> str:
+        return (
+            f"TokenBucket({self._queue.layout.describe()}, {self.name!r}, count={self.count}, seconds={self.seconds})"
+        )
+
+    @verb
+    def take(self, tr: Transaction | Database, tokens: int = 1) -> Steps[float]:
+        """Take tokens, and return 0.0. If there are too few, take none, and return the seconds to wait.
+
+        Args:
+            tr: a transaction, or a database.
+            tokens: how many; at most `burst`.
+
+        Raises:
+            ValueError: the bucket never holds so many.
+
+        *Conflicts:* with every other take of this bucket that gets tokens. *Cost:* one read, and one write if it gets
+        some.
+        """
+        _tokens(tokens, "tokens is how many are taken")
+        if tokens > self.burst:
+            raise ValueError(f"{self!r} holds at most {self.burst} tokens, and never {tokens}. Give it a larger burst.")
+        return (yield from self._queue.transact(tr, partial(self._take, tokens=tokens)))
+
+    def _take(self, tr: Transaction, tokens: int) -> Steps[float]:
+        stored = yield tr.get(self._key)
+        now_us = self._clock() * 1e6
+        full_at_us = max(now_us, int.from_bytes(bytes(stored), "little") if stored.present() else 0)
+        wait_us = full_at_us + tokens * self._us_each - now_us - self.burst * self._us_each
+        if wait_us >= 1:  # less is the rounding of the stored time
+            return float(wait_us / 1e6)
+        tr.set(self._key, round(full_at_us + tokens * self._us_each).to_bytes(8, "little"))
+        return 0.0
+
+
+def _tokens(number: object, told: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{told}, an integer, not {number!r}.")
+    if number < 1:
+        raise ValueError(f"{told}, at least 1, not {number}.")
+    return number
