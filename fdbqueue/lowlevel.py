@@ -9,6 +9,7 @@ from __future__ import annotations
 from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
 from fdbqueue.base.arguments import check_borders, check_limit, check_text, surrogate
 from fdbqueue.base.reprs import Named, Shown
+from fdbqueue.base.reprs import Table as TextTable
 from fdbqueue.base.times import (
     HELD_US,
     LONGEST_SECONDS,
@@ -74,6 +75,7 @@ from fdbqueue.reads.blob_check import check_blobs
 from fdbqueue.reads.browse import Browser, Pace, Pages, pages
 from fdbqueue.reads.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.reads.order_check import NoOrderCheck
+from fdbqueue.reads.registry import PagePart, Section, add_to_page
 from fdbqueue.stored.catalogue import check_encodes, doubt
 from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
 from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -214,11 +216,13 @@ __all__ = [
     "NoOrderCheck",
     "Notes",
     "Pace",
+    "PagePart",
     "Pages",
     "Permit",
     "Place",
     "Plan",
     "ReadTransaction",
+    "Section",
     "Shown",
     "Standing",
     "State",
@@ -226,10 +230,12 @@ __all__ = [
     "Subspace",
     "Table",
     "TableRow",
+    "TextTable",
     "Transaction",
     "Unchanged",
     "V",
     "Versionstamp",
+    "add_to_page",
     "announce",
     "announces",
     "append_items",

@@ -14,8 +14,8 @@ from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table
 from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.reads.session_page import BusySession, LargeSession, SessionsPage
 
 
 def inspect(

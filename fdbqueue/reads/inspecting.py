@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -25,7 +25,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.moves.high_water_mark import HighWaterMark
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, quota_of
-from fdbqueue.reads.session_page import SessionsPage, read_sessions_page
+from fdbqueue.reads.registry import PagePart, Section, page_parts
 from fdbqueue.stored.codecs import CODEC_ERRORS, Codec
 from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
@@ -142,10 +142,16 @@ class Inspection:
     """This process's looks at the queue in the last ten minutes, this one included."""
     quota: Quota | None = None
     """How many items or bytes it may have; None: it has no quota."""
-    sessions: SessionsPage | None = None
-    """Its sessions; None if it never had any. The other figures are those of its plain items."""
+    sections: Mapping[str, Section] = field(default_factory=dict, compare=False)
+    """What layers say of it, by their names. The other figures are those of its plain items."""
     paused: Pause | None = None
     """Who paused it, when and why; None: it is not paused."""
+
+    @property
+    def sessions(self) -> Any:
+        """Its sessions: `totals`, who is `busy`, the `largest`; None if it never had any, or they can't be read."""
+        found = self.sections.get("sessions")
+        return None if isinstance(found, UnreadableSection) else found
 
     @property
     def age_counts(self) -> dict[str, int]:
@@ -176,8 +182,8 @@ class Inspection:
             part = "" if self.dead_read >= self.stats.dead else f", of {self.dead_read:,} from both ends"
             reasons = tuple((one.error, one.items, one.last_died_at) for one in self.errors)
             yield Table(f"dead letters by error{part}", ("error", "items", "last_died_at"), reasons)
-        if self.sessions is not None:
-            yield from self.sessions.tables()
+        for section in self.sections.values():
+            yield from section.tables()
 
     def __repr__(self) -> str:
         head = [self.title, self.told_paused] if self.paused else [self.title]
@@ -218,9 +224,7 @@ class Inspection:
         told += [f"{self.overdue:,} timers overdue"] if self.overdue else []
         if self.next_due_at is not None:
             told.append(f"next lease, delay or life ends at {utc(self.next_due_at)}")
-        if self.sessions is not None:
-            told.append(self.sessions.facts())
-        return "; ".join(told)
+        return "; ".join([*told, *(section.facts() for section in self.sections.values())])
 
     @property
     def ages_title(self) -> str:
@@ -285,7 +289,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     died_last = started(rows(view, layout.dead.begin, layout.dead.end, limit=MOST_DEAD, reverse=True))
     span = layout.requests.range()
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
-    sessions = started(read_sessions_page(tr, layout))
+    sections = {name: started(_section(tr, layout, name, part)) for name, part in page_parts.all().items()}
     pausing = started(read_pause(view, layout))
 
     stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
@@ -293,6 +297,10 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     sample = yield from _sample(tr, layout, stats, head, tail)
     held, dead = (yield from leased), _distinct([*(yield from died_first), *(yield from died_last)])
     following = yield from to_come
+    told = {}
+    for name, section in sections.items():
+        if (said := (yield from section)) is not None:
+            told[name] = said
     known = {row.key for row in head}
     look = partial(_seen, layout.available, codec, now)
     return Inspection(
@@ -313,9 +321,32 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         dead_read=len(dead),
         history=(Look(now, stats),),
         quota=quota_of(marks.get(layout.type_key, b"")),
-        sessions=(yield from sessions),
         paused=(yield from pausing),
+        sections=told,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableSection:
+    """The section of a layer whose keys can't be read."""
+
+    name: str
+    error: FormatError
+
+    def facts(self) -> str:
+        """Return what is wrong."""
+        return f"{self.name}: {self.error}"
+
+    def tables(self) -> Iterator[Table]:
+        """Yield nothing."""
+        return iter(())
+
+
+def _section(tr: Transaction, layout: Layout, name: str, part: PagePart) -> Steps[Section | None]:
+    try:
+        return (yield from part.section(tr, layout))
+    except FormatError as error:
+        return UnreadableSection(name, error)  # the rest of the page helps to find out why
 
 
 def _sample(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, read_quota
-from fdbqueue.reads.session_page import SessionTotals, read_session_totals
+from fdbqueue.reads.registry import page_parts
 from fdbqueue.stored.catalogue import About, name_of, name_text, read_about
 from fdbqueue.stored.counters import Stats, read_stats
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name
@@ -64,12 +64,14 @@ class QueueInfo(Shown):
     """Who paused it and why; None if it is not paused."""
     stats: Stats
     """Its plain items by state, and the totals."""
-    sessions: SessionTotals | None = None
-    """Its sessions, and the items in them; None if it never had any."""
+    sessions: Any = None
+    """The `SessionStats` of its sessions; None if it never had any."""
     quota: Quota | None = None
     """How many items or bytes it may have; None: it has no quota."""
     problem: str = ""
     """What could not be read of its figures; "" if all could."""
+    added: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What layers tell of it, by their names (`fdbqueue.lowlevel.PagePart`)."""
 
     @property
     def text(self) -> str:
@@ -308,25 +310,32 @@ def _page(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[QueueIn
 def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:
     """Describe queues, from their prefixes and their records; None: read the record."""
     reads = []
+    parts = page_parts.all()
     for prefix, stored in found:
         layout = Layout(Subspace(rawPrefix=prefix))
         record = started(_record(tr, layout, stored))
-        more = started(_paused(tr, layout)), started(_quota(tr, layout)), started(read_session_totals(tr, layout))
-        reads.append((layout, record, started(read_stats(tr, layout)), *more))
+        more = started(_paused(tr, layout)), started(_quota(tr, layout))
+        adding = {name: started(part.stats(tr, layout)) for name, part in parts.items() if part.stats is not None}
+        reads.append((layout, record, started(read_stats(tr, layout)), *more, adding))
     infos = []
-    for layout, record, counting, pausing, limiting, summing in reads:
+    for layout, record, counting, pausing, limiting, adding in reads:
         created_us, about = yield from record
-        stats, sessions, problem = _UNKNOWN, None, ""
+        stats, added, problem = _UNKNOWN, dict[str, Any](), ""
         try:
             stats = yield from counting
-            sessions = yield from summing
+            for name, reading in adding.items():
+                added[name] = yield from reading
         except FormatError as error:
             problem = str(error)
         paused = yield from pausing
         quota = yield from limiting
         created = created_us / 1e6 if created_us else None
         told = (about.codec, about.order, about.policy, about.path)
-        infos.append(QueueInfo(name_of(layout.prefix), *told, created, paused, stats, sessions, quota, problem))
+        infos.append(
+            QueueInfo(
+                name_of(layout.prefix), *told, created, paused, stats, added.get("sessions"), quota, problem, added
+            )
+        )
     return infos
 
 

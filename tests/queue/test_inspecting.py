@@ -15,9 +15,11 @@ import pytest
 import fdbqueue
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Leases, PriorityQueue, Sessions, StagedQueue
+from fdbqueue.layers import Gate, Leases, PriorityQueue, Sessions, StagedQueue
 from fdbqueue.layers.sessions.session.records import pack_name
+from fdbqueue.lowlevel import Layout, PagePart, Section, Steps, TextTable, Transaction, add_to_page
 from fdbqueue.reads.inspecting import SMALL_QUEUE, Inspection
+from fdbqueue.reads.registry import page_parts
 from fdbqueue.stored.items import Blob, envelope, with_blob
 from tests.helpers.reading import Reading, ReadingTransaction
 
@@ -306,6 +308,58 @@ def test_a_page_tells_of_sessions_with_a_bounded_number_of_reads(db: Any, space:
     assert "who works on what" in queue.inspect(db)._repr_html_()
     [listed] = [info for info in fdbqueue.queues(db, within=space) if info.sessions is not None]
     assert listed.sessions == found.totals
+
+
+def test_a_page_tells_how_many_slots_wait_at_gates_as_the_stats_do(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), gates=lambda name: [Gate("acme", limit=1)])
+    for name in "abcd":
+        sessions.enqueue(db, "x", session=name)
+
+    page = sessions.queue.inspect(db)
+
+    assert page.sessions.totals == sessions.stats(db)
+    assert page.sessions.totals.gated == 3
+    assert "1 ready, 0 busy, 0 waiting, 3 slots at a gate" in repr(page)
+
+
+def test_a_layer_of_ones_own_adds_a_section_to_the_page(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Rate:
+        def facts(self) -> str:
+            return "at most 5 a second"
+
+        def tables(self) -> Iterator[TextTable]:
+            yield TextTable("who takes", ("consumer", "items"), (("ann", 7),))
+
+    def section(tr: Transaction, layout: Layout) -> Steps[Section | None]:
+        stored = yield tr.snapshot.get(layout.space.pack(("rate",)))
+        return Rate() if stored.present() else None
+
+    monkeypatch.setattr(page_parts, "_parts", dict(page_parts._parts))
+    add_to_page("rates", PagePart(section))
+    queue = Queue(space, codec="str")
+    assert queue.inspect(db).sections == {}
+    db[queue.layout.space.pack(("rate",))] = b"5"
+
+    page = queue.inspect(db)
+
+    assert isinstance(page.sections["rates"], Rate)
+    assert "at most 5 a second" in page.facts
+    assert "who takes" in repr(page)
+    with pytest.raises(ValueError, match="does not use, not 'sessions'"):
+        add_to_page("sessions", PagePart(section))
+
+
+def test_a_section_that_cannot_be_read_is_named_and_the_rest_is_told(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    Sessions(queue).enqueue(db, "a", session="ann")
+    db[queue.layout.space.pack(("summed", "enqueued", 0))] = b"damaged"
+
+    page = queue.inspect(db)
+
+    assert (page.sessions, "sessions: The total" in page.facts) == (None, True)
+    assert page.stats.available == 0
 
 
 def test_a_page_leaves_out_sessions_that_it_cannot_read(db: Any, space: Subspace) -> None:

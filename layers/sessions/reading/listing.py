@@ -25,9 +25,10 @@ from fdbqueue.lowlevel import (
 
 from ...leases.times import seconds_or_none
 from ..line.line import Line
+from ..line.shards import Shards
 from ..line.slots import Entries
 from ..session.gate_record import GateInfo, unpack_gate_record
-from ..session.records import OPEN, Record, SessionName, name_of, pointer_of, unpack_record
+from ..session.records import OPEN, Keys, Record, SessionName, name_of, pointer_of, unpack_record
 
 Status: TypeAlias = Literal["ready", "busy", "gated", "waiting", "paused", "blocked", "idle"]
 STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
@@ -95,6 +96,46 @@ class SessionStats(Shown):
     """Dead letters removed in total."""
     gated: int = 0
     """Items, at most one for each slot of a session, that wait for a slot of a gate."""
+
+
+def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[SessionStats]:
+    """Count the sessions of a queue, and the items in them, by snapshot.
+
+    Raises:
+        FormatError: a total can't be read.
+
+    *Cost:* two reads, then one for each shard.
+    """
+    span = keys.summed.range()
+    reading = started(rows(tr.snapshot, span.start, span.stop))
+    yield from shards.learn(tr)
+    counted = [started(read_stats(tr, layout)) for layout in shards.layouts()]
+    ready = busy = waiting = 0
+    for one in counted:
+        of_shard = yield from one
+        ready, busy = ready + of_shard.available, busy + of_shard.leased
+        waiting += of_shard.delayed
+    sums = dict.fromkeys(_TOTALS, 0)
+    for row in (yield from reading):
+        counter = keys.summed.unpack(row.key)[0]
+        if len(row.value) != 8:
+            raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
+        sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
+    gated = sums.pop("gated", 0)
+    gone = sum(sums.values()) - sums["enqueued"]
+    return SessionStats(
+        ready=ready,
+        busy=busy,
+        waiting=waiting,
+        available=sums["enqueued"] - gone,
+        delayed=sums["delayed"],
+        dead=sums["dead"],
+        enqueued=sums["enqueued"],
+        dequeued=sums["dequeued"],
+        expired=sums["expired"],
+        purged=sums["purged"],
+        gated=gated,
+    )
 
 
 class Listing:
@@ -180,39 +221,15 @@ class Listing:
         return pointers
 
     def stats(self, tr: Transaction) -> Steps[SessionStats]:
-        """Count sessions and items."""
-        span = self._line.keys.summed.range()
-        reading = started(rows(tr.snapshot, span.start, span.stop))
-        yield from self._line.shards.learn(tr)
-        counted = [started(read_stats(tr, layout)) for layout in self._line.shards.layouts()]
-        ready = busy = waiting = 0
-        for one in counted:
-            of_shard = yield from one
-            ready, busy = ready + of_shard.available, busy + of_shard.leased
-            waiting += of_shard.delayed
-        sums = dict.fromkeys(_TOTALS, 0)
-        for row in (yield from reading):
-            counter = self._line.keys.summed.unpack(row.key)[0]
-            if len(row.value) != 8:
-                raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
-            sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
-        if not sums["enqueued"]:
+        """Count sessions and items.
+
+        Raises:
+            QueueRenamed: there never was a session, and the queue has another name now.
+        """
+        stats = yield from read_session_stats(tr, self._line.keys, self._line.shards)
+        if not stats.enqueued:
             yield from check_renamed(tr, self._line.layout)
-        gated = sums.pop("gated", 0)
-        gone = sum(sums.values()) - sums["enqueued"]
-        return SessionStats(
-            ready=ready,
-            busy=busy,
-            waiting=waiting,
-            available=sums["enqueued"] - gone,
-            delayed=sums["delayed"],
-            dead=sums["dead"],
-            enqueued=sums["enqueued"],
-            dequeued=sums["dequeued"],
-            expired=sums["expired"],
-            purged=sums["purged"],
-            gated=gated,
-        )
+        return stats
 
     def browse_gates(self, tr: Transaction | Database, *, begin: bytes, limit: int | None) -> Browser[GateInfo]:
         """Iterate over gates by their names."""
