@@ -167,10 +167,11 @@ def rows(
     while True:
         answer = tr.get_range(first, last, limit=limit, reverse=reverse, streaming_mode=StreamingMode.want_all)
         page = getattr(answer, "_future", None)
-        if page is None:  # the embedded engine reads without waiting
+        if page is None:  # a stand-in for a range has no future
             found.extend(answer)
             return found
-        batch, count, more = yield page
+        # The embedded engine has the page already. To yield it would resume every caller in between.
+        batch, count, more = page.wait() if getattr(page, "comes_at_once", False) else (yield page)
         found.extend(batch)
         if not more or not count or limit == count:
             return found
