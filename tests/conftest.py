@@ -23,6 +23,9 @@ from fdbqueue.stored.layout import CATALOGUE
 from tests.helpers import cluster
 from tests.helpers.processes import Processes
 
+pytest_plugins = ("fdbqueue.testing",)
+"""Users get it by its entry point; a checkout that was installed before it existed does not."""
+
 ENGINES = ("memory", "file", "cluster")
 SESSION_PREFIX = ("fdbqueue tests", secrets.token_hex(4))
 
