@@ -119,18 +119,19 @@ class Holding:
         moves.finish()
 
     def nack(
-        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str
+        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str, last: bool
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed."""
+        retry = self._retry.final() if last else self._retry
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
         yield from asked
         # Before the first write: if a policy raises, all leases must stay with their holder.
-        waits = [self._retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
+        waits = [retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
-            fates[packed] = moves.fail(packed, stored, notes, self._retry, now_us=now_us, delay_us=wait_us, error=error)
+            fates[packed] = moves.fail(packed, stored, notes, retry, now_us=now_us, delay_us=wait_us, error=error)
         yield from moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]

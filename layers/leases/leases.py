@@ -49,7 +49,7 @@ from .taking import Taken, Taking, Terms
 from .timer_check import check_timers
 from .timers import next_due_us
 from .times import not_negative, positive, visible_at
-from .transitions import Custody, Retry, check_error, cut
+from .transitions import Custody, Retry, check_failure, cut
 
 T = TypeVar("T")
 
@@ -398,7 +398,13 @@ class Leases(Named, ByPosition[V]):
 
     @verb
     def nack(
-        self, tr: Transaction | Database, lease: LeaseRef, *, delay: float | None = None, error: str | None = None
+        self,
+        tr: Transaction | Database,
+        lease: LeaseRef,
+        *,
+        delay: float | None = None,
+        error: str | None = None,
+        last: bool = False,
     ) -> Steps[Disposition]:
         """Give the item back: this attempt has failed.
 
@@ -407,6 +413,7 @@ class Leases(Named, ByPosition[V]):
             lease: the lease, or its handle.
             delay: seconds until it is available again; None: the back-off policy decides.
             error: the reason, kept for the next attempt and, if this was the last one, with the dead letter.
+            last: whether the item becomes a dead letter now, whatever `max_attempts` is.
 
         Returns:
             the item's disposition. `Disposition.available` is its old place, before all later items.
@@ -416,7 +423,7 @@ class Leases(Named, ByPosition[V]):
 
         *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
         """
-        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error))[0]
+        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error, last=last))[0]
 
     @verb
     def nack_many(
@@ -426,6 +433,7 @@ class Leases(Named, ByPosition[V]):
         *,
         delay: float | None = None,
         error: str | None = None,
+        last: bool = False,
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed, all or none. Return the disposition of each, as `nack`.
 
@@ -438,11 +446,11 @@ class Leases(Named, ByPosition[V]):
         """
         held = several(leases, "nack_many")
         delay_us = None if delay is None else not_negative(delay, "delay")
-        check_error(error)
+        check_failure(error, last)
         why = error or "It was given back."
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:
-            return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why)
+            return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why, last=last)
 
         return (yield from self.queue.transact(tr, body))
 

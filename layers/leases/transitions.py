@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fdbqueue import CheckReport, Position, Queue
@@ -35,7 +35,17 @@ UNKNOWN_BACKOFF = exponential()
 
 _log = logging.getLogger("fdbqueue.layers.leases")
 
-__all__ = ["ERROR_BYTES", "Custody", "Retry", "Transitions", "at_rest", "check_error", "cut", "is_over", "size_beside"]
+__all__ = [
+    "ERROR_BYTES",
+    "Custody",
+    "Retry",
+    "Transitions",
+    "at_rest",
+    "check_failure",
+    "cut",
+    "is_over",
+    "size_beside",
+]
 
 
 class Custody(Protocol):
@@ -90,6 +100,10 @@ class Retry:
     def is_last(self, attempt: int) -> bool:
         """Return whether an item becomes a dead letter after the failure of this attempt."""
         return self.max_attempts is not None and attempt >= self.max_attempts
+
+    def final(self) -> Retry:
+        """Return the policy for an attempt that was the last one, whatever its number."""
+        return replace(self, max_attempts=1)
 
     def delay_us(self, attempt: int) -> int:
         """Return how long an item waits after the failure of this attempt; 0 if it was the last one.
@@ -148,11 +162,13 @@ class Transitions(Moves):
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 
-def check_error(error: object) -> None:
-    """Refuse the reason of a failure that is no text.
+def check_failure(error: object, last: object) -> None:
+    """Refuse the reason of a failure that is no text, and a `last` that is no bool.
 
     Raises:
-        TypeError: it is neither a text nor None.
+        TypeError: `error` is neither a text nor None, or `last` is no bool.
     """
+    if not isinstance(last, bool):
+        raise TypeError(f"last is True or False: whether this attempt was the last one. Not {last!r}.")
     if error is not None and not isinstance(error, str):
         raise TypeError(f"error is a text, as in error=str(error), not {error!r}.")

@@ -19,7 +19,7 @@ from ..leases.enqueueing import enqueue_with_notes
 from ..leases.leases import this_consumer
 from ..leases.marking import Entered
 from ..leases.times import check_timeout, check_waits, not_negative, positive, visible_at
-from ..leases.transitions import Retry, check_error
+from ..leases.transitions import Retry, check_failure
 from .line.line import Line, Rules
 from .line.line_queue import LineQueue
 from .line.shards import check_shards
@@ -423,7 +423,13 @@ class Sessions(Named, Operators[V]):
 
     @verb
     def nack(
-        self, tr: Transaction | Database, lease: SessionRef, *, delay: float | None = None, error: str | None = None
+        self,
+        tr: Transaction | Database,
+        lease: SessionRef,
+        *,
+        delay: float | None = None,
+        error: str | None = None,
+        last: bool = False,
     ) -> Steps[Disposition]:
         """Give the item back: this attempt has failed. The session waits with it, and no other session does.
 
@@ -432,6 +438,7 @@ class Sessions(Named, Operators[V]):
             lease: the lease, or its handle.
             delay: seconds until the next attempt; None: the back-off policy decides.
             error: the reason, kept for the next attempt and, if this was the last one, with the dead letter.
+            last: whether the item becomes a dead letter now, whatever `max_attempts` is.
 
         Returns:
             the item's disposition. Its session is in its old place in the line, or waits for the delay.
@@ -443,8 +450,9 @@ class Sessions(Named, Operators[V]):
         writes.
         """
         delay_us = None if delay is None else not_negative(delay, "delay")
-        check_error(error)
-        body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=error or "It was given back.")
+        check_failure(error, last)
+        why = error or "It was given back."
+        body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=why, last=last)
         return (yield from self.queue.transact(tr, body))
 
     @verb

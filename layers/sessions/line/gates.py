@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from fdbqueue import Position
 from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, new_random, pack, rows, started
 
+from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, Transitions, cut
 from ..session.gate_record import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
 from ..session.records import Pointer, Record, name_of, pointer_of, record_of, stored_pointer
@@ -85,7 +86,8 @@ class Gates:
         try:
             return replace(record, gates=self.chain(session.name))
         except (TypeError, ValueError) as error:
-            _log.exception("The session %r is blocked.", name_of(session.name))
+            name = name_of(session.name)
+            _log.exception("The session %r is blocked.", name, extra=fields(self._line.items, session=name))
             return replace(record, gates=(), blocked=cut(str(error), ERROR_BYTES))
 
     # --- the slots of one pointer

@@ -213,12 +213,14 @@ class Line:
         now_us: int,
         delay_us: int | None,
         error: str,
+        last: bool = False,
     ) -> Steps[Disposition]:
         """Count a failed attempt of the item in progress: it stays in its place, or becomes a dead letter.
 
         Its session waits as long as the item has to. No other session does.
         """
-        retry, session, packed = self.rules.retry, turn.session, turn.pointer.current
+        retry = self.rules.retry.final() if last else self.rules.retry
+        session, packed = turn.session, turn.pointer.current
         notes = notes_of(stored)
         failed = replace(
             notes,

@@ -421,7 +421,9 @@ class Working(Generic[V]):
             turn.pointer = replace(turn.pointer, acked=packed)
         return turn, head.without({key})
 
-    def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str) -> Steps[Disposition]:
+    def nack(
+        self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool
+    ) -> Steps[Disposition]:
         """Count a failed attempt of the item in progress."""
         turn, head = yield from self.turn(tr, ref, limit=2)
         value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
@@ -430,7 +432,7 @@ class Working(Generic[V]):
         moves = self._line.moves(tr)
         now_us = self._line.leases.now_us()
         fate = yield from self._line.fail(
-            tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error
+            tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error, last=last
         )
         moves.finish()
         return fate
