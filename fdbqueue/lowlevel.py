@@ -76,7 +76,7 @@ from fdbqueue.reads.browse import Browser, Pace, Pages, pages
 from fdbqueue.reads.check import CLAIMED, check_queue, items_of_all_places
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import PagePart, Section, add_to_page
-from fdbqueue.stored.catalogue import check_encodes, doubt
+from fdbqueue.stored.catalogue import check_encodes, doubt, queue_text
 from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
 from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.stored.counters import (
@@ -319,6 +319,7 @@ __all__ = [
     "predicates",
     "process_is_dead",
     "pull",
+    "queue_text",
     "raise_high_water_mark",
     "rank_of",
     "read_counts",

@@ -7,6 +7,7 @@ The public classes are here too, so one import is enough. Their modules are load
 =================  ====================================================================================
 `leases`           lend an item for a time: ack, nack, back-off, delays, dead letters
 `consumer`         run a handler for each leased item; `Watchdog` gives expired leases back
+`middleware`       time limits, retries by exception, and log lines around a consumer's handler
 `staged`           many consumers at one head, which wait without polling; `RelaxedQueue` gives up strict order
 `sessions`         items in order per session, one worker a session, a fair turn for each
 `priority`         levels of urgency, and earliest deadline first
@@ -23,7 +24,7 @@ The public classes are here too, so one import is enough. Their modules are load
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
 Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, streams,
-subscriptions <- blobs, consumer, smart_sessions.
+subscriptions <- blobs, consumer, middleware, smart_sessions.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -36,9 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .blobs import Blob, BlobReader, Blobs, BlobWriter
-    from .consumer import ACKED, Consumer, ConsumerReport, Snooze, Watchdog
+    from .consumer import ACKED, Consumer, ConsumerReport, GiveUp, RetryIn, Snooze, Watchdog
     from .groups import Group, Groups, GroupStats
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
+    from .middleware import ItemFields, LogItems, RetryBy, TimeLimit
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
@@ -95,15 +97,18 @@ _ROOMS = {
     "FollowUp": "results",
     "Follower": "subscriptions",
     "Gate": "sessions",
+    "GiveUp": "consumer",
     "GateInfo": "sessions",
     "Group": "groups",
     "GroupStats": "groups",
     "Groups": "groups",
+    "ItemFields": "middleware",
     "Lease": "leases",
     "LeaseHandle": "leases",
     "Leases": "leases",
     "Levels": "priority",
     "Limit": "smart",
+    "LogItems": "middleware",
     "MessageType": "smart",
     "Messages": "smart",
     "Monitor": "smart",
@@ -117,6 +122,8 @@ _ROOMS = {
     "RelaxedQueue": "staged",
     "Resend": "smart",
     "Results": "results",
+    "RetryBy": "middleware",
+    "RetryIn": "consumer",
     "Selector": "subscriptions",
     "SessionHandle": "sessions",
     "SessionInfo": "sessions",
@@ -130,6 +137,7 @@ _ROOMS = {
     "Subscription": "subscriptions",
     "Subscriptions": "subscriptions",
     "Replace": "smart",
+    "TimeLimit": "middleware",
     "UNCHANGED": "sessions",
     "Watchdog": "consumer",
     "constant": "leases",
@@ -164,14 +172,17 @@ __all__ = [
     "Follower",
     "Gate",
     "GateInfo",
+    "GiveUp",
     "Group",
     "GroupStats",
     "Groups",
+    "ItemFields",
     "Lease",
     "LeaseHandle",
     "Leases",
     "Levels",
     "Limit",
+    "LogItems",
     "MessageType",
     "Messages",
     "Monitor",
@@ -183,6 +194,8 @@ __all__ = [
     "Replace",
     "Resend",
     "Results",
+    "RetryBy",
+    "RetryIn",
     "Selector",
     "SessionHandle",
     "SessionInfo",
@@ -195,6 +208,7 @@ __all__ = [
     "StagedQueue",
     "Subscription",
     "Subscriptions",
+    "TimeLimit",
     "Watchdog",
     "constant",
     "exponential",

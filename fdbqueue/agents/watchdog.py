@@ -48,6 +48,7 @@ from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.composing import QueueWithLeases
 from fdbqueue.layers.common.handlers import call_back, not_awaited
+from fdbqueue.layers.common.logs import item_fields
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
 from fdbqueue.layers.leases.times import not_negative, positive
@@ -68,7 +69,7 @@ NOT_STARTED = (126, 127)
 RESTART = exponential(first=0.1, longest=10.0)
 """The usual wait before the next command, after so many failures in a row."""
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("fdbqueue.agents")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +337,10 @@ class AgentWatchdog:
         setattr(self.report, what, getattr(self.report, what) + 1)
         event = AgentEvent(what, lease.position, lease.attempt, why, **terms)
         if self._on_event is None:
-            _log.log(logging.WARNING if what in ("failed", "killed", "lost") else logging.DEBUG, "%s", event)
+            extra = item_fields(self.leases.queue, lease)
+            _log.log(
+                logging.WARNING if what in ("failed", "killed", "lost") else logging.DEBUG, "%s", event, extra=extra
+            )
             return
         try:
             call_back(self._on_event, event)

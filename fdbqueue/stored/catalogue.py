@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 from weakref import ref
 
@@ -110,6 +111,12 @@ def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
     except (ValueError, IndexError):
         return prefix
     return name
+
+
+@lru_cache(maxsize=1_000)
+def queue_text(prefix: bytes) -> str:
+    """Return the name of the queue with this prefix, as the command line takes it."""
+    return name_text(name_of(prefix))
 
 
 def path_of(name: object) -> tuple[str, ...]:

@@ -48,6 +48,35 @@ class Snooze(Exception):
         self.seconds = seconds
 
 
+class RetryIn(Exception):
+    """Raised by a handler whose attempt has failed, with the wait before the next attempt in place of the back-off's.
+
+    The item's error is the text of the exception that this one was raised from, or `reason`.
+
+    Args:
+        seconds: the wait, 0 or more. Any other value raises a ValueError, which fails the attempt as usual.
+        reason: why the attempt failed.
+    """
+
+    def __init__(self, seconds: float, reason: str = "") -> None:
+        not_negative(seconds, "seconds")
+        super().__init__(reason or f"It is tried again in {seconds} s.")
+        self.seconds = seconds
+
+
+class GiveUp(Exception):
+    """Raised by a handler that no further attempt would help. The item becomes a dead letter at once.
+
+    The item's error is the text of the exception that this one was raised from, or `reason`.
+
+    Args:
+        reason: why the attempt failed.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or "No further attempt would help.")
+
+
 class Threads:
     """Worker threads for a plain function, started when they are needed.
 
@@ -168,8 +197,14 @@ async def within(seconds: float, handling: Awaitable[Any]) -> Any:
         raise TimeoutError(f"the handler took longer than its {seconds} s") from error
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """Return a handler's own error, if a `RetryIn` or a `GiveUp` was raised from it."""
+    return error.__cause__ if isinstance(error, RetryIn | GiveUp) and error.__cause__ is not None else error
+
+
 def error_text(error: BaseException) -> str:
     """Return the text of a handler's error, with the name of its type."""
+    error = cause_of(error)
     kind = type(error).__name__
     try:
         return f"{kind}: {error}"
@@ -201,6 +236,6 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
         raise TypeError("it returned a coroutine, which is not awaited")
 
 
-def is_async(handler: Handler) -> bool:
+def is_async(handler: Callable[..., Any]) -> bool:
     """Return whether a handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

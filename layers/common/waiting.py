@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 )
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("fdbqueue.layers.common")
 
 _AT_WORK: set[threading.Thread] = set()
 """The threads that finish work of this process for callers that have gone."""

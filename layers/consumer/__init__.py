@@ -46,7 +46,7 @@ Source
 
 from __future__ import annotations
 
-from ..common.handlers import ACKED, Snooze
+from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze
 from ._consumer import Consumer
 from ._terms import ConsumerReport
 from ._watchdog import Watchdog, WatchdogReport
@@ -55,6 +55,8 @@ __all__ = [
     "ACKED",
     "Consumer",
     "ConsumerReport",
+    "GiveUp",
+    "RetryIn",
     "Snooze",
     "Watchdog",
     "WatchdogReport",

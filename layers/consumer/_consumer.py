@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, cast, overload
 
+from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.handlers import Handler
+from ..common.middleware import Middleware, bound, checked
 from ..leases import Leases
 from ..leases.leases import this_consumer
 from ..leases.times import not_negative, positive
@@ -35,7 +37,8 @@ class Consumer(Named, Generic[V]):
             side by side. If the leases have no `backoff`, failed items wait 1 second before their second attempt, then
             2, 4 and so on, up to an hour.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
-            returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt.
+            returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt:
+            `RetryIn` says when the next one is, `GiveUp` that none would help.
         concurrency: how many handlers run at once.
         duration: the duration of a lease in seconds, extended in time. It is also how long an item waits if this
             process dies.
@@ -48,6 +51,9 @@ class Consumer(Named, Generic[V]):
         consumer: the consumer's name in its leases, for monitoring; host name and process id by default.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
             restore the former handlers. In an event loop a consumer touches no signal handler.
+        middleware: functions around each call of the handler, the outermost first, as `fdbqueue.layers.middleware` has
+            some. Each is called with the lease and the next call. Coroutine functions run around any handler; plain
+            functions run in the thread of a plain handler, inside of the others.
 
     In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
 
@@ -79,6 +85,7 @@ class Consumer(Named, Generic[V]):
         handler_timeout: float | None = ...,
         consumer: str | None = ...,
         signals: bool = ...,
+        middleware: Sequence[Middleware] = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -93,6 +100,7 @@ class Consumer(Named, Generic[V]):
         handler_timeout: float | None = ...,
         consumer: str | None = ...,
         signals: bool = ...,
+        middleware: Sequence[Middleware] = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -106,6 +114,7 @@ class Consumer(Named, Generic[V]):
         handler_timeout: float | None = None,
         consumer: str | None = None,
         signals: bool = True,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         _check_count(concurrency, 1, "concurrency is how many handlers run at once")
         if prefetch is not None:
@@ -122,7 +131,10 @@ class Consumer(Named, Generic[V]):
             raise TypeError(f"A handler is called with each lease, and {handler!r} can't be.")
         _check_takes_a_lease(handler)
         self.source: Leases[V] | Subscription[V] | Sessions[V] = given
+        self.queue: Queue[V] = given.leases.queue if isinstance(given, Subscription) else given.queue
+        """The queue of its items."""
         self.handler: Handler = cast(Handler, handler)
+        self.middleware = checked(middleware, self.handler)
         self.report = ConsumerReport()
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
@@ -235,9 +247,10 @@ class Consumer(Named, Generic[V]):
         return self.report
 
     def _new_run(self, db: Database, terms: Terms) -> Run:
+        middleware = bound(self.middleware, self)
         if isinstance(self.source, Sessions):
-            return SessionRun(db, self.source, self.handler, terms, self.report)
-        return Run(db, self.source, self.handler, terms, self.report)
+            return SessionRun(db, self.source, self.handler, middleware, terms, self.report)
+        return Run(db, self.source, self.handler, middleware, terms, self.report)
 
 
 def _check_takes_a_lease(handler: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ import time
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, run
 
+from ..common.logs import item_fields
 from ..leases import Leases
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_not_lost
@@ -80,7 +81,9 @@ class Keeping:
             hold.told = True
             lease = hold.lease
             words = "The lease of the item %s of %r, attempt %d of consumer %s, %s."
-            _log.warning(words, lease.position.text, self._leases.queue, lease.attempt, lease.consumer, told)
+            queue = self._leases.queue
+            told_of = (lease.position.text, queue, lease.attempt, lease.consumer, told)
+            _log.warning(words, *told_of, extra=item_fields(queue, lease))
 
     def _relies_on(self, position: Position, token: bytes) -> bool:
         """Return whether this consumer holds a lease that has expired. If so, it extends the lease."""

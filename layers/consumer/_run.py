@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
 from typing import Any
@@ -14,7 +14,9 @@ from typing import Any
 from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
-from ..common.handlers import ACKED, Handler, Snooze, Threads, error_text, is_async, result_of, within
+from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
+from ..common.logs import fields, item_fields
+from ..common.middleware import Middleware, call_of, with_plain
 from ..common.waiting import FINISH_SECONDS, unfinished
 from ..leases import Disposition, Done, Lease, Leases, exponential
 from ..staged import StagedQueue
@@ -42,7 +44,13 @@ class Run(Keeping):
     """One run of a consumer, in one event loop. Its threads ack, extend and renew; the loop does the rest."""
 
     def __init__(
-        self, db: Database, source: Leases | Subscription, handler: Handler, terms: Terms, report: ConsumerReport
+        self,
+        db: Database,
+        source: Leases | Subscription,
+        handler: Handler,
+        middleware: Sequence[Middleware],
+        terms: Terms,
+        report: ConsumerReport,
     ) -> None:
         super().__init__(db, terms, report)
         self.loop = asyncio.get_running_loop()
@@ -82,8 +90,9 @@ class Run(Keeping):
         """Where failed and snoozed items are given back."""
         self._retry = self._leases.retry
         """What happens to items that fail."""
-        self._handler = handler
+        handler, around = with_plain(handler, middleware)
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
+        self._call = call_of(handler, self._threads, around)
 
     def _staged(self, consumer: str | None) -> StagedQueue:
         """Return the queue that it takes leases from."""
@@ -172,7 +181,8 @@ class Run(Keeping):
         await self._wait([_all(tasks)], GIVE_BACK_SECONDS, patient=True)
         left = sum(not task.done() for task in tasks)
         if left:
-            _log.error("%d handlers of %r still run though they were cancelled: left to themselves.", left, self._name)
+            told = "%d handlers of %r still run though they were cancelled: left to themselves."
+            _log.error(told, left, self._name, extra=fields(self._verbs.queue))
 
     @property
     def _name(self) -> object:
@@ -321,7 +331,7 @@ class Run(Keeping):
     async def _give_back_if_stuck(self) -> None:
         if self._ready and self._stuck():
             told = "All %d handlers of %r ran longer than their limit. No other starts until one of them returns."
-            _log.error(told, self._terms.concurrency, self._name)
+            _log.error(told, self._terms.concurrency, self._name, extra=fields(self._verbs.queue))
             await self._return(self._taken_from_ready())
 
     async def _wait_for_a_thread(self) -> None:
@@ -370,10 +380,10 @@ class Run(Keeping):
         timeout = self._terms.handler_timeout
         try:
             if timeout is None:
-                result = await result_of(self._handler, self._threads, lease)
+                result = await self._call(lease)
             else:
                 hold.ends_at = time.monotonic() + timeout
-                result = await within(timeout, result_of(self._handler, self._threads, lease))
+                result = await within(timeout, self._call(lease))
             if isinstance(result, self._dones) or lease.wants_result:
                 hold.result = done = self._done_of(result)
                 done.check()  # here, so that a result that can't be stored fails this attempt only
@@ -411,16 +421,22 @@ class Run(Keeping):
         known = bool(lease.error) and reason.startswith(lease.error)
         words = "A handler failed for the item %s of %r, at attempt %d: %s"
         told = (lease.position.text, self._verbs.queue, lease.attempt, reason)
-        _log.warning(words, *told, exc_info=None if known else error)
-        nack = self._verbs.nack.aio(self._db, lease, delay=self._delay(lease.attempt), error=reason)
-        self._report.dead += await self._settle(hold, nack, "failed") is Disposition.dead
+        shown = None if known else cause_of(error)
+        _log.warning(words, *told, exc_info=shown, extra=item_fields(self._verbs.queue, lease))
+        delay, last = self._delay(lease.attempt, error), isinstance(error, GiveUp)
+        nack = self._verbs.nack.aio(self._db, lease, delay=delay, error=reason, last=last)
+        fate = await self._settle(hold, nack, "failed")
+        self._report.dead += fate is Disposition.dead  # not `+= await`, which would add to an outdated number
 
-    def _delay(self, attempt: int) -> float:
-        """Return how long a failed item waits."""
+    def _delay(self, attempt: int, error: BaseException) -> float:
+        """Return how long an item waits that failed by this error."""
         retry = self._retry
-        if retry.backoff is None:
+        if isinstance(error, RetryIn):
+            seconds = error.seconds
+        elif retry.backoff is None:
             return DEFAULT_BACKOFF(attempt)
-        seconds = retry.delay_us_in_any_case(attempt) / 1e6
+        else:
+            seconds = retry.delay_us_in_any_case(attempt) / 1e6
         if self._terms.until_empty and retry.max_attempts is None:
             # A drain would not end if such an item came back at once each time.
             return max(DEFAULT_BACKOFF(attempt), seconds)

@@ -26,6 +26,8 @@ from fdbqueue.lowlevel import (
 )
 
 from ..common.handlers import ACKED, Handler
+from ..common.logs import fields, item_fields
+from ..common.middleware import Middleware
 from ..leases import Done as ItemDone
 from ..leases import Lease
 from ..sessions import NewState, SessionLease, Sessions
@@ -117,8 +119,16 @@ class TurnHold(Hold):
 class SessionRun(Run):
     """One run of a consumer of sessions. What it holds are pointers: leases of whole sessions."""
 
-    def __init__(self, db: Database, source: Sessions, handler: Handler, terms: Terms, report: ConsumerReport) -> None:
-        super().__init__(db, source.line.leases, handler, terms, report)
+    def __init__(
+        self,
+        db: Database,
+        source: Sessions,
+        handler: Handler,
+        middleware: Sequence[Middleware],
+        terms: Terms,
+        report: ConsumerReport,
+    ) -> None:
+        super().__init__(db, source.line.leases, handler, middleware, terms, report)
         self._sessions = source
         self._turns = source.turns
         self._verbs = source
@@ -149,7 +159,8 @@ class SessionRun(Run):
         except OtherCodec:
             raise  # the session is whole, and no item of this queue can be read here
         except (FormatError, CodecError, CheckFailed):
-            _log.exception("An item of a session of %r can't be read: the session is blocked.", self._name)
+            told = "An item of a session of %r can't be read: the session is blocked."
+            _log.exception(told, self._name, extra=fields(self._sessions.queue))
         if hold.leaving is None:
             self._let_go(hold)
 
@@ -159,7 +170,8 @@ class SessionRun(Run):
         try:
             quota = self._turns.quota(lease)
         except ValueError as error:  # the function `weights` failed: for this session, and for no other
-            _log.exception("The session %r of %r is blocked.", lease.session, self._name)
+            extra = item_fields(self._sessions.queue, lease)
+            _log.exception("The session %r of %r is blocked.", lease.session, self._name, extra=extra)
             await run_async(self._turns.block(self._db, hold.lease, str(error)))
             return None
         used = hold.lease.value.pointer.used

@@ -34,11 +34,12 @@ from fdbqueue.lowlevel import LEASE, Database, Named, Shown, Steps, attempts, on
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.handlers import call_back, not_awaited
+from ..common.logs import fields
 from ..common.waiting import Stop, long_wait
 from ..leases import Leases, Reclaimed
 from ..leases.times import positive
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("fdbqueue.layers.consumer")
 _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."
 
 
@@ -159,7 +160,9 @@ class Watchdog(Named):
             call_back(self._hook, reclaimed)
         except Exception:  # noqa: BLE001 - whatever a hook raises must not keep the others' items from coming back
             self.report.hook_errors += 1
-            _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases)
+            about = {"attempt": reclaimed.attempt, "consumer": reclaimed.consumer, "session": reclaimed.session}
+            extra = fields(self.leases.queue, reclaimed.position, **about)
+            _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases, extra=extra)
 
     def _seconds_to_wait(self, db: Database) -> Steps[float]:
         now_us = self.leases.now_us()

@@ -14,11 +14,12 @@ from typing import Any
 from fdbqueue.lowlevel import Database, Future, Shown, Steps, Transaction, attempts, only_database, verb
 
 from ..common.handlers import call_back, not_awaited
+from ..common.logs import fields
 from ..common.waiting import Stop, long_wait
 from ..leases.times import not_negative, positive
 from ._deadlines import BATCH, Claim, Deadline, Deadlines
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("fdbqueue.layers.smart")
 _IN_A_TRANSACTION = "In a transaction use Deadlines.claim(tr)."
 
 
@@ -144,6 +145,8 @@ class Monitor:
             call_back(handler, deadline)
         except Exception:  # noqa: BLE001 - an error of a handler must not stop the reports of the other deadlines
             self.report.errors += 1
-            _log.exception("The handler failed for the deadline of %s of %r.", deadline.position, self.deadlines)
+            extra = fields(self._queue, deadline.position)
+            words = "The handler failed for the deadline of %s of %r."
+            _log.exception(words, deadline.position, self.deadlines, extra=extra)
             return False
         return True

@@ -201,3 +201,14 @@ def test_policies_can_be_sent_with_their_leases(queue: Queue, policy: Any) -> No
 
     assert leases.retry.backoff == policy
     assert exponential(first=2) != exponential(first=3)
+
+
+def test_dead_letters_that_end_side_by_side_are_all_counted(db: Any, queue: Queue) -> None:
+    leases = Leases(queue, max_attempts=1)
+    leases.enqueue_many(db, map(str, range(50)))
+
+    async def handle(lease: Lease) -> None:
+        await asyncio.sleep(0)
+        fail(lease)
+
+    assert Consumer(leases, handle, concurrency=16).drain(db).dead == 50

@@ -55,7 +55,7 @@ from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError
 
 __all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fdbqueue.engine")
 
 READERS_EVERY_SECONDS: Final = 5.0
 MOST_PINS: Final = 64

@@ -33,7 +33,7 @@ from fdbqueue.engine.embedded.store.log.write_set import WriteSet, conflicting, 
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, StorageError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fdbqueue.engine")
 
 MOST_REQUESTS: Final = 2048
 MOST_MUTATIONS: Final = 50_000

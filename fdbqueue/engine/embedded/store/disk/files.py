@@ -21,7 +21,7 @@ from fdbqueue.engine.embedded.store.log import log_rows, write_set
 from fdbqueue.engine.embedded.store.url_options import StoreOptions
 from fdbqueue.engine.errors import StorageError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fdbqueue.engine")
 
 MAX_READERS: Final = 4096
 """Maximum number of transactions, of all processes together, that read at one time."""

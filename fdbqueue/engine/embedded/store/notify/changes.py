@@ -18,7 +18,7 @@ from fdbqueue.engine.embedded.store.log.write_set import Range, decode
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import FDBError, StorageError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fdbqueue.engine")
 
 REST_SECONDS: Final = 0.004
 """Pause after a look that found commits, so that commits of a busy process are read in batches."""

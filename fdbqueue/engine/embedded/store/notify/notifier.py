@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.notify.shared_page import open_page
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("fdbqueue.engine")
 
 LONGEST_SLEEP: Final = 0.05
 """Longest sleep in seconds, because a notification may be missing."""
