@@ -267,6 +267,9 @@ def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
     try:
         future = next(steps)
         while True:
+            if getattr(future, "comes_at_once", False):
+                future = _answered(steps, future)
+                continue
             try:
                 outcome, error = yield _Kept(future)
             except BaseException:
@@ -285,6 +288,15 @@ def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
         if not handed_over:
             steps.close()  # Ctrl-C came between two futures; close the steps, since no thread goes on
         raise
+
+
+def _answered(steps: Steps[Any], future: Any) -> Any:
+    """Give steps the answer that is there already, and return the next future. No caller has to wait."""
+    try:
+        outcome = future.wait()
+    except Exception as error:  # noqa: BLE001 - the steps decide what it means
+        return steps.throw(error)
+    return steps.send(outcome)
 
 
 def in_thread(steps: Steps[Any]) -> None:

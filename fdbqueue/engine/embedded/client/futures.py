@@ -139,6 +139,8 @@ class Asked(Ready[T]):
     """A value that the engine read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source")
+    comes_at_once = True
+    """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
 
     def __init__(self, value: T | None = None, source: Source | None = None, error: int = 0) -> None:
         self._value = value

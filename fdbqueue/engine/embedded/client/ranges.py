@@ -43,8 +43,6 @@ class FutureKeyValueArray(Asked[Page]):
     """A page of rows, their number, and whether more may follow."""
 
     __slots__ = ()
-    comes_at_once = True
-    """Its `wait` does not block (`fdbqueue.engine.steps.rows`)."""
 
 
 class FDBRange:

@@ -113,6 +113,8 @@ class Read(FutureString):
     """The result of a read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source", "_value")
+    comes_at_once = True
+    """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
 
     def __init__(self, value: bytes | None, source: Source | None = None) -> None:
         self._value = value
