@@ -226,7 +226,7 @@ class Taking:
                 continue
             stored = row.value
             if self._retry.custody is not None:
-                stored, value = yield from self._retry.custody.lend(tr, stored, now_us)
+                stored, value = yield from self._retry.custody.lend(tr, stored, now_us, item.value)
                 item = changed(item, value=value)
             haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
             haul.dealt += 1

@@ -57,8 +57,12 @@ class Custody(Protocol):
     items: Queue
     """The queue of those other items."""
 
-    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
-        """Return the bytes to store while the item is leased, and the value for its holder."""
+    def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Any = None) -> Steps[tuple[bytes, Any]]:
+        """Return the bytes to store while the item is leased, and the value for its holder.
+
+        Args:
+            value: the item's value, if it was decoded.
+        """
 
     def expire(
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int

@@ -118,12 +118,12 @@ class Line:
 
     # --- what takes part in the leases of pointers
 
-    def lend(self, tr: Transaction, stored: bytes, now_us: int) -> Steps[tuple[bytes, Any]]:
+    def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Held | None = None) -> Steps[tuple[bytes, Any]]:
         """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
 
         *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
         """
-        pointer = pointer_of(stored)
+        pointer = pointer_of(stored) if value is None else value.pointer
         session = self.session(pointer.name, pointer.generation)
         recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
         if pointer.slot:

@@ -29,7 +29,7 @@ from ...leases import immediately
 from ...leases.taking import UNTAKEABLE, CancelledGroups, notes_if_readable
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions, is_over
-from .records import Keys, name_of
+from .records import Keys, SessionName, name_of
 
 SHARDS = 16
 """Over how many keys each total of all sessions is spread."""
@@ -156,11 +156,12 @@ class Session:
 
     __slots__ = (
         *("_holds", "_summed", "asks", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
-        *("slots_prefix", "state_key"),
+        *("_given_name", "slots_prefix", "state_key"),
     )
 
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
         self.name = name
+        self._given_name: SessionName | None = None
         self.generation = generation
         self.home = keys.line
         """The layout of the line, where outcomes, groups and blobs are kept."""
@@ -177,7 +178,14 @@ class Session:
         """Returns whether a message is outdated, by its value, the time and its position; None: none ever is."""
 
     def __repr__(self) -> str:
-        return f"Session({name_of(self.name)!r}, generation={self.generation})"
+        return f"Session({self.given_name!r}, generation={self.generation})"
+
+    @property
+    def given_name(self) -> SessionName:
+        """The name that its producers gave, which `name` packs."""
+        if self._given_name is None:
+            self._given_name = name_of(self.name)
+        return self._given_name
 
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""
@@ -259,6 +267,10 @@ class Session:
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
         head = yield from self._look_beside(tr, held)
+        if head.rows and not head.timers and head.wake_at_us is None and self.asks is None:
+            notes = notes_if_readable(head.rows[0].value)
+            if not notes.ttl_at_us and not notes.group:
+                return head  # nothing to fire or to remove, as in most sessions
         moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
         try:
             limit = FIRE_LIMIT + len(held)
@@ -312,8 +324,11 @@ class Session:
             return False
 
     def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
+        return self._look_behind(tr, held) if held else self.look(tr, limit=1)
+
+    def _look_behind(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
         head = yield from self.look(tr, limit=1 + len(held))
-        return head.without({self.layout.available.key(packed) for packed in held}) if held else head
+        return head.without({self.layout.available.key(packed) for packed in held})
 
     def _fireable(self, tr: Transaction, due: list[KeyValue], held: frozenset[bytes]) -> Iterator[KeyValue]:
         """Yield the timers of items that no slot holds. It conflicts with a slot that takes one of these items."""
