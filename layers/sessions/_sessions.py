@@ -328,7 +328,7 @@ class Sessions(Named, Operators[V]):
         deadline = time.monotonic() + timeout if timeout else None
         while True:
             left = timeout if deadline is None else max(0.0, deadline - time.monotonic())
-            pointer = yield from self.staged.lease.steps(db, duration=duration, timeout=left)
+            pointer = yield from self.staged.take_one(db, "lease", left, duration_us)
             if pointer is None:
                 return None
             lease = yield from self._working.opened(db, pointer)

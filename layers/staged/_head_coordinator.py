@@ -25,7 +25,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     committed_version,
     conflict_since,
-    has_turns,
     predicates,
     started,
 )
@@ -67,6 +66,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         version: the version that this process saw last.
         announce: called with the number of callers that got leases at the same time, and may ack them at once.
         delivery: takes the items.
+        saves_reads: whether reads have round trips, which are worth saving.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         version: RecentVersion,
         announce: Callable[[int], None],
         delivery: Delivery,
+        saves_reads: bool = True,
     ) -> None:
         super().__init__()
         self._leases = leases
@@ -87,9 +88,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._duration_us = duration_us
         self._consumer = consumer
         self._announce = announce
+        self._saves_reads = saves_reads
         self._requests = Requests(leases.layout)
+        self._begin = self._requests.begin
         self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
-        self._uncontended = Uncontended(self._delivery, leases.layout, self._requests.begin)
+        self._uncontended = Uncontended(self._delivery, leases.layout, self._begin, may_prefetch=saves_reads)
         self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
         self._alarms = Alarms(self._requests, self._delivery)
         self._place = Place()
@@ -165,7 +168,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             return None
         if attempt.wish is not None and attempt.stamp is not None:
             request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
-            self._hints.read_at = 0 if has_turns(db) else self._own_version.of(attempt.version)
+            self._hints.read_at = self._own_version.of(attempt.version) if self._saves_reads else 0
             self._advance(Event.registered, request)
         elif attempt.request is not None:
             self._place = self._place.renewed(attempt.request)
@@ -182,9 +185,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self, db: Database, body: Callable[[Transaction], Steps[Attempt]], *, met_lately: bool
     ) -> Steps[Attempt | None]:
         """Run one transaction. Return what it did; None if another one has to follow at once."""
-        saves_reads = not has_turns(db)
-        self._uncontended.guessed, self._uncontended.may_prefetch = False, saves_reads
-        self._retried = False
+        self._uncontended.guessed = self._retried = False
         try:
             attempt = yield from self._leases.queue.transact(
                 db, body, on_retry=self._on_retry, takes=self._place.state is State.direct
@@ -204,13 +205,15 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         else:
             if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
-                attempt.version = attempt.tr.get_committed_version() if saves_reads else committed_version(attempt.tr)
+                attempt.version = (
+                    attempt.tr.get_committed_version() if self._saves_reads else committed_version(attempt.tr)
+                )
             if attempt.prefetch is not None:
                 self._uncontended.committed(attempt.prefetch, attempt.version)
             if attempt.old_grants:
                 self._recent_leases.forget_grants(attempt.old_grants)
         self._hints.lost_turns = 0
-        if attempt.version > 0:
+        if attempt.version > 0 and self._saves_reads:
             self._version.note(attempt.version)
         if self._duration_us:
             self._recent_leases.add(attempt.version, attempt.got)
@@ -279,7 +282,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if attempt.got:
                 return attempt
         else:
-            look = yield from self._delivery.look_uncontended(tr, self._requests.begin, limit=limit)
+            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -298,18 +301,26 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         return attempt
 
     def _direct_alone(self, tr: Transaction) -> Steps[Attempt]:
-        """Take one item for a call that is not in the queue, or find nothing. Write nothing else."""
+        """Take one item for a call that is not in the queue, or find nothing. Leave requests to calls in the queue."""
         attempt = Attempt(tr, [])
         if self._duration_us:
-            look = yield from self._delivery.look_uncontended(tr, self._requests.begin, limit=1)
-            if look is not None and look.rows:
-                yield from self._fulfill(tr, attempt, look, None, [], [])
+            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=1)
         else:
             look = yield from self._uncontended.take(tr, attempt)
-        if attempt.got:
-            return attempt
-        attempt.nothing = look is not None and not look.rows
-        raise Leave(attempt)
+            if attempt.got:
+                return attempt
+        if look is None:
+            reading = started(self._requests.first(tr, limit=1))
+            look = self._delivery.look(tr, limit=1)
+            if (yield from reading):
+                raise Leave(attempt)
+        own = Allotment(1, self._duration_us, self._consumer, own=True)
+        served = yield from self._delivery.take(tr, look, [own], most=1)
+        attempt.got, attempt.error = own.got, served.error
+        attempt.nothing = not own.got and served.drained
+        if not served.wrote:
+            raise Leave(attempt)
+        return attempt
 
     def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
         """Register a request without a look for other processes first."""

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from fdbqueue import Position
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 
 from ..common.waiting import first_of, in_thread
@@ -26,49 +25,74 @@ REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""
 CONFIRM_SECONDS = 0.1
 """After this time a process that took a grant without a mark commits that, unless it has committed since."""
-_Key = tuple[Position, bytes]
+COMMITS_BEHIND = 4
+"""Where reads have no round trips: after so many commits of this process for each lease, a read costs less than the
+search of what was committed since."""
+_Key = tuple[bytes, int, bytes, int | None]
+"""The token, and the parts of the position."""
 
 
 class RecentLeases:
     """The leases that one process took within the last seconds."""
 
     def __init__(self) -> None:
-        self._live: dict[_Key, Live] = {}
+        self._live: dict[_Key, tuple[int, Live]] = {}
+        """Each lease, and how many commits were counted when it was taken."""
         self._ages: deque[tuple[float, list[_Key]]] = deque()
+        self._commits = 0
         self._grants: set[bytes] = set()
         self._clients: set[bytes] = set()
         self._confirming = False
         self._lock = threading.Lock()
 
     def add(self, version: int, taken: Sequence[Got]) -> None:
-        """Add leases that were live at a version."""
+        """Add leases that were live at a version, of a commit of this process."""
         now = time.monotonic()
-        live = {
-            (got.given.position, got.given.token): Live(version, got.packed, got.stored, got.lent)
-            for got in taken
-            if isinstance(got.given, Lease) and not got.lent.group  # the end of a member needs reads
-        }
         with self._lock:
             while self._ages and now - self._ages[0][0] > REMEMBER_SECONDS:
                 for key in self._ages.popleft()[1]:
                     self._live.pop(key, None)
-            if live and version > 0:
-                self._live.update(live)
-                self._ages.append((now, list(live)))
+            self._commits += 1
+            keys: list[_Key] = []
+            for given, packed, stored, _, lent in taken if version > 0 else ():
+                if isinstance(given, Lease) and not lent.group:  # the end of a member needs reads
+                    position = given.position
+                    key = (given.token, position.index, position.random, position.rank)
+                    self._live[key] = self._commits, Live(version, packed, stored, lent)
+                    keys.append(key)
+            if keys:
+                self._ages.append((now, keys))
 
-    def take(self, leases: Sequence[LeaseRef]) -> list[Live]:
+    def take(self, leases: Sequence[LeaseRef], *, saves_reads: bool = True) -> list[Live]:
         """Return and forget these leases, if all were live at the same version; else return nothing.
+
+        Args:
+            saves_reads: whether reads have round trips. Otherwise leases are only returned soon after they were taken.
 
         Raises:
             TypeError: one is no lease.
         """
         check_refs(leases)
+        live: list[Live] = []
+        commits = 0
         with self._lock:
-            found = [self._live.pop((lease.position, lease.token), None) for lease in leases]
+            for lease in leases:
+                position = lease.position
+                one = self._live.pop((lease.token, position.index, position.random, position.rank), None)
+                if one is not None:
+                    commits = one[0]
+                    live.append(one[1])
+            self._commits += 1
+            behind = self._commits - commits
             fresh = self._ages and time.monotonic() - self._ages[-1][0] <= REMEMBER_SECONDS
-        live = [one for one in found if one is not None]
-        if not fresh or len(live) < len(leases) or len({one.version for one in live}) != 1:
+        if not fresh or len(live) < len(leases):
             return []
+        if not saves_reads and behind > COMMITS_BEHIND * len(live):
+            return []
+        version = live[0].version
+        for one_live in live:
+            if one_live.version != version:
+                return []
         return live
 
     def leave_grant(self, keys: Iterable[bytes]) -> None:
@@ -123,6 +147,8 @@ class RecentLeases:
 
     def clear_grants(self, tr: Transaction) -> list[bytes]:
         """Clear these keys, and return them. The caller forgets them after the commit."""
+        if not self._grants:
+            return []
         with self._lock:
             keys = list(self._grants)
         for key in keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from fdbqueue.lowlevel import (
     committed_version,
     conflict_since,
     envelope,
+    has_turns,
     new_random,
     only_database,
     run,
@@ -149,8 +151,7 @@ class StagedQueue(Named, ByPosition[V]):
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
-        item: Item[V] | None = yield from self._take_one(db, "dequeue", timeout, 0)
-        return item
+        return self.take_one(db, "dequeue", timeout, 0)
 
     @verb
     def dequeue_many(self, db: Database, *, limit: int = 100, timeout: float | None = 0.0) -> Steps[list[Item[V]]]:
@@ -158,7 +159,7 @@ class StagedQueue(Named, ByPosition[V]):
         only_database(
             db, "StagedQueue.dequeue_many", "In a transaction use Leases.lease_many(tr) or Queue.dequeue_many(tr)."
         )
-        return (yield from self._take(db, "dequeue_many", limit, timeout, 0))
+        return self._take(db, "dequeue_many", limit, timeout, 0)
 
     @verb
     def lease(self, db: Database, *, duration: float = 30.0, timeout: float | None = 0.0) -> Steps[Lease[V] | None]:
@@ -175,8 +176,7 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
-        lease: Lease[V] | None = yield from self._take_one(db, "lease", timeout, positive(duration, "duration"))
-        return lease
+        return self.take_one(db, "lease", timeout, positive(duration, "duration"))
 
     @verb
     def lease_many(
@@ -184,7 +184,7 @@ class StagedQueue(Named, ByPosition[V]):
     ) -> Steps[list[Lease[V]]]:
         """Lease up to `limit` first items, in order, once there is at least one; otherwise as `lease`."""
         only_database(db, "StagedQueue.lease_many", "In a transaction use Leases.lease_many(tr).")
-        return (yield from self._take(db, "lease_many", limit, timeout, positive(duration, "duration")))
+        return self._take(db, "lease_many", limit, timeout, positive(duration, "duration"))
 
     @verb
     def ack(self, db: Database, lease: LeaseRef) -> Steps[None]:
@@ -197,7 +197,7 @@ class StagedQueue(Named, ByPosition[V]):
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
-        yield from self._state().acks.request(db, lease)
+        return self._state().acks.request(db, lease)
 
     @verb
     def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
@@ -236,12 +236,19 @@ class StagedQueue(Named, ByPosition[V]):
             yield from long_wait(f"{self.named}.{verb}")
         want = Want(limit, patient=timeout != 0)
         deadline = time.monotonic() + timeout if timeout else None
-        got = (
-            yield from self._state().coordinator(db, duration_us).request(db, want, alone=limit == 1, deadline=deadline)
-        )
+        coordinator = self._state().coordinator(db, duration_us)
+        got = yield from coordinator.request(db, want, alone=limit == 1, deadline=deadline)
         return [one.given for one in got or ()]
 
-    def _take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
+    def take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
+        """Take the first item out, or lease it if there is a duration; for layers.
+
+        Args:
+            db: a database.
+            verb: the verb's name, for warnings.
+            timeout: as for `dequeue`.
+            duration_us: the duration of the lease, checked by the caller; 0: the item is taken out.
+        """
         if type(timeout) is float and not timeout:
             got = yield from self._state().coordinator(db, duration_us).request(db, ONE)
             return got[0].given if got else None
@@ -250,12 +257,12 @@ class StagedQueue(Named, ByPosition[V]):
 
     def _state(self) -> _ProcessState:
         pid = os.getpid()  # a forked process starts with a state of its own
-        crews = self._states.get(pid)
-        if crews is None:
+        state = self._states.get(pid)
+        if state is None:
             consumer = this_consumer(self._consumer)
             new = _ProcessState(self.leases, consumer, type(self).delivery)
-            crews = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
-        return crews
+            state = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
+        return state
 
 
 _Stored = tuple[bytes, list[bytes], int | None]
@@ -274,11 +281,16 @@ class _ProcessState:
         self._recent_leases = RecentLeases()
         self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
+        self._latest: tuple[Callable[[], object], int, HeadCoordinator] | None = None
+        """The coordinator of the last call, with a weak reference to its database and its duration."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
         self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
 
     def coordinator(self, db: Database, duration_us: int) -> HeadCoordinator:
         """Return the coordinator that serves calls with one duration in a database."""
+        latest = self._latest
+        if latest is not None and latest[1] == duration_us and latest[0]() is db:
+            return latest[2]
         by_terms = self._turns.setdefault(db, {})
         coordinator = by_terms.get(duration_us)
         if coordinator is None:
@@ -294,8 +306,10 @@ class _ProcessState:
                 version=self._version_of(db),
                 announce=self.acks.calls.announce,
                 delivery=self._delivery(self._leases),
+                saves_reads=not has_turns(db),
             )
             coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
+        self._latest = weakref.ref(db), duration_us, coordinator
         return coordinator
 
     def _version_of(self, db: Database) -> RecentVersion:
@@ -328,11 +342,12 @@ class _ProcessState:
     def _ack(self, db: Database, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
         old_grants: list[bytes] = []
         last: list[Transaction] = []
+        saves_reads = not has_turns(db)
 
         def body(tr: Transaction) -> Steps[list[Exception | None]]:
             last[:] = [tr]
             # This forgets the leases, so that an attempt after a failed one reads them.
-            live = self._recent_leases.take(leases)
+            live = self._recent_leases.take(leases, saves_reads=saves_reads)
             old_grants[:] = self._recent_leases.clear_grants(tr)
             if not live:
                 return (yield from self._ack_each(tr, leases))
@@ -341,8 +356,10 @@ class _ProcessState:
             return [None] * len(leases)
 
         results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
-        self._recent_leases.forget_grants(old_grants)
-        self._version_of(db).note(committed_version(last[0]))
+        if old_grants:
+            self._recent_leases.forget_grants(old_grants)
+        if saves_reads:
+            self._version_of(db).note(committed_version(last[0]))
         return results
 
     def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:

@@ -42,7 +42,7 @@ class Uncontended:
         *("guessed", "may_prefetch"),
     )
 
-    def __init__(self, delivery: Delivery, layout: Layout, begin: bytes) -> None:
+    def __init__(self, delivery: Delivery, layout: Layout, begin: bytes, *, may_prefetch: bool = True) -> None:
         self._delivery = delivery
         self._layout = layout
         self._begin = begin
@@ -53,7 +53,7 @@ class Uncontended:
         self.guessed = False
         """Whether the last attempt conflicts with more than the item that it takes. Such a conflict does not prove
         contention yet."""
-        self.may_prefetch = True
+        self.may_prefetch = may_prefetch
         """Whether a read has a round trip, which prefetch can save."""
 
     def take(self, tr: Transaction, attempt: Attempt) -> Steps[HeadRead | None]:
@@ -71,8 +71,10 @@ class Uncontended:
         else:
             began_at = time.monotonic()
             seen = yield from self._delivery.rows_uncontended(tr, self._begin, limit=limit)
+            if seen is None:
+                return (yield from self._delivery.look_past_timers(tr, self._begin, limit=1))
             if not seen:
-                return None if seen is None else self._delivery.looked(seen, limit=limit)
+                return self._delivery.looked(seen, limit=limit)
             found = seen
             if self.may_prefetch:
                 self._looked(found, time.monotonic() - began_at)

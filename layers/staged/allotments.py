@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Item
 from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps
@@ -10,8 +11,7 @@ from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps
 from ..leases import Lease, LeaseHandle
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(NamedTuple):
     """An item that this process took from the head."""
 
     given: Item | Lease
@@ -51,9 +51,10 @@ class HeadRead:
     """The read of due timers; None: they are read together with the head."""
     limit: int
     """Most items to read."""
-    head: Steps[list[KeyValue]]
+    head: Steps[list[KeyValue]] | None = None
+    """The read of the items; None: it is over."""
     rows: list[KeyValue] = field(default_factory=list)
-    """The same items, if nothing else is in front of them."""
+    """The items, if their read is over."""
 
 
 @dataclass(slots=True)

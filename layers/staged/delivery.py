@@ -6,7 +6,6 @@ The items of an allotment are taken out, or leased. This module also collects gr
 from __future__ import annotations
 
 import os
-from dataclasses import replace as changed
 from itertools import islice
 from typing import cast
 
@@ -22,7 +21,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
-    finished,
     has_notes,
     is_chunked,
     is_database,
@@ -38,7 +36,7 @@ from ..leases.holding import read_leased
 from ..leases.lease import lease_of
 from ..leases.taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate, notes_if_readable
 from ..leases.timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
-from ..leases.transitions import Transitions, at_rest, is_over
+from ..leases.transitions import Custody, Transitions, at_rest, is_over
 from ._putting_back import put_back
 from .allotments import Allotment, Got, HeadRead, Served
 
@@ -60,15 +58,28 @@ _WATCHED = ("enqueued", "leased", "dead", "returned")
 class Delivery:
     """Takes items of one queue from its head."""
 
-    __slots__ = ("_bare", "_layout", "_leases", "_looks", "_others", "_paused", "_predicate", "_queue", "large")
+    __slots__ = (
+        *("_bare", "_clock_us", "_custody", "_head", "_in_order", "_layout", "_leases", "_looks", "_others", "_paused"),
+        *("_places", "_queue", "_quiet", "_says_over", "_timers", "large"),
+    )
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
+        self._clock_us = leases.now_us
+        self._custody = leases.retry.custody
+        self._head = leases.head
         self._queue = leases.queue
-        self._predicate = Predicate(leases.queue)
+        predicate = Predicate(leases.queue)
+        self._says_over = predicate.says_over if predicate else None
         self._layout = leases.layout
-        self._bare = type(leases.head) is Head
+        self._places = leases.layout.available
+        self._timers, _ = leases.layout.timers_until(0)
+        self._in_order = type(leases.head) is Head
+        """Whether the first items have the first keys."""
+        self._bare = self._in_order
         """Whether the last look found nothing between the first timer's place and the first item."""
+        self._quiet = True
+        """Whether the last look found nothing between the first request's place and the timers that are not due."""
         self._paused = False
         """Whether the queue was paused at the last look: timers fire, and no item is taken."""
         self._looks = 0
@@ -82,12 +93,12 @@ class Delivery:
         In a queue without timers one read covers both. It begins at the first timer's place and ends with the items.
         All these reads are snapshot reads.
         """
-        now_us = self._leases.now_us()
+        now_us = self._clock_us()
         if self._bare:
             begin, _ = self._layout.timers_until(now_us)
             return HeadRead(now_us, None, limit, started(rows(tr.snapshot, begin, self._layout.end, limit=limit)))
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
-        return HeadRead(now_us, due, limit, started(self._leases.head.first(tr, limit=limit)))
+        return HeadRead(now_us, due, limit, started(self._head.first(tr, limit=limit)))
 
     def look_behind(
         self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
@@ -97,7 +108,7 @@ class Delivery:
         In a queue without timers one read covers both. All reads are snapshot reads.
         """
         if self._bare:
-            now_us = self._leases.now_us()
+            now_us = self._clock_us()
             most = limit + min(others, self._others + 1)
             found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
             first = [row for row in found if row.key < end]
@@ -105,38 +116,54 @@ class Delivery:
             if len(first) < min(most, others):
                 timers, _ = self._layout.timers_until(now_us)
                 behind = [row for row in found[len(first) :] if row.key >= timers]
-                return first, HeadRead(now_us, None, most - len(found) + len(behind), finished(behind), behind)
+                return first, HeadRead(now_us, None, most - len(found) + len(behind), rows=behind)
         reading = started(rows(tr.snapshot, begin, end, limit=others))
         look = self.look(tr, limit=limit)
         return (yield from reading), look
 
     def look_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
-        """Return the head, with one read that also checks for other keys between `begin` and the items.
+        """Return the head, with reads that also check for other keys between `begin` and the items.
 
-        It is a snapshot read, as are the reads that it replaces. Returns None if there are such keys, or if they are
+        In a queue without timers it is one read. Otherwise there are two, which leave out the timers that are not due.
+        They are snapshot reads, as are the reads that they replace. Returns None if there are such keys, or if they are
         expected.
         """
         found = yield from self.rows_uncontended(tr, begin, limit=limit)
-        return None if found is None else self.looked(found, limit=limit)
+        if found is not None:
+            return self.looked(found, limit=limit)
+        return (yield from self.look_past_timers(tr, begin, limit=limit))
 
     def looked(self, found: list[KeyValue], *, limit: int) -> HeadRead:
         """Return the look at these rows."""
-        return HeadRead(self._leases.now_us(), None, limit, finished(found), found)
+        return HeadRead(self._clock_us(), None, limit, rows=found)
 
     def rows_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[list[KeyValue] | None]:
-        """Return the rows of `look_uncontended`."""
-        if not self._bare and not self._tries_again():
+        """Return the rows of `look_uncontended`, in a queue without timers."""
+        if not self._bare and not (self._in_order and self._tries_again()):
             return None
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
+            self._bare = found[0].key < self._timers
             return None
         self._bare = True
         return found
 
+    def look_past_timers(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
+        """Return what `look_uncontended` does, in a queue with timers."""
+        if not self._quiet and not self._tries_again():
+            return None
+        now_us = self._clock_us()
+        _, end = self._layout.timers_until(now_us)
+        head = self._head.first(tr, limit=limit)
+        if self._in_order:  # another head may count its looks
+            head = started(head)
+        self._quiet = not (yield from rows(tr.snapshot, begin, end, limit=1))
+        return HeadRead(now_us, None, limit, rows=(yield from head)) if self._quiet else None
+
     def _tries_again(self) -> bool:
         """Return whether to look again for keys that may be gone for good: timers, in most queues."""
         self._looks += 1
-        return self._looks % TRY_AGAIN_LOOKS == 0 and type(self._leases.head) is Head
+        return self._looks % TRY_AGAIN_LOOKS == 0
 
     def see(self, tr: Transaction, look: HeadRead) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
         """Return due timers and the first items, from a look.
@@ -146,12 +173,12 @@ class Delivery:
 
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
-        self._paused = yield from keep_out(tr, self._layout, self._leases.now_us)
-        if look.due is not None:
+        self._paused = yield from keep_out(tr, self._layout, self._clock_us)
+        if look.due is not None and look.head is not None:
             due = yield from look.due
             head = yield from look.head
             return due, [] if self._paused else head
-        found = yield from look.head
+        found = look.rows if look.head is None else (yield from look.head)
         if not found or found[0].key >= self._layout.begin:
             return [], [] if self._paused else found
         self._bare = False
@@ -165,14 +192,16 @@ class Delivery:
         *Conflicts:* with a transaction that takes one of these items, or puts an item in front of one of them. *Cost:*
         the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
-        now_us, seen = look.now_us, look.limit
-        limit = min(most, sum(allotment.wanted for allotment in allotments))
+        now_us, seen, wanted = look.now_us, look.limit, 0
+        for allotment in allotments:
+            wanted += allotment.wanted
+        limit = min(most, wanted)
         moves = Transitions(tr, self._layout, now_us)
         served = Served()
         try:
             overdue, found = yield from self.see(tr, look)
-            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
             if overdue:
+                overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
                 _, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
@@ -181,11 +210,11 @@ class Delivery:
                 served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
                 if not served.again:
                     # The head was read before the timers returned items.
-                    found = [] if self._paused else (yield from self._leases.head.first(tr, limit=limit))
+                    found = [] if self._paused else (yield from self._head.first(tr, limit=limit))
                     seen = limit
             if not served.again:
                 if len(found) == seen < limit:
-                    found += yield from self._leases.head.first(tr, limit=limit - seen, after=found[-1].key)
+                    found += yield from self._head.first(tr, limit=limit - seen, after=found[-1].key)
                 dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
             if moves.changed_groups or moves.returned_groups:
@@ -209,7 +238,7 @@ class Delivery:
         end = offset + len(whose)
         due, found = yield from self.see(tr, look)
         if not due and found and len(found) == look.limit < end:
-            found += yield from self._leases.head.first(tr, limit=end - len(found), after=found[-1].key)
+            found += yield from self._head.first(tr, limit=end - len(found), after=found[-1].key)
         own = found[offset:end]
         if due or not own:
             return False
@@ -218,10 +247,10 @@ class Delivery:
             if not self._are_plain(found[:end], look.now_us):
                 return False
             for row, allotment in zip(own, whose, strict=False):
-                position, notes, item = self._layout.position_of(row.key), notes_of(row.value), None
-                if allotment.own or self._predicate:
+                position, notes, item = self._places.position(row.key), notes_of(row.value), None
+                if allotment.own or self._says_over is not None:
                     item = yield from self._item(tr, position, row.value, allotment)
-                    if self._predicate.says_over(item, notes, look.now_us):
+                    if self._says_over is not None and self._says_over(item, notes, look.now_us):
                         return False
                 opened.append((row, position, notes, item if allotment.own else None, allotment))
         except UNTAKEABLE:
@@ -234,10 +263,12 @@ class Delivery:
         moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
         for row, position, notes, item, allotment in opened:
-            packed = self._layout.available.packed(row.key)
+            packed, stored = self._places.packed(row.key), row.value
             tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
-            yield from self._give_to(tr, moves, row, position, item, notes, allotment, token, look.now_us)
+            if self._custody is not None and allotment.duration_us:
+                stored, item = yield from self._lent(tr, self._custody, stored, item, look.now_us)
+            self._hand_over(moves, item, position, packed, stored, notes, allotment, token, look.now_us)
         moves.finish()
         return True
 
@@ -265,12 +296,12 @@ class Delivery:
         notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
         if notes.group:
             raise LifeOver
-        if self._predicate:
-            item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
-            if self._predicate.says_over(item, notes, self._leases.now_us()):
+        if self._says_over is not None:
+            item = yield from self._queue.item(tr, self._places.position(row.key), row.value)
+            if self._says_over(item, notes, self._clock_us()):
                 raise LifeOver
         [item] = yield from self._queue.take_rows(tr, [row])
-        return Got(item, self._layout.available.packed(row.key), row.value, notes)
+        return Got(item, self._places.packed(row.key), row.value, notes)
 
     def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` items out, in the head's order, after due timers were fired.
@@ -288,7 +319,7 @@ class Delivery:
 
         items = yield from self._queue.transact(tr, body, on_retry=adaptive.note, takes=True)
         if not items and not is_database(tr):
-            self._leases.head.found_nothing(cast(Transaction, tr))
+            self._head.found_nothing(cast(Transaction, tr))
         return items
 
     def _take_out(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
@@ -306,7 +337,7 @@ class Delivery:
         *Conflicts:* with a process that reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
         about five writes each; one more read if any go back.
         """
-        now_us = self._leases.now_us()
+        now_us = self._clock_us()
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
@@ -347,7 +378,7 @@ class Delivery:
 
         *Conflicts:* none. *Cost:* one read each, in parallel.
         """
-        now_us = self._leases.now_us()
+        now_us = self._clock_us()
         by_place = {pack(lease.position): lease for lease in granted}
         found = yield from read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
         got: list[Got] = []
@@ -368,11 +399,11 @@ class Delivery:
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
         """Return when the next timer is due, in microseconds; None if there is none."""
-        return next_due_us(tr, self._layout, self._leases.now_us())
+        return next_due_us(tr, self._layout, self._clock_us())
 
     def has_items(self, tr: Transaction) -> Steps[bool]:
         """Return whether an item is available, by snapshot."""
-        return bool((yield from self._leases.head.first(tr, limit=1)))
+        return bool((yield from self._head.first(tr, limit=1)))
 
     def watched(self) -> list[bytes]:
         """Return the keys that a process watches while it waits for an item."""
@@ -395,7 +426,9 @@ class Delivery:
         dealt = size = 0
         following = iter(found)
         groups = CancelledGroups()
-        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
+        noted = [notes_if_readable(row.value) for row in found if has_notes(row.value)]
+        if noted:
+            groups.ask(tr, self._layout, noted)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):
@@ -415,7 +448,7 @@ class Delivery:
             break
         if dealt:
             self.large = size > LARGE_BYTES * dealt
-            self._leases.head.take(tr, found[:dealt])
+            self._head.take(tr, found[:dealt])
         return dealt
 
     def _give_one(
@@ -429,53 +462,62 @@ class Delivery:
         groups: CancelledGroups,
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
-        notes, packed = notes_of(row.value), self._layout.available.packed(row.key)
-        position = self._layout.position_of(row.key)
-        item, outdated = None, is_over(notes, now_us)
-        if notes.group and not outdated and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
-            moves.leave_available(packed, notes, cleared=True)
-            moves.vanish(packed, row.value, "deleted", how="cancelled")
-            return False
+        stored = row.value
+        notes = notes_of(stored)
+        packed, position = self._places.packed(row.key), self._places.position(row.key)
+        item, outdated, cancelled = None, bool(notes.ttl_at_us) and is_over(notes, now_us), False
+        if notes.group and not outdated:
+            cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
         try:
-            if not outdated and (allotment.own or self._predicate):
-                item = yield from self._item(tr, position, row.value, allotment)
-                outdated = self._predicate.says_over(item, notes, now_us)
+            if not outdated and not cancelled and (allotment.own or self._says_over is not None):
+                item = yield from self._item(tr, position, stored, allotment)
+                outdated = self._says_over is not None and self._says_over(item, notes, now_us)
         except UNTAKEABLE:
             if allotment.own:
                 raise
-        if outdated:
-            moves.leave_available(packed, notes, cleared=True)
-            moves.vanish(packed, row.value, "expired")
-            return False
         moves.leave_available(packed, notes, cleared=True)
-        own = item if allotment.own else None
-        yield from self._give_to(tr, moves, row, position, own, notes, allotment, token, now_us)
+        if outdated:
+            moves.vanish(packed, stored, "expired")
+            return False
+        if cancelled:
+            moves.vanish(packed, stored, "deleted", how="cancelled")
+            return False
+        if not allotment.own:
+            item = None
+        if self._custody is not None and allotment.duration_us:
+            stored, item = yield from self._lent(tr, self._custody, stored, item, now_us)
+        self._hand_over(moves, item, position, packed, stored, notes, allotment, token, now_us)
         return True
 
-    def _give_to(
+    def _lent(
+        self, tr: Transaction, custody: Custody, stored: bytes, item: Item | None, now_us: int
+    ) -> Steps[tuple[bytes, Item | None]]:
+        """Return the stored bytes and the item of a lease, as the layer of the items wants them."""
+        if item is None:
+            stored, _ = yield from custody.lend(tr, stored, now_us)
+            return stored, None
+        stored, value = yield from custody.lend(tr, stored, now_us, item.value)
+        return stored, Item(item.position, value, item.headers)
+
+    def _hand_over(
         self,
-        tr: Transaction,
         moves: Transitions,
-        row: KeyValue,
-        position: Position,
         item: Item | None,
+        position: Position,
+        packed: bytes,
+        stored: bytes,
         notes: Notes,
         allotment: Allotment,
         token: bytes,
         now_us: int,
-    ) -> Steps[None]:
+    ) -> None:
         """Take an item out or lease it for an allotment, which gets `item` or, if that is None, its handle."""
-        packed, stored = self._layout.available.packed(row.key), row.value
-        custody = self._leases.retry.custody
-        if custody is not None and allotment.duration_us:
-            stored, value = yield from custody.lend(tr, stored, now_us)
-            item = None if item is None else changed(item, value=value)
         if item is not None:
             allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
-        else:
-            self._lend(moves, packed, stored, notes, allotment, token, now_us)
-            allotment.handles.append(LeaseHandle(position, token))
-            allotment.again = allotment.again or bool(notes.consumer)
+            return
+        self._lend(moves, packed, stored, notes, allotment, token, now_us)
+        allotment.handles.append(LeaseHandle(position, token))
+        allotment.again = allotment.again or bool(notes.consumer)
 
     def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
         item = yield from self._queue.item(tr, position, stored)

@@ -307,8 +307,13 @@ class LineQueue(StagedQueue[Held]):
             known = self._of_shards.setdefault(shard, new)
         return known
 
-    def _take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
-        found = yield from self._take(db, verb, 1, timeout, duration_us)
+    def take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
+        if self._line.shards.number == 1:
+            return super().take_one(db, verb, timeout, duration_us)
+        return self._take_one_of_shards(db, verb, timeout, duration_us)
+
+    def _take_one_of_shards(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
+        found = yield from self._take_of_shards(db, verb, 1, timeout, duration_us)
         return found[0] if found else None
 
     def _take(self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int) -> Steps[list[Any]]:

@@ -256,3 +256,47 @@ def test_of_two_calls_that_find_no_other_at_the_same_moment_one_leads(db: Any, q
 
     vars(calls)["_lock"] = Meanwhile()
     assert not calls.lead_alone(second)
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+def test_a_lone_call_beside_leases_in_hand_and_due_timers_needs_no_queue_of_calls(
+    db: Any, queue: Queue, leases: Leases, clock: Clock, verb: str, joined: list[Any]
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    staged = StagedQueue(leases)
+    first = staged.lease(db, duration=10)
+    assert value(getattr(staged, verb)(db)) == "b"
+    clock.now += 20
+    assert value(getattr(staged, verb)(db)) == "a"  # its timer was due
+    with pytest.raises(LeaseLost):
+        staged.ack(db, first)
+    assert joined == []
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+def test_a_lone_call_sees_a_pause_beside_leases_in_hand(db: Any, queue: Queue, leases: Leases, verb: str) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    assert [value(staged.lease(db)), value(getattr(staged, verb)(db))] == ["a", "b"]
+    queue.pause(db)
+    assert getattr(staged, verb)(db) is None
+    queue.resume(db)
+    assert value(getattr(staged, verb)(db)) == "c"
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "lease"])
+def test_a_lone_call_beside_leases_in_hand_conflicts_with_an_item_that_comes_back(
+    db: Any, queue: Queue, leases: Leases, verb: str
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c", "d"])
+    staged, held = StagedQueue(leases), HeldDatabase(db)
+    first, _ = staged.lease(db), staged.lease(db)
+    assert first is not None
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(getattr(staged, verb), held)
+        assert held.committing.wait(10)
+        leases.nack(db, first, delay=0)
+        held.release()
+        assert value(call.result(20)) == "a"
+    assert leases.check(db).ok
