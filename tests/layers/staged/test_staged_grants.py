@@ -14,6 +14,7 @@ from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_lease
 from fdbqueue.layers.staged._recent_leases import RecentLeases
 from fdbqueue.layers.staged._versions import RecentVersion
 from fdbqueue.layers.staged.delivery import Delivery
+from tests.helpers.calls import entering
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading
@@ -121,6 +122,21 @@ def test_a_granted_lease_that_was_reclaimed_is_not_delivered(db: Any, queue: Que
     assert run(delivery.accept(db.create_transaction(), [stale], 5_000_000)) == []
     [good] = run(delivery.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
     assert good.given == lease
+
+
+@pytest.mark.engines("memory", "file")
+def test_an_ack_of_a_lease_that_many_commits_followed_reads_it(db: Any, queue: Queue, leases: Leases) -> None:
+    queue.enqueue_many(db, [str(number) for number in range(20)])
+    staged = StagedQueue(leases)
+    held = [take(staged, db, duration=30.0) for _ in range(20)]
+    for lease, is_read in ((held.pop(), False), (held.pop(0), True)):
+        with entering() as entered:
+            staged.ack(db, lease)
+        assert any(function.endswith(":read_leased") for function in entered) == is_read
+    for lease in held:
+        staged.ack(db, lease)
+    assert queue.stats(db).dequeued == 20
+    assert leases.check(db).ok
 
 
 def test_a_granted_lease_that_is_half_over_is_not_accepted(db: Any, queue: Queue, leases: Leases, clock: Clock) -> None:
