@@ -265,6 +265,7 @@ def test_a_lone_call_beside_leases_in_hand_and_due_timers_needs_no_queue_of_call
     queue.enqueue_many(db, ["a", "b", "c", "d"])
     staged = StagedQueue(leases)
     first = staged.lease(db, duration=10)
+    assert first is not None
     assert value(getattr(staged, verb)(db)) == "b"
     clock.now += 20
     assert value(getattr(staged, verb)(db)) == "a"  # its timer was due
