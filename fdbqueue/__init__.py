@@ -58,6 +58,7 @@ from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Item
 from fdbqueue.stored.order import Order
 from fdbqueue.stored.states import StoredItem
+from fdbqueue.verbs.checking import check
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
 from fdbqueue.verbs.renaming import RenameReport, rename
@@ -111,6 +112,7 @@ __all__ = [
     "UrlError",
     "__version__",
     "aio",
+    "check",
     "find_queues",
     "queues",
     "rename",

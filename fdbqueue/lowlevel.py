@@ -73,9 +73,9 @@ from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.moves.pausing import pause_of, paused_error
 from fdbqueue.reads.blob_check import check_blobs
 from fdbqueue.reads.browse import Browser, Pace, Pages, pages
-from fdbqueue.reads.check import CLAIMED, check_queue, items_of_all_places
+from fdbqueue.reads.check import CLAIMED, ItemCheck, MakesCheck, check_queue, items_of_all_places, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
-from fdbqueue.reads.registry import PagePart, Section, add_to_page
+from fdbqueue.reads.registry import CheckPart, PagePart, Section, add_to_check, add_to_page
 from fdbqueue.stored.catalogue import check_encodes, doubt, queue_text
 from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
 from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
@@ -198,6 +198,7 @@ __all__ = [
     "Browser",
     "ByPosition",
     "Change",
+    "CheckPart",
     "ClaimedBatch",
     "Database",
     "Editing",
@@ -207,9 +208,11 @@ __all__ = [
     "Future",
     "GroupRecord",
     "Item",
+    "ItemCheck",
     "KeyValue",
     "LastIndex",
     "Layout",
+    "MakesCheck",
     "Moves",
     "Name",
     "Named",
@@ -235,6 +238,7 @@ __all__ = [
     "Unchanged",
     "V",
     "Versionstamp",
+    "add_to_check",
     "add_to_page",
     "announce",
     "announces",
@@ -325,6 +329,7 @@ __all__ = [
     "read_counts",
     "read_group",
     "read_high_water_mark",
+    "read_in",
     "read_level_counts",
     "read_member_counts",
     "read_own_stats",

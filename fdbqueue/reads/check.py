@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
@@ -21,13 +21,15 @@ from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats, read_stats
-from fdbqueue.stored.items import Blob, Chunked, parse
+from fdbqueue.stored.items import NO_NOTES, Blob, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
 
 T = TypeVar("T")
 
 PLACES = ("available", "leased", "delayed", "dead")
 """The states of an item that have one place each."""
+LOOKED_AT = ("items", "order", "chunks", "counters")
+"""What every check compares."""
 CLAIMED = "claimed"
 """The state of an item that a batch of a stream has. Each batch is a place of its own."""
 
@@ -42,6 +44,10 @@ class CheckReport(Shown):
     """The inconsistencies, one sentence each; empty if there are none."""
     counted: bool
     """Whether the counters could be compared. They can't if items came or went while a long check ran."""
+    looked_at: tuple[str, ...] = field(default=LOOKED_AT, repr=False)
+    """What was compared."""
+    not_looked_at: tuple[str, ...] = field(default=(), repr=False)
+    """What the queue has beside that, as far as `fdbqueue.check` has noticed."""
 
     @property
     def ok(self) -> bool:
@@ -49,20 +55,52 @@ class CheckReport(Shown):
         return not self.problems
 
 
+class ItemCheck:
+    """A layer's part of a check. It sees each item of the queue once, and then says what is wrong.
+
+    A check that is given a database takes many transactions. An item that moves between two of them may look wrong. So
+    whatever a part finds is looked for again, by a new object of its class, and told if it is found twice.
+    """
+
+    items = 0
+    """Items that it has read beside those of the queue."""
+    counted = True
+    """Whether it could compare the counters of those."""
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note an item. Items come in the order of their positions, in all states.
+
+        Args:
+            packed: its packed position.
+            notes: its notes; None if they can't be read, which the check itself reports.
+        """
+
+    def problems(self) -> list[str]:
+        """Return the inconsistencies, one sentence each, when all items have been seen."""
+        return []
+
+
+MakesCheck: TypeAlias = Callable[[], ItemCheck]
+"""Begins a layer's part of a check."""
+
+
 def check_queue(
     tr: Transaction | Database,
     layout: Layout,
-    *,
+    *parts: MakesCheck,
     order: OrderCheck | None = None,
     blobs: dict[Position, Blob] | None = None,
 ) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, for items in every state.
 
     Args:
+        parts: what layers compare. They see the items in the same pass.
         order: checks the items' order; None: as of every queue.
         blobs: gets the blobs of all items. They are elsewhere, and the caller checks them. None: they are checked here.
+
+    *Cost:* reads the whole queue once, a page at a time; once more if a part finds something in a database.
     """
-    before = _read(tr, partial(read_own_stats, layout=layout))
+    before = read_in(tr, partial(read_own_stats, layout=layout))
     problems: list[str] = []
     twice: list[str] = []
     order = order or OrderCheck()
@@ -70,7 +108,8 @@ def check_queue(
     of_items: dict[Position, Blob] = {} if blobs is None else blobs
     found = dict.fromkeys((*PLACES, CLAIMED), 0)
     previous = b""
-    for packed, name, row in items_of_all_places(tr, layout):
+    made = [make() for make in parts]
+    for packed, name, row in _shown_to(made, items_of_all_places(tr, layout)):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
         problem = _check_item(place, row, large, of_items)
@@ -82,17 +121,51 @@ def check_queue(
         order.see(place.position(row.key), name)
 
     def changed() -> bool:
-        return _read(tr, partial(read_stats, layout=layout)) != before
+        return read_in(tr, partial(read_stats, layout=layout)) != before
 
     unsettled = changed()
     problems += _check_chunks(tr, layout, large, unsettled)
     if blobs is None:
-        problems += check_blobs(tr, layout, of_items, partial(_read, tr), unsettled=changed)
+        problems += check_blobs(tr, layout, of_items, partial(read_in, tr), unsettled=changed)
     if not unsettled:
-        mark = _read(tr, partial(read_high_water_mark, layout=layout))
-        levels = _read(tr, partial(read_level_counts, layout=layout))
+        mark = read_in(tr, partial(read_high_water_mark, layout=layout))
+        levels = read_in(tr, partial(read_level_counts, layout=layout))
         problems += twice + _check_counts(before, found) + order.problems(mark, levels)
-    return CheckReport(sum(found.values()), tuple(problems), counted=not unsettled)
+    problems += _of_parts(tr, layout, parts, made)
+    counted = not unsettled and all(part.counted for part in made)
+    return CheckReport(sum(found.values()) + sum(part.items for part in made), tuple(problems), counted)
+
+
+def _of_parts(
+    tr: Transaction | Database, layout: Layout, parts: Sequence[MakesCheck], made: Sequence[ItemCheck]
+) -> Iterator[str]:
+    """Yield what parts have found; in a database, what they find twice."""
+    told = {make: problems for make, part in zip(parts, made, strict=True) if (problems := part.problems())}
+    if told and is_database(tr):
+        again = [make() for make in told]
+        for _ in _shown_to(again, items_of_all_places(tr, layout)):
+            pass
+        for (make, problems), part in zip(told.items(), again, strict=True):
+            there = set(part.problems())
+            told[make] = [problem for problem in problems if problem in there]
+    for problems in told.values():
+        yield from problems
+
+
+def _shown_to(
+    parts: Sequence[ItemCheck], items: Iterator[tuple[bytes, str, KeyValue]]
+) -> Iterator[tuple[bytes, str, KeyValue]]:
+    """Yield items, and show them to parts of a check."""
+    for packed, state, row in items:
+        yield packed, state, row
+        notes: Notes | None = NO_NOTES
+        if has_notes(row.value):
+            try:
+                notes = notes_of(row.value)
+            except FormatError:
+                notes = None
+        for part in parts:
+            part.see(packed, state, row, notes)
 
 
 def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
@@ -103,12 +176,13 @@ def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[
             for row in page:
                 yield place.packed(row.key), name, row
 
-    batches = _read(tr, partial(claimed_places, layout=layout))
+    batches = read_in(tr, partial(claimed_places, layout=layout))
     places = [(name, getattr(layout, name)) for name in PLACES] + [(CLAIMED, batch.place) for batch in batches]
     return heapq.merge(*(items_in(name, place) for name, place in places), key=itemgetter(0))
 
 
-def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+def read_in(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+    """Return what a body reads in the caller's transaction, or in a new one of a database. It blocks the thread."""
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
 
 
@@ -150,7 +224,7 @@ def _check_chunks(
         for position, chunked in large.items()
         if sizes.get(position, 0) != chunked.size_bytes and not unsettled
     ]
-    going = _read(tr, partial(chunks_to_clear, layout=layout))
+    going = read_in(tr, partial(chunks_to_clear, layout=layout))
     problems += [
         f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() - going if not unsettled
     ]

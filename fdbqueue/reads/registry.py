@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from fdbqueue.base.reprs import Table
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps
+from fdbqueue.reads.check import ItemCheck
 from fdbqueue.stored.layout import Layout
 
 T = TypeVar("T")
@@ -27,6 +29,18 @@ class Section(Protocol):
 
     def tables(self) -> Iterator[Table]:
         """Yield tables that have rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPart:
+    """What a layer adds to `fdbqueue.check`."""
+
+    make: Callable[[Transaction | Database, Any], ItemCheck]
+    """Begins its part of the check of a `Queue`."""
+    looks_at: tuple[str, ...]
+    """What it compares, in words."""
+    leaves_out: tuple[tuple[str, Callable[[Layout], Subspace]], ...] = ()
+    """What it does not look at, in words, and where that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,14 @@ def _loaded(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+check_parts: Registry[CheckPart] = Registry(
+    leases="fdbqueue.layers.leases.timer_check:CHECK_PART",
+    staged="fdbqueue.layers.staged.check:CHECK_PART",
+    subscriptions="fdbqueue.layers.subscriptions.check:CHECK_PART",
+    streams="fdbqueue.layers.streams.check:CHECK_PART",
+    smart="fdbqueue.layers.smart.orphans:CHECK_PART",
+    sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
+)
 page_parts: Registry[PagePart] = Registry(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")
 
 
@@ -85,3 +107,18 @@ def add_to_page(name: str, part: PagePart) -> None:
     if not isinstance(cast(object, part), PagePart):
         raise TypeError(f"A layer adds a PagePart to the page, not {part!r}.")
     page_parts.add(name, part)
+
+
+def add_to_check(name: str, part: CheckPart) -> None:
+    """Add a layer's part to `fdbqueue.check` of every queue in this process.
+
+    Args:
+        name: the layer's name.
+        part: what makes it.
+
+    Raises:
+        ValueError: the name is empty, or that of a layer of the library. TypeError: `part` is no `CheckPart`.
+    """
+    if not isinstance(cast(object, part), CheckPart):
+        raise TypeError(f"A layer adds a CheckPart to the check, not {part!r}.")
+    check_parts.add(name, part)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from typing import TypeAlias
 
 from fdbqueue.lowlevel import (
@@ -12,11 +13,10 @@ from fdbqueue.lowlevel import (
     Layout,
     Notes,
     Transaction,
-    has_notes,
-    items_of_all_places,
-    notes_of,
     pages,
+    read_in,
     read_record,
+    read_stats,
 )
 
 Tracked: TypeAlias = tuple[bytes, str, Notes]
@@ -26,10 +26,11 @@ Tracked: TypeAlias = tuple[bytes, str, Notes]
 class OutcomeCheck:
     """What the check of one queue's outcomes finds.
 
-    *Cost:* reads all items and records; memory for the positions of those with completions.
+    *Cost:* reads all records; memory for the positions of those with completions.
     """
 
     def __init__(self, tr: Transaction | Database, layout: Layout, tracked: Iterable[Tracked]) -> None:
+        self._tr = tr
         self._layout = layout
         self.timers: set[bytes] = set()
         """The timers that remove outcomes."""
@@ -52,13 +53,10 @@ class OutcomeCheck:
         else:
             self.timers.add(self._layout.timer_key(record.until_us, packed, RESULT))
 
-    def problems(self, counted: int) -> list[str]:
-        """Return the problems, a sentence each.
-
-        Args:
-            counted: how many outcomes are kept, by the queue's counter.
-        """
+    def problems(self) -> list[str]:
+        """Return the problems, a sentence each."""
         found = list(self._problems)
+        counted = read_in(self._tr, partial(read_stats, layout=self._layout)).outcomes
         if counted != len(self.timers):
             found.append(f"The counters say that {counted:,} outcomes are kept, but there are {len(self.timers):,}.")
         lost = [self._told(packed) for packed in sorted(self._pending - self._waited_for)]
@@ -69,14 +67,3 @@ class OutcomeCheck:
 
     def _told(self, packed: bytes) -> str:
         return str(self._layout.available.position(self._layout.prefix + packed))
-
-
-def tracked_items(tr: Transaction | Database, layout: Layout) -> Iterator[Tracked]:
-    """Yield the items of a queue that have a completion or a group."""
-    for packed, state, row in items_of_all_places(tr, layout):
-        try:
-            notes = notes_of(row.value) if row.value and has_notes(row.value) else None
-        except FormatError:
-            continue  # the queue's own check reports it
-        if notes is not None and (notes.keep_s or notes.group):
-            yield packed, state, notes

@@ -1,9 +1,10 @@
-"""Check that every item with an end time has its timer, and every timer its item."""
+"""Check that every item with an end time has its timer, and every timer its item; with outcomes and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 
+from fdbqueue import CheckReport, Queue
 from fdbqueue.lowlevel import (
     DELAY,
     DROP,
@@ -14,49 +15,99 @@ from fdbqueue.lowlevel import (
     LEASE,
     SWEEP,
     TTL,
+    CheckPart,
     Database,
     FormatError,
+    ItemCheck,
+    KeyValue,
     Layout,
+    MakesCheck,
     Notes,
     Transaction,
-    has_notes,
-    items_of_all_places,
-    notes_of,
+    check_queue,
     pages,
 )
 
 from ._group_check import check_groups
-from .outcome_check import OutcomeCheck, Tracked, tracked_items
+from .outcome_check import OutcomeCheck, Tracked
+from .transitions import Custody
 
 
-def check_timers(
-    tr: Transaction | Database, layout: Layout, counted: int, tracked: Iterable[Tracked] | None = None
-) -> list[str]:
-    """Return the problems, a sentence each; those of outcomes, which have timers too, included.
+class TimerCheck(ItemCheck):
+    """Compares the timers, outcomes and groups of a queue with its items.
 
     Args:
-        counted: how many outcomes are kept, by the queue's counter.
-        tracked: the items with a completion or a group; None: those of this queue.
+        tr: a transaction, or a database.
+        layout: the queue's layout.
+        tracked: returns the items with a completion or a group, if they are not in this queue.
 
-    *Cost:* reads all items twice, all timers and outcomes; memory for the keys of timers.
+    *Cost:* reads all timers, outcomes and groups; memory for the keys of timers and of members of groups.
     """
-    items = list(tracked_items(tr, layout) if tracked is None else tracked)
-    outcomes = OutcomeCheck(tr, layout, items)
-    wanted = set(_wanted(tr, layout)) | outcomes.timers
-    span = layout.timers.range()
-    surplus = []
-    for page in pages(tr, span.start, span.stop):
-        for row in page:
-            if row.key in wanted:
-                wanted.remove(row.key)
-            elif not _may_be_left(layout, row.key):
-                surplus.append(row.key)
-    return (
-        [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
-        + [f"The timer {_told(layout, key)} belongs to no item." for key in surplus]
-        + outcomes.problems(counted)
-        + check_groups(tr, layout, items)
-    )
+
+    def __init__(
+        self, tr: Transaction | Database, layout: Layout, tracked: Callable[[], Iterable[Tracked]] | None = None
+    ) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._elsewhere = tracked
+        self._here: list[Tracked] = []
+        self._wanted: set[bytes] = set()
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note the timers that an item should have."""
+        if notes is None:
+            return
+        layout = self._layout
+        if state == "leased":
+            self._wanted.add(layout.timer_key(notes.expires_at_us, packed, LEASE))
+        if state == "delayed":
+            self._wanted.add(layout.timer_key(notes.visible_at_us, packed, DELAY))
+        if state in ("available", "delayed") and notes.ttl_at_us:
+            self._wanted.add(layout.timer_key(notes.ttl_at_us, packed, TTL))
+        if self._elsewhere is None and is_tracked(notes):
+            self._here.append((packed, state, notes))
+
+    def problems(self) -> list[str]:
+        """Return the problems, a sentence each."""
+        layout = self._layout
+        items = self._here if self._elsewhere is None else [*self._elsewhere()]
+        outcomes = OutcomeCheck(self._tr, layout, items)
+        wanted = self._wanted | outcomes.timers
+        span = layout.timers.range()
+        surplus = []
+        for page in pages(self._tr, span.start, span.stop):
+            for row in page:
+                if row.key in wanted:
+                    wanted.remove(row.key)
+                elif not _may_be_left(layout, row.key):
+                    surplus.append(row.key)
+        return (
+            [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
+            + [f"The timer {_told(layout, key)} belongs to no item." for key in surplus]
+            + outcomes.problems()
+            + check_groups(self._tr, layout, items)
+        )
+
+
+def check_leases(
+    tr: Transaction | Database, layout: Layout, *parts: MakesCheck, custody: Custody | None = None
+) -> CheckReport:
+    """Check a queue that has leases: all that `Queue.check` compares, timers, outcomes and groups.
+
+    Args:
+        parts: what further layers compare, in the same pass.
+        custody: the layer whose items the items of this queue stand for. Blobs that are kept here belong to those, and
+            are not checked.
+    """
+    if custody is None:
+        return check_queue(tr, layout, lambda: TimerCheck(tr, layout), *parts)
+    tracked = custody.tracked
+    return check_queue(tr, layout, lambda: TimerCheck(tr, layout, lambda: tracked(tr)), *parts, blobs={})
+
+
+def is_tracked(notes: Notes) -> bool:
+    """Return whether an item has a completion or a group."""
+    return bool(notes.keep_s or notes.group)
 
 
 def _may_be_left(layout: Layout, key: bytes) -> bool:
@@ -67,23 +118,17 @@ def _may_be_left(layout: Layout, key: bytes) -> bool:
         return False
 
 
-def _wanted(tr: Transaction | Database, layout: Layout) -> Iterator[bytes]:
-    for packed, state, row in items_of_all_places(tr, layout):
-        try:
-            notes = notes_of(row.value) if row.value and has_notes(row.value) else Notes()
-        except FormatError:
-            continue  # the queue's own check reports it
-        if state == "leased":
-            yield layout.timer_key(notes.expires_at_us, packed, LEASE)
-        if state == "delayed":
-            yield layout.timer_key(notes.visible_at_us, packed, DELAY)
-        if state in ("available", "delayed") and notes.ttl_at_us:
-            yield layout.timer_key(notes.ttl_at_us, packed, TTL)
-
-
 def _told(layout: Layout, key: bytes) -> str:
     try:
         at_us, position, kind = layout.timer_of(key)
     except FormatError:
         return f"{key!r}"
     return f"of the {kind} of {position} at {at_us / 1e6:.6f}"
+
+
+def _part(tr: Transaction | Database, queue: Queue) -> TimerCheck:
+    return TimerCheck(tr, queue.layout)
+
+
+CHECK_PART = CheckPart(_part, ("timers", "outcomes", "groups"))
+"""What leases add to `fdbqueue.check`."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from fdbqueue import CheckReport, Position, Queue
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     ERROR_BYTES,
     Database,
@@ -80,9 +80,6 @@ class Custody(Protocol):
 
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
         """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
-
-    def check(self, tr: Transaction | Database) -> CheckReport:
-        """Check the queue of the leases, apart from what it keeps for such items."""
 
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every such item that has a completion or a group."""

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
-from fdbqueue import CheckFailed, CheckReport, FormatError
+from fdbqueue import CheckFailed, FormatError
 from fdbqueue.lowlevel import (
     CLAIMED,
     Database,
+    ItemCheck,
     KeyValue,
     Layout,
+    Notes,
     Shown,
     Steps,
     Transaction,
-    is_database,
-    items_of_all_places,
-    notes_of,
     pages,
     parse,
     rows,
     strinc,
 )
 
-from ..leases import Leases, LeaseStats
+from ..leases import LeaseStats
 from ._functions import Functions
 from ._messages import MESSAGE_ERRORS, Messages
 from .index import SmartIndex
@@ -75,79 +73,66 @@ def read_smart_stats(
     return SmartStats(items, types, recipients)
 
 
-def check_smart(tr: Transaction | Database, leases: Leases, index: SmartIndex, messages: Messages) -> CheckReport:
-    """Check the leases, then the index and the other dependent keys of items."""
-    report = leases.check(tr)
-    problems = index_problems(tr, leases.layout, index, messages)
-    return dataclasses.replace(report, problems=(*report.problems, *problems))
+class IndexCheck(ItemCheck):
+    """Compares the index and the other dependent keys of items with the items' messages.
 
+    Args:
+        tr: a transaction, or a database.
+        layout: the layout of the queue, or of a session.
+        messages: the types of the messages.
+    """
 
-def index_problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:
-    """Compare the index and the other dependent keys of items with a rescan of the items."""
-    problems = _problems(tr, layout, index, messages)
-    if problems and is_database(tr):
-        # An item that came or went between two of its transactions looks wrong. A real problem shows again.
-        again = set(_problems(tr, layout, index, messages))
-        problems = [problem for problem in problems if problem in again]
-    return problems
+    def __init__(self, tr: Transaction | Database, layout: Layout, messages: Messages) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._index = SmartIndex(layout)
+        self._messages = messages
+        self._functions = Functions(messages.types.values())
+        self._problems: list[str] = []
+        self._wanted: set[bytes] = set()
+        self._allowed: set[bytes] = set()
 
-
-def _problems(tr: Transaction | Database, layout: Layout, index: SmartIndex, messages: Messages) -> list[str]:
-    problems: list[str] = []
-    functions = Functions(messages.types.values())
-    wanted: set[bytes] = set()
-    allowed: set[bytes] = set()
-    for packed, state, row in items_of_all_places(tr, layout):
-        if state in ("dead", CLAIMED):
-            continue
-        try:
-            beside = set(layout.dependent_keys(notes_of(row.value).beside, packed))
-        except FormatError:
-            continue  # the queue's own check reports it
-        allowed |= beside
-        problem, entry = _entry_of(tr, layout, index, messages, functions, packed, row)
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note the index entry that an item should have, and the keys that its notes name."""
+        if notes is None or state in ("dead", CLAIMED):
+            return
+        beside = set(self._layout.dependent_keys(notes.beside, packed))
+        self._allowed |= beside
+        problem, entry = self._entry_of(packed, row)
         if entry:
-            wanted.add(entry)
-        if problem:
-            problems.append(f"The item {position_of(layout, packed)} {problem}.")
-        elif entry not in beside:
-            problems.append(f"The item {position_of(layout, packed)} has notes that do not name its index entry.")
-    found = set(keys_of(tr, layout.smart))
-    problems += [f"The item {_told(layout, index, key)} is missing in the index." for key in sorted(wanted - found)]
-    problems += [
-        f"The index has an entry of {_told(layout, index, key)}, which is no such item's." for key in found - wanted
-    ]
-    for name, space in other_dependent_keys(layout):
-        problems += orphans(tr, layout, name, space, allowed)
-    return problems
+            self._wanted.add(entry)
+        if problem or entry not in beside:
+            told = problem or "has notes that do not name its index entry"
+            self._problems.append(f"The item {position_of(self._layout, packed)} {told}.")
 
+    def problems(self) -> list[str]:
+        """Return one sentence for each inconsistency."""
+        layout, wanted = self._layout, self._wanted
+        found = set(keys_of(self._tr, layout.smart))
+        problems = [f"The item {self._told(key)} is missing in the index." for key in sorted(wanted - found)]
+        problems += [f"The index has an entry of {self._told(key)}, which is no such item's." for key in found - wanted]
+        for name, space in other_dependent_keys(layout):
+            problems += orphans(self._tr, layout, name, space, self._allowed)
+        return [*self._problems, *problems]
 
-def _entry_of(
-    tr: Transaction | Database,
-    layout: Layout,
-    index: SmartIndex,
-    messages: Messages,
-    functions: Functions,
-    packed: bytes,
-    row: KeyValue,
-) -> tuple[str, bytes]:
-    """Return the problem of an item, and the index key that it should have by its own message."""
-    try:
-        opened = parse(row.value)
-        payload = opened.payload
-        if opened.chunked is not None:
-            begin, end = layout.chunk_range_of(packed)
-            payload = b"".join(chunk.value for page in pages(tr, begin, end) for chunk in page)
-        message = messages.decode(payload)
-    except (FormatError, *MESSAGE_ERRORS) as error:
-        return f"can't be read as a message: {error}", b""
-    own = messages.type_of(message)
-    try:
-        key = functions.key(own, message, whose="that item")
-    except CheckFailed as error:
-        return f"can't be given its entry in the index. {str(error).rstrip('.')}", b""
-    return "", layout.prefix + index.part(own.name, key) + packed
+    def _entry_of(self, packed: bytes, row: KeyValue) -> tuple[str, bytes]:
+        """Return the problem of an item, and the index key that it should have by its own message."""
+        layout, messages = self._layout, self._messages
+        try:
+            opened = parse(row.value)
+            payload = opened.payload
+            if opened.chunked is not None:
+                begin, end = layout.chunk_range_of(packed)
+                payload = b"".join(chunk.value for page in pages(self._tr, begin, end) for chunk in page)
+            message = messages.decode(payload)
+        except (FormatError, *MESSAGE_ERRORS) as error:
+            return f"can't be read as a message: {error}", b""
+        own = messages.type_of(message)
+        try:
+            key = self._functions.key(own, message, whose="that item")
+        except CheckFailed as error:
+            return f"can't be given its entry in the index. {str(error).rstrip('.')}", b""
+        return "", layout.prefix + self._index.part(own.name, key) + packed
 
-
-def _told(layout: Layout, index: SmartIndex, key: bytes) -> str:
-    return f"{position_of(layout, index.packed(key))} of type {index.type_of(key)!r}"
+    def _told(self, key: bytes) -> str:
+        return f"{position_of(self._layout, self._index.packed(key))} of type {self._index.type_of(key)!r}"

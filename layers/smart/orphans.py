@@ -4,33 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fdbqueue import FormatError
+from fdbqueue import Queue
 from fdbqueue.lowlevel import (
     CLAIMED,
     CODEC_ERRORS,
+    CheckPart,
     Database,
+    ItemCheck,
+    KeyValue,
     Layout,
+    Notes,
     Subspace,
     Transaction,
-    is_database,
-    items_of_all_places,
-    notes_of,
     pages,
     strinc,
 )
 
+MESSAGES = "messages of a smart queue"
 
-def check_dependent_keys(tr: Transaction | Database, layout: Layout) -> list[str]:
-    """Return one sentence for each inconsistency.
+
+class DependentKeysCheck(ItemCheck):
+    """Compares the dependent keys of a queue's items with those that their notes name.
 
     `SmartQueue.check` also checks that an item's index entry has the right type and key.
     """
-    problems = _problems(tr, layout)
-    if problems and is_database(tr):
-        # An item that came or went between two of its transactions looks wrong. A real problem shows again.
-        again = set(_problems(tr, layout))
-        problems = [problem for problem in problems if problem in again]
-    return problems
+
+    def __init__(self, tr: Transaction | Database, layout: Layout) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._named: set[bytes] = set()
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note the keys that an item's notes name."""
+        if notes is not None and state not in ("dead", CLAIMED):
+            self._named.update(self._layout.dependent_keys(notes.beside, packed))
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each inconsistency."""
+        layout, named = self._layout, self._named
+        entries = set(keys_of(self._tr, layout.smart))
+        begin: bytes = layout.smart.key()
+        missing = sorted(key for key in named - entries if key.startswith(begin))
+        problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
+        for name, space in (("smart index", layout.smart), *other_dependent_keys(layout)):
+            problems += orphans(self._tr, layout, name, space, named)
+        return problems
 
 
 def orphans(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
@@ -52,26 +70,16 @@ def other_dependent_keys(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
     return ("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)
 
 
-def _problems(tr: Transaction | Database, layout: Layout) -> list[str]:
-    named: set[bytes] = set()
-    for packed, state, row in items_of_all_places(tr, layout):
-        if state in ("dead", CLAIMED):
-            continue
-        try:
-            named.update(layout.dependent_keys(notes_of(row.value).beside, packed))
-        except FormatError:
-            continue  # the queue's own check reports it
-    entries = set(keys_of(tr, layout.smart))
-    begin: bytes = layout.smart.key()
-    missing = sorted(key for key in named - entries if key.startswith(begin))
-    problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
-    for name, space in (("smart index", layout.smart), *other_dependent_keys(layout)):
-        problems += orphans(tr, layout, name, space, named)
-    return problems
-
-
 def _told(layout: Layout, key: bytes) -> str:
     try:
         return str(layout.space.unpack(key))
     except CODEC_ERRORS:
         return repr(key)  # another program wrote it
+
+
+def _part(tr: Transaction | Database, queue: Queue) -> DependentKeysCheck:
+    return DependentKeysCheck(tr, queue.layout)
+
+
+CHECK_PART = CheckPart(_part, ("dependent keys",), leaves_out=((MESSAGES, lambda layout: layout.smart),))
+"""What smart queues add to `fdbqueue.check`."""

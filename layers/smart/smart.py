@@ -12,6 +12,7 @@ from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, chec
 from ..common.composing import QueueWithLeases, leases_of
 from ..common.levels import PRIORITY, Levels
 from ..leases import Leases
+from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..staged.delivery import Delivery
 from ._by_position import SmartEditing
@@ -23,7 +24,7 @@ from ._resend import Resend
 from .admitting import Admitting, Terms
 from .batches import Batches, admit_all
 from .capacity import Capacity, until_room
-from .check import SmartStats, check_smart, read_smart_stats
+from .check import IndexCheck, SmartStats, read_smart_stats
 from .check_runner import CheckRunner, Incoming
 from .index import SmartIndex
 from .limits import Limit, check_bounds
@@ -239,10 +240,11 @@ class SmartQueue(Named, QueueWithLeases[Any]):
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and rescan for the index.
 
-        *Conflicts:* none, it uses snapshot reads. *Cost:* reads the whole queue three times, a page at a time; memory
-        for the dependent keys of items.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* reads the whole queue once, a page at a time; memory for the
+        dependent keys of items.
         """
-        return check_smart(tr, self.leases, self._index, self.messages)
+        layout = self.leases.layout
+        return check_leases(tr, layout, lambda: IndexCheck(tr, layout, self.messages))
 
     def editing(self) -> Editing[Any]:
         """Return the changes of items by their positions; for layers."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,14 +24,14 @@ from fdbqueue.lowlevel import (
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..sessions import Sessions
 from ..sessions.line.shards import KNOWN_SECONDS
-from ..sessions.line.tracking import with_items
-from ..sessions.session.records import SessionName, name_of, pack_name, record_of
+from ..sessions.reading.check import check_sessions
+from ..sessions.session.records import SessionName, pack_name, record_of
 from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import Terms
 from ..smart.batches import Batches, admit_all
 from ..smart.capacity import Capacity, until_room
-from ..smart.check import index_problems
+from ..smart.check import IndexCheck
 from ..smart.check_runner import CheckRunner, Incoming
 from ..smart.index import SmartIndex
 from ..smart.limits import check_bounds
@@ -233,17 +232,11 @@ class SmartSessions(Named):
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the sessions own and compare: do what `Sessions.check` does, and rescan for the index.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it twice, a page at a time; memory for the
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it once, a page at a time; memory for the
         sessions, and for the dependent keys of one session's items.
         """
-        report = self.sessions.check(tr)
-        line = self.sessions.line
-        problems = []
-        for name, generation in with_items(tr, line):
-            layout = line.session(name, generation).layout
-            found = index_problems(tr, layout, SmartIndex(layout), self.messages)
-            problems += [f"The session {name_of(name)!r}: {problem}" for problem in found]
-        return dataclasses.replace(report, problems=(*report.problems, *problems))
+        messages = self.messages
+        return check_sessions(tr, self.sessions.line, lambda tr, layout: IndexCheck(tr, layout, messages))
 
     def _level(self, level: int | None) -> int:
         levels = self.sessions.levels

@@ -6,12 +6,12 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
-from fdbqueue import CheckReport, FormatError, Item, LeaseLost, Position, Queue, QueueFull
+from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
 from fdbqueue.lowlevel import (
     ByPosition,
     Database,
@@ -31,7 +31,6 @@ from fdbqueue.lowlevel import (
     has_turns,
     new_random,
     only_database,
-    run,
     verb,
 )
 
@@ -40,11 +39,13 @@ from ..common.composing import QueueWithLeases, leases_of
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases, LeaseStats
 from ..leases.leases import this_consumer
+from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, positive
 from ._attempt import ONE, ContentionStats, Want
 from ._head_coordinator import HeadCoordinator
 from ._recent_leases import RecentLeases
 from ._versions import RecentVersion
+from .check import RequestCheck
 from .delivery import Delivery
 from .requests import Requests
 
@@ -214,12 +215,8 @@ class StagedQueue(Named, ByPosition[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
         """
-        report = self.leases.check(tr)
-        try:
-            run(self.queue.read(tr, Requests(self.queue.layout).read_all))
-        except FormatError as error:
-            return replace(report, problems=(*report.problems, str(error)))
-        return report
+        layout, custody = self.leases.layout, self.leases.retry.custody
+        return check_leases(tr, layout, lambda: RequestCheck(tr, layout), custody=custody)
 
     def contention_stats(self) -> ContentionStats:
         """Return counts of what the calls of this object met at the head so far, for measurements."""

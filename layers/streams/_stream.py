@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -34,13 +33,14 @@ from fdbqueue.lowlevel import (
 
 from ..leases import Leases
 from ..leases.reclaiming import reclaim
+from ..leases.timer_check import check_leases
 from ..leases.transitions import Transitions
 from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
 from ._returning import Returning
 from ._sifting import Sifting
 from ._states import Look, StreamState
 from ._terms import Refusals, TakeOver, Terms, check_record, check_run, refuse_sessions
-from .check import check_batches
+from .check import BatchCheck
 from .keys import StreamKeys
 from .records import BatchRecord, Split, StreamRecord, decode, encode
 
@@ -268,12 +268,9 @@ class Stream(Generic[V]):
         return (yield from self.queue.read(tr, self._state))
 
     def check(self, tr: Transaction | Database) -> CheckReport:
-        """Check the queue, and the batches of this stream, as `Queue.check` does.
-
-        A batch that is released or claimed meanwhile may look wrong.
-        """
-        report = self.leases.check(tr)
-        return dataclasses.replace(report, problems=(*report.problems, *check_batches(tr, self._keys)))
+        """Check the queue, and the batches of this stream, as `Leases.check` does."""
+        layout, name = self._layout, self._keys.name
+        return check_leases(tr, layout, lambda: BatchCheck(tr, layout, name), custody=self.leases.retry.custody)
 
     def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
         now_us = self._now_us()

@@ -1,68 +1,105 @@
-"""Check that the batches of a stream have the items that their records count."""
+"""Check that the batches of streams have the items that their records count."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from fdbqueue import FormatError
-from fdbqueue.lowlevel import Database, Layout, Transaction, pages, strinc
+from fdbqueue import FormatError, Queue
+from fdbqueue.lowlevel import (
+    CLAIMED,
+    CheckPart,
+    Database,
+    ItemCheck,
+    KeyValue,
+    Layout,
+    Notes,
+    Transaction,
+    pages,
+    strinc,
+)
 
 from .keys import StreamKeys
 from .records import BatchRecord, decode
 
 
-def check_streams(tr: Transaction | Database, layout: Layout) -> list[str]:
-    """Return the problems of all streams of a queue, as `check_batches`."""
-    names: set[str] = set()
-    for space in layout.streams, layout.claims, layout.claimed_tracked:
-        span = space.range()
-        begin: bytes = span.start
-        while page := next(iter(pages(tr, begin, span.stop)), None):
-            name: str = space.unpack(page[0].key)[0]
-            names.add(name)
-            begin = strinc(space[name].key())
-    return [problem for name in sorted(names) for problem in check_batches(tr, StreamKeys(layout, name))]
+class BatchCheck(ItemCheck):
+    """Compares the records of batches with their items.
 
-
-def check_batches(tr: Transaction | Database, keys: StreamKeys) -> list[str]:
-    """Return the problems, a sentence each. A batch that is claimed or acked meanwhile may look wrong.
-
-    *Cost:* reads all items of the stream's batches, a page at a time.
+    Args:
+        tr: a transaction, or a database.
+        layout: the queue's layout.
+        stream: the stream; None: all of the queue.
     """
-    found: Counter[int] = Counter()
-    for page in pages(tr, *keys.claims()):
-        found.update(keys.packed_of(row.key)[0] for row in page)
-    tracked: Counter[int] = Counter()
-    for page in pages(tr, *keys.all_tracked()):
-        tracked.update(keys.packed_of(row.key)[0] for row in page)
-    problems = []
-    for page in pages(tr, *keys.batches()):
-        for row in page:
-            number = keys.number_of(row.key)
-            there = found.pop(number, 0)
-            try:
-                batch = decode(BatchRecord, row.value, f"batch {number} of the stream {keys.name!r}")
-            except FormatError as error:
-                problems.append(str(error))
-                continue
-            if batch.count != there:
-                problems.append(
-                    f"Batch {number} of the stream {keys.name!r} has {there:,} items, and its record says"
-                    f" {batch.count:,}."
-                )
-            if batch.tracked != (noted := tracked.pop(number, 0)):
-                problems.append(
-                    f"Batch {number} of the stream {keys.name!r} has notes of {noted:,} items, and its record says"
-                    f" {batch.tracked:,}."
-                )
-            if batch.sealed and sum(split.count for split in batch.splits) != batch.count:
-                problems.append(f"The splits of batch {number} of the stream {keys.name!r} do not add up.")
-    problems += [
-        f"{count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
-        for number, count in found.items()
-    ]
-    problems += [
-        f"Notes of {count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
-        for number, count in tracked.items()
-    ]
-    return problems
+
+    def __init__(self, tr: Transaction | Database, layout: Layout, stream: str | None = None) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._stream = stream
+        self._found: dict[str, Counter[int]] = {}
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Count an item of a batch."""
+        if state == CLAIMED:
+            name, number = self._layout.claim_of(row.key)
+            self._found.setdefault(name, Counter())[number] += 1
+
+    def problems(self) -> list[str]:
+        """Return the problems of the stream, or of all streams."""
+        names = {self._stream} if self._stream is not None else {*self._found, *self._names()}
+        return [problem for name in sorted(names) for problem in self._of_stream(StreamKeys(self._layout, name))]
+
+    def _names(self) -> set[str]:
+        names: set[str] = set()
+        for space in self._layout.streams, self._layout.claimed_tracked:
+            span = space.range()
+            begin: bytes = span.start
+            while page := next(iter(pages(self._tr, begin, span.stop)), None):
+                name: str = space.unpack(page[0].key)[0]
+                names.add(name)
+                begin = strinc(space[name].key())
+        return names
+
+    def _of_stream(self, keys: StreamKeys) -> list[str]:
+        found = Counter(self._found.get(keys.name))
+        tracked: Counter[int] = Counter()
+        for page in pages(self._tr, *keys.all_tracked()):
+            tracked.update(keys.packed_of(row.key)[0] for row in page)
+        problems = []
+        for page in pages(self._tr, *keys.batches()):
+            for row in page:
+                number = keys.number_of(row.key)
+                there = found.pop(number, 0)
+                try:
+                    batch = decode(BatchRecord, row.value, f"batch {number} of the stream {keys.name!r}")
+                except FormatError as error:
+                    problems.append(str(error))
+                    continue
+                if batch.count != there:
+                    problems.append(
+                        f"Batch {number} of the stream {keys.name!r} has {there:,} items, and its record says"
+                        f" {batch.count:,}."
+                    )
+                if batch.tracked != (noted := tracked.pop(number, 0)):
+                    problems.append(
+                        f"Batch {number} of the stream {keys.name!r} has notes of {noted:,} items, and its record says"
+                        f" {batch.tracked:,}."
+                    )
+                if batch.sealed and sum(split.count for split in batch.splits) != batch.count:
+                    problems.append(f"The splits of batch {number} of the stream {keys.name!r} do not add up.")
+        problems += [
+            f"{count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
+            for number, count in found.items()
+        ]
+        problems += [
+            f"Notes of {count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
+            for number, count in tracked.items()
+        ]
+        return problems
+
+
+def _part(tr: Transaction | Database, queue: Queue) -> BatchCheck:
+    return BatchCheck(tr, queue.layout)
+
+
+CHECK_PART = CheckPart(_part, ("streams",))
+"""What streams add to `fdbqueue.check`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -37,6 +36,7 @@ from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
 from ..common.levels import with_priority
 from ..leases import Leases
+from ..leases.timer_check import check_leases
 from ..leases.times import positive, visible_at
 from ._arguments import check_name
 from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
@@ -44,7 +44,7 @@ from ._records import NO_LOOK, Browses, Pointer, Registration, pack_record, read
 from ._spans import everything
 from ._stats import SubscriptionStats, count_registrations, read_page
 from ._waiters import DISPATCHER, Waiters
-from .check import check_subscriptions
+from .check import SubscriptionCheck
 from .immediate_delivery import Delivery, ImmediateDelivery
 from .selectors import ItemTest, Selector, Selects
 from .subscription import Subscription
@@ -378,11 +378,10 @@ class Subscriptions(Named, ByPosition[V]):
     def check(self, tr: Transaction | Database) -> CheckReport:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and check subscriptions.
 
-        *Conflicts:* none, it uses snapshot reads. *Cost:* as `Leases.check`, and a read of the available items for each
-        subscription.
+        *Conflicts:* none, it uses snapshot reads. *Cost:* as `Leases.check`, and a few reads for each subscription.
         """
-        report = self.leases.check(tr)
-        return dataclasses.replace(report, problems=(*report.problems, *check_subscriptions(tr, self.leases)))
+        layout, leases = self._layout, self.leases
+        return check_leases(tr, layout, lambda: SubscriptionCheck(tr, layout, leases.now_us()))
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""

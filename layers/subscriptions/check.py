@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
-from fdbqueue import FormatError
+from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
+    CheckPart,
     Database,
+    ItemCheck,
     KeyValue,
     Layout,
+    Notes,
     Steps,
     Transaction,
-    is_database,
     kept_size_of,
-    notes_of,
     pages,
-    run,
+    read_in,
 )
 
-from ..leases import Leases
 from ._cursor import Cursor, Habit
 from ._records import Registration
 from ._spans import Span
@@ -26,69 +28,85 @@ from ._waiters import DISPATCHER
 from .selectors import ItemTest, Selector
 
 
-def check_subscriptions(tr: Transaction | Database, leases: Leases) -> list[str]:
-    """Return one sentence for each inconsistency."""
-    problems = list(_problems(tr, leases))
-    if problems and is_database(tr):
-        # An item that moved between two of its transactions looks wrong. A real problem shows again on a second look.
-        again = set(_problems(tr, leases))
-        problems = [problem for problem in problems if problem in again]
-    return problems
+class SubscriptionCheck(ItemCheck):
+    """Compares the pointers and the credit of a queue's subscriptions with its items.
 
+    Args:
+        tr: a transaction, or a database.
+        layout: the queue's layout.
+        now_us: the current time.
+    """
 
-def _problems(tr: Transaction | Database, leases: Leases) -> Iterator[str]:
-    layout = leases.layout
-    names = [layout.subscriptions.unpack(row.key)[0] for row in _rows(tr, layout.subscriptions.range())]
-    pointers = {layout.pointers.unpack(row.key)[0] for row in _rows(tr, layout.pointers.range())}
-    for name in pointers - {*names, DISPATCHER}:
-        yield f"The pointer of {name!r} belongs to no subscription."
-    for name in set(names) - pointers:
-        yield f"The subscription {name!r} has no pointer."
-    for name in names:
-        try:
-            yield from _missed(tr, leases, name)
-        except FormatError as error:
-            yield str(error)
-    yield from _wrongly_held(tr, layout)
-
-
-def _missed(tr: Transaction | Database, leases: Leases, name: str) -> Iterator[str]:
-    """Yield a sentence for each item that a subscription wants, and would miss."""
-    layout = leases.layout
-
-    def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
-        cursor = Cursor(layout, name, now_us=leases.now_us(), habit=Habit())
-        registration = yield from cursor.prepare(tr, fresh=False)
-        return registration, cursor.spans
-
-    registration, spans = run(leases.queue.read(tr, look))
-    if registration.selector is None or registration.browser:
-        return  # a browser leaves the items that it has told of
-    wants = ItemTest(layout, Selector.of_stored(registration.selector))
-    place = layout.available
-    for page in pages(tr, place.begin, place.end):
-        for row in page:
-            packed = place.packed(row.key)
-            if not any(begin <= packed < end for begin, end in spans) and wants(row.key, row.value):
-                yield f"The item {place.position(row.key)} was passed by, though the subscription {name!r} wants it."
-
-
-def _wrongly_held(tr: Transaction | Database, layout: Layout) -> Iterator[str]:
-    """Compare the records of items that subscriptions hold with the leased items."""
-    held = {row.key: int.from_bytes(row.value, "little") for row in _rows(tr, layout.held.range())}
-    for page in pages(tr, layout.leased.begin, layout.leased.end):
-        for row in page:
+    def __init__(self, tr: Transaction | Database, layout: Layout, now_us: int) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._problems: list[str] = []
+        self._wants: dict[str, tuple[list[Span], ItemTest]] = {}
+        """Of each subscription, the spans that it has yet to look at, and what it wants."""
+        self._missed: dict[str, list[Position]] = {}
+        self._leased: list[tuple[bytes, str, int]] = []
+        """The leased items of subscriptions: packed position, subscription, bytes."""
+        names = [layout.subscriptions.unpack(row.key)[0] for row in self._rows(layout.subscriptions.range())]
+        pointers = {layout.pointers.unpack(row.key)[0] for row in self._rows(layout.pointers.range())}
+        for name in pointers - {*names, DISPATCHER}:
+            self._problems.append(f"The pointer of {name!r} belongs to no subscription.")
+        for name in set(names) - pointers:
+            self._problems.append(f"The subscription {name!r} has no pointer.")
+        for name in names:
             try:
-                name = notes_of(row.value).subscription
-            except FormatError:
-                continue  # the queue's own check reports it
-            key = layout.held_key(name, layout.leased.packed(row.key))
-            if name and held.pop(key, None) != kept_size_of(row.value):
-                yield f"The item {layout.leased.position(row.key)} is leased for {name!r}, whose credit does not know."
-    for key in held:
-        yield f"The credit of {layout.held.unpack(key)[0]!r} counts an item that it has not: {layout.held.unpack(key)}."
+                self._prepare(name, now_us)
+            except FormatError as error:
+                self._problems.append(str(error))
+
+    def _prepare(self, name: str, now_us: int) -> None:
+        def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
+            cursor = Cursor(self._layout, name, now_us=now_us, habit=Habit())
+            registration = yield from cursor.prepare(tr, fresh=False)
+            return registration, cursor.spans
+
+        registration, spans = read_in(self._tr, look)
+        if registration.selector is not None and not registration.browser:  # a browser leaves items that it has told of
+            self._wants[name] = spans, ItemTest(self._layout, Selector.of_stored(registration.selector))
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note an item that a subscription would miss, and one that a subscription's consumer has."""
+        if state == "available":
+            for name, (spans, wants) in self._wants.items():
+                with suppress(FormatError):  # the check itself reports an item that can't be read
+                    if not any(begin <= packed < end for begin, end in spans) and wants(row.key, row.value):
+                        self._missed.setdefault(name, []).append(self._layout.available.position(row.key))
+        elif state == "leased" and notes is not None and notes.subscription:
+            self._leased.append((packed, notes.subscription, kept_size_of(row.value)))
+
+    def problems(self) -> list[str]:
+        """Return one sentence for each inconsistency."""
+        missed = [
+            f"The item {position} was passed by, though the subscription {name!r} wants it."
+            for name, positions in self._missed.items()
+            for position in positions
+        ]
+        return [*self._problems, *missed, *self._wrongly_held()]
+
+    def _wrongly_held(self) -> Iterator[str]:
+        """Compare the records of items that subscriptions hold with the leased items."""
+        layout = self._layout
+        held = {row.key: int.from_bytes(row.value, "little") for row in self._rows(layout.held.range())}
+        for packed, name, size_bytes in self._leased:
+            if held.pop(layout.held_key(name, packed), None) != size_bytes:
+                position = layout.leased.position(layout.leased.key(packed))
+                yield f"The item {position} is leased for {name!r}, whose credit does not know."
+        for key in held:
+            name, *_ = layout.held.unpack(key)
+            yield f"The credit of {name!r} counts an item that it has not: {layout.held.unpack(key)}."
+
+    def _rows(self, span: slice) -> Iterator[KeyValue]:
+        for page in pages(self._tr, span.start, span.stop):
+            yield from page
 
 
-def _rows(tr: Transaction | Database, span: slice) -> Iterator[KeyValue]:
-    for page in pages(tr, span.start, span.stop):
-        yield from page
+def _part(tr: Transaction | Database, queue: Queue) -> SubscriptionCheck:
+    return SubscriptionCheck(tr, queue.layout, int(time.time() * 1e6))
+
+
+CHECK_PART = CheckPart(_part, ("subscriptions",))
+"""What subscriptions add to `fdbqueue.check`."""

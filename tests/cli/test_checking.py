@@ -10,12 +10,12 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from fdbqueue.cli.check import JOBS, MESSAGES
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.smart import orphans as _orphans
+from fdbqueue.layers.smart.orphans import MESSAGES, DependentKeysCheck
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.verbs.checking import JOBS
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal
@@ -138,7 +138,7 @@ def test_a_terminal_shows_the_checked_parts_too(url: str, db: Any, name: str, sm
 
 def test_items_that_moved_during_the_check_are_no_problem(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [["It moved.", "It is a stray."], ["It is a stray.", "It has come."]]
-    monkeypatch.setattr(_orphans, "_problems", lambda tr, layout: looks.pop(0))
+    monkeypatch.setattr(DependentKeysCheck, "problems", lambda self: looks.pop(0))
 
     assert problems(run, name) == "It is a stray."
     assert not looks

@@ -17,7 +17,6 @@ from fdbqueue import ChecksBypassed, Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, Results, Sessions
-from fdbqueue.layers.streams.check import check_streams
 from fdbqueue.transfer import copy_queue, copying
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of
@@ -53,7 +52,7 @@ def test_a_copy_registers_the_queue_as_the_source_has_it(db: Any, space: Subspac
 
 
 def is_well(db: Any, queue: Queue[Any]) -> bool:
-    return (*Leases(queue).check(db).problems, *check_streams(db, queue.layout)) == ()
+    return fdbqueue.check(db, queue).ok
 
 
 @pytest.mark.usefixtures("few")

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckReport, Position, Queue
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     NO_NOTES,
     Database,
@@ -19,7 +19,6 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
-    check_queue,
     new_random,
     notes_of,
     pack,
@@ -191,10 +190,6 @@ class Line:
     def home_of(self, packed: bytes) -> Layout:
         """Return the keys of a pointer's shard."""
         return self.shards.at(packed)
-
-    def check(self, tr: Transaction | Database) -> CheckReport:
-        """Check the line. The blobs that are kept there belong to items of sessions, and are not checked."""
-        return check_queue(tr, self.layout, blobs={})
 
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every item that has a completion or a group."""

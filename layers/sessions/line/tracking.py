@@ -28,6 +28,7 @@ from fdbqueue.lowlevel import (
     clear_parts,
     fdb_tuple,
     has_parts,
+    items_of_all_places,
     notes_of,
     pack,
     pull,
@@ -38,8 +39,8 @@ from fdbqueue.lowlevel import (
     strinc,
 )
 
-from ...leases.outcome_check import tracked_items
 from ...leases.taking import notes_if_readable
+from ...leases.timer_check import is_tracked
 from ...leases.transitions import Transitions, is_over
 from ..session.records import Record, name_of, pointer_of, record_of
 from ..session.session import Session, SessionMoves
@@ -170,8 +171,10 @@ def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str
     """Yield the address, the place and the notes of every item that has a completion or a group."""
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
-        for packed, place, notes in tracked_items(tr, session.layout):
-            yield session.address(packed), place, notes
+        for packed, state, row in items_of_all_places(tr, session.layout):
+            notes = notes_if_readable(row.value)
+            if is_tracked(notes):
+                yield session.address(packed), state, notes
 
 
 def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain
-from typing import Any
+from itertools import chain, repeat
+from typing import TypeAlias
 
-from fdbqueue import CheckReport, FormatError, Position
+from fdbqueue import CheckReport, FormatError, Position, Queue
 from fdbqueue.lowlevel import (
     Blob,
+    CheckPart,
     Database,
+    ItemCheck,
+    KeyValue,
+    Layout,
+    MakesCheck,
     NoOrderCheck,
+    Notes,
     Steps,
     Transaction,
     check_blobs,
     check_queue,
-    items_of_all_places,
     pack,
     pages,
-    run,
+    read_in,
 )
 
-from ...leases.timer_check import check_timers
-from ..line.line import Line
+from ...leases.outcome_check import Tracked
+from ...leases.timer_check import TimerCheck, is_tracked
+from ...leases.transitions import Retry
+from ..line.line import Line, Rules
 from ..line.slots import Entries
 from ..line.tracking import with_items
 from ..session.records import Record, name_of, pointer_of, unpack_record
@@ -31,47 +39,88 @@ from ..session.session import Session
 from .gate_check import GateCheck
 from .listing import Listing
 
+ChecksSession: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
+"""Begins a part of the check of one session's items."""
 
-def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
-    """Read all that the sessions own, and compare."""
-    read = partial(_read, tr, line)
-    read(line.shards.learn)
-    reports = [line.leases.check(tr), *(check_queue(tr, layout) for layout in line.shards.layouts()[1:])]
-    problems = [f"In the line of sessions: {problem}" for report in reports for problem in report.problems]
-    for layout in line.shards.layouts()[1:]:
-        problems += [
-            f"In the line of sessions: {problem}" for problem in check_timers(tr, layout, counted=0, tracked=())
-        ]
-    items, counted = 0, all(report.counted for report in reports)
-    blobs: dict[Position, Blob] = {}
-    before = read(Listing(line).stats)
-    pointers: dict[tuple[bytes, int], list[bytes]] = {}
-    for packed, _, row in chain(*(items_of_all_places(tr, layout) for layout in line.shards.layouts())):
+
+class _Pointers(ItemCheck):
+    """Notes the pointers of sessions that are in the line, by name and generation."""
+
+    def __init__(self) -> None:
+        self.places: dict[tuple[bytes, int], list[bytes]] = {}
+        self.unreadable: list[str] = []
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
         try:
             pointer = pointer_of(row.value)
         except FormatError as error:
-            problems.append(str(error))
-            continue
-        pointers.setdefault((pointer.name, pointer.generation), []).append(packed)
-    records = dict(_records(tr, line, problems))
-    gates = GateCheck(tr, line)
+            self.unreadable.append(str(error))
+            return
+        self.places.setdefault((pointer.name, pointer.generation), []).append(packed)
+
+
+class _TrackedItems(ItemCheck):
+    """Notes the items of one session that have a completion or a group, by their addresses."""
+
+    def __init__(self, session: Session, found: list[Tracked]) -> None:
+        self._session = session
+        self._found = found
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        if notes is not None and is_tracked(notes):
+            self._found.append((self._session.address(packed), state, notes))
+
+
+def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession | None = None) -> CheckReport:
+    """Read all that the sessions own, and compare. It reads each item of a session once.
+
+    Args:
+        more: begins a further part of the check of one session's items.
+    """
+    read = partial(read_in, tr)
+    read(line.shards.learn)
+    items, counted = 0, True
+    problems: list[str] = []
+    blobs: dict[Position, Blob] = {}
+    noted: list[Tracked] = []
+    before = read(Listing(line).stats)
+    of_sessions: list[tuple[bytes, int, list[str]]] = []
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
-        told = f"The session {name_of(name)!r}"
         own: dict[Position, Blob] = {}
-        found = check_queue(tr, session.layout, order=NoOrderCheck(), blobs=own)
+        parts: list[MakesCheck] = [
+            partial(TimerCheck, tr, session.layout, tuple),
+            partial(_TrackedItems, session, noted),
+            *([] if more is None else [partial(more, tr, session.layout)]),
+        ]
+        found = check_queue(tr, session.layout, *parts, order=NoOrderCheck(), blobs=own)
         for position, blob in own.items():
             address = session.address(pack(position))
             blobs[line.layout.available.position(line.layout.available.key(address))] = blob
         items += found.items
         counted = counted and found.counted
-        wrong = [*found.problems, *check_timers(tr, session.layout, counted=0, tracked=())]
+        of_sessions.append((name, generation, list(found.problems)))
+    pointers = _Pointers()
+    of_line = [
+        _check_line(tr, line, pointers, noted),
+        *(
+            check_queue(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers, blobs={})
+            for layout in line.shards.layouts()[1:]
+        ),
+    ]
+    counted = counted and all(report.counted for report in of_line)
+    problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
+    problems += pointers.unreadable
+    records = dict(_records(tr, line, problems))
+    gates = GateCheck(tr, line)
+    for name, generation, wrong in of_sessions:
+        told = f"The session {name_of(name)!r}"
         problems += [f"{told}: {problem}" for problem in wrong]
         record = records.get(name)
         if record is None or not 0 <= generation - record.generation <= 1:
             problems.append(f"{told} has items, and no record.")
     for name, record in records.items():
-        there = pointers.pop((name, record.generation), [])
+        there = pointers.places.pop((name, record.generation), [])
         entries = read(partial(_entries, line=line, session=line.session(name, record.generation)))
         if len(entries) != record.slots:
             problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
@@ -85,10 +134,24 @@ def check_sessions(tr: Transaction | Database, line: Line) -> CheckReport:
             problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
         if not known and not entries and not record.paused and not record.blocked and _has_work(tr, line, name, record):
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
-    problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers]
+    problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers.places]
     problems += gates.problems()
     problems += check_blobs(tr, line.layout, blobs, read, unsettled=lambda: read(Listing(line).stats) != before)
     return CheckReport(items, tuple(problems), counted=counted)
+
+
+def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, noted: list[Tracked]) -> CheckReport:
+    """Check the first shard of the line, where the outcomes and groups of all sessions' items are kept."""
+    noted_or_read = chain([noted], repeat(None))  # a second look reads the items again
+
+    def tracked() -> Iterable[Tracked]:
+        found = next(noted_or_read)
+        return line.tracked(tr) if found is None else found
+
+    def check() -> TimerCheck:
+        return TimerCheck(tr, line.layout, tracked)
+
+    return check_queue(tr, line.layout, check, lambda: pointers, blobs={})
 
 
 def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, Record]]:
@@ -112,8 +175,22 @@ def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Recor
         head = yield from session.look(tr, limit=1)
         return [row.key for row in head.rows] or ([b""] if head.wake_at_us is not None else [])
 
-    return bool(_read(tr, line, body))
+    return bool(read_in(tr, body))
 
 
-def _read(tr: Transaction | Database, line: Line, body: Callable[[Transaction], Steps[Any]]) -> Any:
-    return run(line.items.read(tr, body))
+class SessionCheck(ItemCheck):
+    """The check of a queue's sessions, as a part of the check of the queue."""
+
+    def __init__(self, tr: Transaction | Database, queue: Queue) -> None:
+        self._tr = tr
+        self._line = Line(queue, Rules(1, None, Retry(None, None), blocks=False, holds=False), time.time)
+
+    def problems(self) -> list[str]:
+        """Check the sessions."""
+        report = check_sessions(self._tr, self._line)
+        self.items, self.counted = report.items, report.counted
+        return list(report.problems)
+
+
+CHECK_PART = CheckPart(SessionCheck, ("sessions",))
+"""What sessions add to `fdbqueue.check`."""

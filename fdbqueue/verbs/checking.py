@@ -1,0 +1,64 @@
+"""`fdbqueue.check`: the check of a queue together with what every layer keeps there."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.reads.check import CheckReport, check_queue, read_in
+from fdbqueue.reads.registry import CheckPart, check_parts
+from fdbqueue.stored.layout import Layout
+from fdbqueue.verbs.queue import Queue
+
+JOBS = "records of Spark's jobs"
+
+
+def check(tr: Transaction | Database, queue: Queue[Any]) -> CheckReport:
+    """Read everything that a queue owns and compare: items and counters, and the keys of all layers.
+
+    It knows leases, requests, subscriptions, streams, sessions and smart checks. Of a smart queue it checks what needs
+    none of the program's own types; `SmartQueue.check` does the rest. A layer of your own adds its part by
+    `fdbqueue.lowlevel.add_to_check`.
+
+    Args:
+        tr: a transaction, or a database.
+        queue: the queue.
+
+    Raises:
+        TypeError: it is no `Queue`. QueueRenamed: it has another name now.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* reads the queue once, a page at a time, also its sessions; memory
+    for the keys of timers. What a layer finds in a database is looked for a second time.
+
+    >>> import fdbqueue
+    >>> orders = fdbqueue.Queue("orders", codec="str")
+    >>> with fdbqueue.open("memory:") as db:
+    ...     position = orders.enqueue(db, "teapot")
+    ...     report = fdbqueue.check(db, orders)
+    >>> report
+    CheckReport(items=1, problems=(), counted=True)
+    >>> "timers" in report.looked_at
+    True
+    """
+    if not isinstance(cast(object, queue), Queue):
+        raise TypeError(f"check is of a Queue, as in check(db, Queue('orders')), not of {queue!r}.")
+    plain = copy.copy(queue)  # layers are made of it for this check alone
+    parts = check_parts.all().values()
+    report = check_queue(tr, queue.layout, *(partial(part.make, tr, plain) for part in parts))
+    looked_at = [*report.looked_at, *(name for part in parts for name in part.looks_at)]
+    left = read_in(tr, partial(_left_out, layout=queue.layout, parts=list(parts)))
+    return replace(report, looked_at=tuple(looked_at), not_looked_at=tuple(left))
+
+
+def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> Steps[list[str]]:
+    """Return the names of what the queue has and no part looks at, by snapshot."""
+    left = []
+    for name, space in [*((name, of(layout)) for part in parts for name, of in part.leaves_out), (JOBS, layout.jobs)]:
+        span = space.range()
+        if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+            left.append(name)
+    return left
