@@ -420,7 +420,7 @@ def test_the_check_reports_no_item_that_moved_during_the_check(
     acked: list[Lease] = []
 
     def acking(tr: Any, begin: bytes, end: bytes) -> Any:
-        if begin == leases.layout.leased.begin and not acked:
+        if begin == leases.layout.held.range().start and not acked:
             acked.append(lease)
             red.ack(db, lease)
         return pages(tr, begin, end)
