@@ -175,9 +175,9 @@ async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> 
         result = await threads(context, lease)
     if inspect.iscoroutine(result):
         result = await in_context(context, result)
-    elif inspect.isawaitable(result):
+    elif result is not None and inspect.isawaitable(result):
         result = await result
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+    if result is not None and (inspect.isgenerator(result) or inspect.isasyncgen(result)):
         raise TypeError("the handler is a generator, and none of it has run")
     return result
 

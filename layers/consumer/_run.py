@@ -290,7 +290,7 @@ class Run(Keeping):
 
     async def _work(self) -> None:
         while not self._stopping.done():
-            if not self._ready or self._no_thread_is_free():
+            if not self._ready or (self._threads is not None and self._no_thread_is_free()):
                 woken = self.loop.create_future()
                 self._idle.append(woken)
                 await woken
@@ -307,7 +307,8 @@ class Run(Keeping):
             finally:
                 self._running -= 1
                 self._changed.set()
-            await self._give_back_if_stuck()
+            if self._threads is not None:
+                await self._give_back_if_stuck()
 
     def _wake_one(self) -> None:
         self._will_wake = False
@@ -361,7 +362,7 @@ class Run(Keeping):
             # The next lease removes it.
             await self._settle(hold, self._verbs.snooze.aio(self._db, hold.lease, delay=0.0), "returned")
             return
-        if not await self.may_begin():
+        if not self._permit.is_good() and not await self.may_begin():
             await self._return([hold, *self._taken_from_ready()])
             return
         hold.begun = True
@@ -479,7 +480,8 @@ class Run(Keeping):
         for hold in lost:
             self._lost(hold)
         for hold in batch:
-            self._let_go(hold)
+            self._held.pop(hold, None)
+        self._changed.set()
 
     def _renew(self) -> None:
         """Keep an exclusive subscription while handlers work and the consumer leases nothing."""

@@ -167,6 +167,8 @@ def follow_ups_of(then: object) -> Sequence[FollowUp]:
     Raises:
         TypeError: they are something else.
     """
+    if then is NO_FOLLOW_UPS:
+        return NO_FOLLOW_UPS
     found = (then,) if isinstance(then, FollowUp) else then
     if not isinstance(found, Sequence) or not all(isinstance(one, FollowUp) for one in found):
         raise TypeError(f"`then` is a FollowUp, as in FollowUp(mails, 'receipt'), or a list of them, not {then!r}.")

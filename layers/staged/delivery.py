@@ -268,7 +268,10 @@ class Delivery:
             moves.leave_available(packed, notes, cleared=True)
             if self._custody is not None and allotment.duration_us:
                 stored, item = yield from self._lent(tr, self._custody, stored, item, look.now_us)
-            self._hand_over(moves, item, position, packed, stored, notes, allotment, token, look.now_us)
+            if item is not None:
+                allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, look.now_us))
+            else:
+                self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, look.now_us)
         moves.finish()
         return True
 
@@ -464,13 +467,18 @@ class Delivery:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         stored = row.value
         notes = notes_of(stored)
-        packed, position = self._places.packed(row.key), self._places.position(row.key)
-        item, outdated, cancelled = None, bool(notes.ttl_at_us) and is_over(notes, now_us), False
+        packed = self._places.packed(row.key)
+        item: Item | None = None
+        outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
         if notes.group and not outdated:
             cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
         try:
             if not outdated and not cancelled and (allotment.own or self._says_over is not None):
-                item = yield from self._item(tr, position, stored, allotment)
+                found = self._queue.look_at(tr, row)
+                # A large item is read by steps. It is there: this transaction has read it.
+                item = found if isinstance(found, Item) else cast(Item, (yield from found))
+                if not allotment.duration_us:
+                    self._queue.check_dequeue(item.position, stored)
                 outdated = self._says_over is not None and self._says_over(item, notes, now_us)
         except UNTAKEABLE:
             if allotment.own:
@@ -486,7 +494,11 @@ class Delivery:
             item = None
         if self._custody is not None and allotment.duration_us:
             stored, item = yield from self._lent(tr, self._custody, stored, item, now_us)
-        self._hand_over(moves, item, position, packed, stored, notes, allotment, token, now_us)
+        if item is not None:
+            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
+        else:
+            position = self._places.position(row.key)
+            self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, now_us)
         return True
 
     def _lent(
@@ -499,10 +511,9 @@ class Delivery:
         stored, value = yield from custody.lend(tr, stored, now_us, item.value)
         return stored, Item(item.position, value, item.headers)
 
-    def _hand_over(
+    def _lend_by_handle(
         self,
         moves: Transitions,
-        item: Item | None,
         position: Position,
         packed: bytes,
         stored: bytes,
@@ -511,10 +522,7 @@ class Delivery:
         token: bytes,
         now_us: int,
     ) -> None:
-        """Take an item out or lease it for an allotment, which gets `item` or, if that is None, its handle."""
-        if item is not None:
-            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
-            return
+        """Lease an item for an allotment of another process, which gets its handle."""
         self._lend(moves, packed, stored, notes, allotment, token, now_us)
         allotment.handles.append(LeaseHandle(position, token))
         allotment.again = allotment.again or bool(notes.consumer)
