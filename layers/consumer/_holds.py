@@ -97,7 +97,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
 
 def all_acked(db: Database, leases: Leases, batch: list[Hold]) -> Steps[list[Hold]]:
     """Ack all holds whose leases are not lost, each with its handler's result. Return the lost ones."""
-    if all([hold.result is None for hold in batch]):
+    if not [hold for hold in batch if hold.result is not None]:
         return all_not_lost(db, leases, leases.ack_many.steps, batch)
     results = {id(hold.lease): hold.result for hold in batch}
 
