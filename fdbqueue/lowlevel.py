@@ -150,7 +150,7 @@ from fdbqueue.verbs.by_position import (
     update_of,
 )
 from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Plan, Unchanged, cancel_one, why_lost
-from fdbqueue.writes.adaptive_limit import AdaptiveLimit
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit, Halving
 from fdbqueue.writes.appending import append_items, write_chunks
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
@@ -207,6 +207,7 @@ __all__ = [
     "FormatError",
     "Future",
     "GroupRecord",
+    "Halving",
     "Item",
     "ItemCheck",
     "KeyValue",

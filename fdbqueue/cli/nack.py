@@ -18,10 +18,10 @@ from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Disposition, LeaseHandle, Leases
 from fdbqueue.layers.sessions import SessionHandle
+from fdbqueue.writes.adaptive_limit import Halving
 
 BUNDLE_ITEMS = 100
 """The most items that one transaction gives back. It writes them again, with up to 100,000 bytes each."""
@@ -90,17 +90,16 @@ def _fates(
     give_back: Callable[[list[LeaseHandle]], list[Disposition]], bundle: list[LeaseHandle]
 ) -> Iterator[tuple[list[LeaseHandle], list[Disposition]]]:
     """Give items back, in one transaction if they fit into one, and report the lost leases."""
-    while bundle:
+    halving = Halving([bundle])
+    for held in halving:
         try:
-            yield bundle, give_back(bundle)
-            return
+            fates = give_back(held)
         except LeaseLost as error:
-            for handle in bundle:
+            for handle in held:
                 if handle.position in error.lost:
                     told_lost(handle)
-            bundle = [handle for handle in bundle if handle.position not in error.lost]
+            halving.again([handle for handle in held if handle.position not in error.lost])
         except FDBError as error:
-            if error.code != TRANSACTION_TOO_LARGE or len(bundle) == 1:
-                raise
-            yield from _fates(give_back, bundle[: len(bundle) // 2])
-            bundle = bundle[len(bundle) // 2 :]
+            halving.halve(error)
+        else:
+            yield held, fates

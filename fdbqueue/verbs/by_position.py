@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import TRANSACTION_TOO_LARGE, FDBError
+from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.engine.verb import verb
@@ -16,6 +16,7 @@ from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import StoredItem
 from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Unchanged
+from fdbqueue.writes.adaptive_limit import Halving
 
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue
@@ -312,15 +313,12 @@ def in_batches(
         results = yield from body(cast(Transaction, tr), unique)
     else:
         run = queue.read if reads else queue.transact
-        waiting = [unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS)]
-        while waiting:
-            batch = waiting.pop(0)
+        halving = Halving(unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS))
+        for batch in halving:
             try:
                 results |= yield from run(tr, partial(_at, places=batch, body=body))
             except FDBError as error:
-                if error.code != TRANSACTION_TOO_LARGE or len(batch) == 1:
-                    raise
-                waiting[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
+                halving.halve(error)
     if again is None:
         return [results[packed] for packed in places]
     return [results.pop(packed, again) for packed in places]

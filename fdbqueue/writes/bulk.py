@@ -13,8 +13,6 @@ from fdbqueue.base.report import BulkReport
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import (
     NOT_COMMITTED,
-    TRANSACTION_TOO_LARGE,
-    TRANSACTION_TOO_OLD,
     FDBError,
     adopt_binding,
     leaves_in_doubt,
@@ -24,6 +22,7 @@ from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageEr
 from fdbqueue.moves.high_water_mark import LastIndex
 from fdbqueue.moves.quotas import Quota, wait_for_room
 from fdbqueue.stored.layout import Layout, new_random
+from fdbqueue.writes.adaptive_limit import TooMuch
 from fdbqueue.writes.appending import append_items
 from fdbqueue.writes.batches import BATCH_SECONDS, Batch, Batches, Encoding
 from fdbqueue.writes.once import Claim, Once
@@ -211,12 +210,10 @@ class _Load:
         doubt: tuple[bytes, None] | None,
     ) -> Steps[None]:
         """Repeat a batch that failed, one transaction at a time. Halve it while it is too large or too slow."""
-        too_old = 0
+        too_much = TooMuch()
 
         def on_retry(error: FDBError) -> None:
-            nonlocal too_old
-            too_old += error.code == TRANSACTION_TOO_OLD
-            if len(batch.stored) > 1 and (error.code == TRANSACTION_TOO_LARGE or too_old > 1):
+            if len(batch.stored) > 1 and too_much.shows(error):
                 raise _Halve
             self._retries += 1
             self._conflicts += error.code == NOT_COMMITTED

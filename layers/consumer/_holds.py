@@ -12,11 +12,9 @@ from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import (
-    TRANSACTION_TOO_LARGE,
-    TRANSACTION_TOO_OLD,
-    AdaptiveLimit,
     Database,
     FDBError,
+    Halving,
     Steps,
     Transaction,
     group_record,
@@ -72,14 +70,15 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
         terms: further arguments of the verb.
     """
     lost: list[Hold] = []
-    while batch:
+    halving = Halving([batch])
+    for holds in halving:
+        held = [hold.lease for hold in holds]
         try:
-            yield from _in_one_transaction(db, leases, verb, batch, terms)
-            return lost
+            yield from leases.queue.transact(db, _applied(verb, held, terms), on_retry=halving.note)
         except LeaseLost as error:
             positions = set(error.lost)
-            suspects = [hold for hold in batch if hold.lease.position in positions]
-            batch = [hold for hold in batch if hold.lease.position not in positions]
+            suspects = [hold for hold in holds if hold.lease.position in positions]
+            halving.again([hold for hold in holds if hold.lease.position not in positions])
             counts = Counter(hold.lease.position for hold in suspects)
             for hold in suspects:
                 if counts[hold.lease.position] == 1:
@@ -87,11 +86,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
                 else:  # a lost lease of the item, and a live lease that this consumer took later
                     lost += yield from all_not_lost(db, leases, verb, [hold], **terms)
         except FDBError as error:
-            if error.code not in (TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD) or len(batch) == 1:
-                raise
-            middle = len(batch) // 2
-            lost += yield from all_not_lost(db, leases, verb, batch[:middle], **terms)
-            batch = batch[middle:]
+            halving.halve(error)
     return lost
 
 
@@ -118,23 +113,5 @@ def is_out(db: Database, leases: Leases, lease: Lease) -> Steps[bool]:
     return record is not None and record.state == "cancelled"
 
 
-def _in_one_transaction(
-    db: Database, leases: Leases, verb: Verb, batch: list[Hold], terms: dict[str, float]
-) -> Steps[None]:
-    """Apply a verb to all holds, or to none.
-
-    Raises:
-        FDBError: 1007, if one transaction lives too short to read this many.
-    """
-    adaptive = AdaptiveLimit(len(batch))
-    held = [hold.lease for hold in batch]
-
-    def give_up(error: FDBError) -> None:
-        adaptive.note(error)
-        if adaptive.limit < len(held):
-            raise error
-
-    def body(tr: Transaction) -> Steps[Any]:
-        return verb(tr, held, **terms)
-
-    yield from leases.queue.transact(db, body, on_retry=give_up)
+def _applied(verb: Verb, held: list[Lease], terms: dict[str, float]) -> Callable[[Transaction], Steps[Any]]:
+    return lambda tr: verb(tr, held, **terms)

@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 
 from fdbqueue import BulkInterrupted, BulkReport, Queue
 from fdbqueue.lowlevel import (
-    TRANSACTION_TOO_LARGE,
-    TRANSACTION_TOO_OLD,
     Database,
     FDBError,
+    Halving,
     Steps,
     Transaction,
     leaves_in_doubt,
@@ -36,8 +35,8 @@ def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> Steps[
     return outcomes
 
 
-class _Halve(Exception):
-    """A batch is too large, or takes too long, for one transaction, or one of its messages fails."""
+class _OneFails(Exception):
+    """One of the messages of a batch fails."""
 
 
 @dataclass(slots=True)
@@ -64,41 +63,36 @@ class Batches:
         """Enqueue all messages; raise `BulkInterrupted` if one fails after others were enqueued."""
         outcomes: list[Outcome] = []
         try:
-            for batch in self._cut(messages):
-                yield from self._batch(db, batch, outcomes)
+            halving = Halving(self._cut(messages))
+            for batch in halving:
+                yield from self._batch(db, batch, outcomes, halving)
         except Exception as error:
             if not outcomes:
                 raise
             raise self._interrupted(outcomes, error) from error
         return outcomes
 
-    def _batch(self, db: Database, batch: list[Incoming], outcomes: list[Outcome]) -> Steps[None]:
-        too_old = 0
-
-        def on_retry(error: FDBError) -> None:
-            nonlocal too_old
-            too_old += error.code == TRANSACTION_TOO_OLD
-            if error.code == TRANSACTION_TOO_LARGE or too_old > 1:
-                raise _Halve
-
+    def _batch(
+        self, db: Database, batch: list[Incoming], outcomes: list[Outcome], halving: Halving[Incoming]
+    ) -> Steps[None]:
         def body(tr: Transaction) -> Steps[list[Outcome]]:
             try:
                 return (yield from admit_all(tr, batch, self.admit))
             except FDBError:
                 raise
             except Exception as error:
-                raise _Halve from error  # one message failed; a transaction with this message only raises its error
+                raise _OneFails from error  # a transaction with this message only raises its error
 
         self.tried = len(batch)
         if len(batch) == 1:
             outcomes.append((yield from self.alone(new=batch[0])))
             return
         try:
-            outcomes += yield from self.queue.transact(db, body, on_retry=on_retry)
-        except _Halve:
-            middle = len(batch) // 2
-            yield from self._batch(db, batch[:middle], outcomes)
-            yield from self._batch(db, batch[middle:], outcomes)
+            outcomes += yield from self.queue.transact(db, body, on_retry=halving.note)
+        except _OneFails:
+            halving.halve()
+        except FDBError as error:
+            halving.halve(error)
 
     def _cut(self, messages: Iterable[Any]) -> Iterator[list[Incoming]]:
         batch: list[Incoming] = []

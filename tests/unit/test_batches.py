@@ -10,8 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.stored.items import INLINE_BYTES, chunks_of, envelope
 from fdbqueue.writes import batches
+from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.batches import Batch, Batches, Encoding
 
 MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
@@ -127,3 +129,44 @@ def test_halves_have_the_bytes_of_their_own_values() -> None:
     for size_bytes in (100, 90_001, 3, 0, 200_000, 7):
         batch.add(bytes(size_bytes), None)
     assert [half.size_bytes for half in batch.halves()] == [90_104, 200_007]
+
+
+def test_the_halves_of_a_batch_come_next_and_batches_are_read_one_at_a_time() -> None:
+    read: list[int] = []
+
+    def made() -> Iterator[list[int]]:
+        for start in range(0, 12, 6):
+            read.append(start)
+            yield [*range(start, start + 6)]
+
+    seen = []
+    halving = Halving(made())
+    for batch in halving:
+        seen.append((batch, len(read)))
+        if len(batch) > 3:
+            halving.halve(FDBError(TRANSACTION_TOO_LARGE))
+        elif batch == [3, 4, 5]:
+            halving.again([5])
+
+    assert [batch for batch, _ in seen] == [
+        *([*range(6)], [0, 1, 2], [3, 4, 5], [5]),
+        *([*range(6, 12)], [6, 7, 8], [9, 10, 11]),
+    ]
+    assert [count for _, count in seen] == [1, 1, 1, 1, 2, 2, 2]
+
+
+def test_a_batch_is_given_up_when_it_is_too_large_or_too_old_twice() -> None:
+    halving = Halving([[1, 2], [3]])
+    rounds = iter(halving)
+    next(rounds)
+    halving.note(FDBError(NOT_COMMITTED))
+    halving.note(FDBError(TRANSACTION_TOO_OLD))
+    for code in TRANSACTION_TOO_OLD, TRANSACTION_TOO_LARGE:
+        with pytest.raises(FDBError, match=str(code)):
+            halving.note(FDBError(code))
+    with pytest.raises(FDBError, match=str(NOT_COMMITTED)):
+        halving.halve(FDBError(NOT_COMMITTED))
+    assert next(rounds) == [3]
+    halving.note(FDBError(TRANSACTION_TOO_LARGE))  # one item can't be cut: the engine's own retries decide
+    with pytest.raises(FDBError, match=str(TRANSACTION_TOO_LARGE)):
+        halving.halve(FDBError(TRANSACTION_TOO_LARGE))
