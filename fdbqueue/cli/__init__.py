@@ -26,6 +26,8 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
+    except KeyboardInterrupt:  # Ctrl-C before the command has begun
+        sys.exit(130)
     except OSError as error:
         # The help could not be written. Nothing more can be written, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

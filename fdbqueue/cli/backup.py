@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.cli.errors import noted
 from fdbqueue.cli.export import tell
 from fdbqueue.transfer import backup as back_up
 
@@ -22,5 +23,6 @@ def backup(
 
     Example: fdbqueue backup file:shop /backups/shop-monday
     """
-    report = back_up(source, to)
+    with noted("No backup was made."):
+        report = back_up(source, to)
     tell(folder=str(report.folder), size_bytes=report.size_bytes)

@@ -93,16 +93,28 @@ class Stopped(FdbQueueError):
         self.number = number
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal interrupted the command, as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"Stopped by {signal.Signals(number).name}.")
+        self.number = number
+
+
 class Commands(TyperGroup):
-    """The group of all commands. It turns the library's errors into messages and exit codes."""
+    """The group of all commands. It turns signals and the library's errors into messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
+        from fdbqueue.cli.stopping import Interrupts  # it imports this module
+
         try:
-            return super().invoke(ctx)
+            with Interrupts():
+                return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            for note in getattr(error, "__notes__", ()):
-                typer.echo(note, err=True)
-            raise
+            stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)
+            for line in (*getattr(error, "__notes__", ()), f"Error: {stopped}"):
+                typer.echo(line, err=True)
+            raise typer.Exit(128 + stopped.number) from error
         except (FdbQueueError, FDBError, ValueError) as error:
             if not isinstance(error.__cause__, BrokenPipeError):  # a reader that closed the pipe needs no message
                 typer.echo(f"Error: {told(error)}", err=True)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fdbqueue.cli import errors
-from fdbqueue.cli.errors import Stopped, told
+from fdbqueue.cli.errors import told
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, write_lines
-from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.cli.where import Where
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -55,7 +50,7 @@ def watch(
     own = queue_of(queue, codec)
     source = Subscriptions(own)
     printed = 0
-    with opened_queue(url, own, create=create) as db, _stopped_by_signals():
+    with opened_queue(url, own, create=create) as db:
         follower = source.follow(db, name, selector=where, start="head" if head else "tail")
         try:
             while limit is None or printed < limit:
@@ -74,25 +69,3 @@ def watch(
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """End the wait at the first signal that asks the command to stop, so that the browser can be closed."""
-    stopped = False
-
-    def stop(number: int, _: FrameType | None) -> None:
-        nonlocal stopped
-        if stopped:
-            raise KeyboardInterrupt
-        stopped = True
-        raise Stopped(number)
-
-    before: dict[int, Any] = {}
-    try:
-        for one in SIGNALS:
-            if signal.getsignal(one) not in (signal.SIG_IGN, None):
-                before[one] = signal.signal(one, stop)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

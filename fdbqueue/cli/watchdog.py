@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Annotated, Any
 
@@ -15,8 +14,9 @@ import typer
 from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import write_lines
+from fdbqueue.cli.output import say, write_lines
 from fdbqueue.cli.sessioning import name_shown, sessions_of
+from fdbqueue.cli.stopping import OnSignals
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
@@ -69,15 +69,20 @@ def watchdog(
         if once:
             for dog in dogs:
                 dog.sweep(db)
+            say(_done(dogs))
             return
         # The watchdogs run in their own threads. A signal handler that sets an event could deadlock if its own thread
         # waits for that event.
-        with ThreadPoolExecutor(len(dogs)) as threads:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: stop())
+        with OnSignals(stop), ThreadPoolExecutor(len(dogs)) as threads:
             for ended in as_completed([threads.submit(_run, dog, db) for dog in dogs]):
                 stop()  # if one of them fails, both end
                 ended.result()
+    typer.echo(_done(dogs), err=True)
+
+
+def _done(dogs: Iterable[Watchdog]) -> str:
+    leases, delays, expired = (sum(getattr(dog.report, one) for dog in dogs) for one in ("leases", "delays", "expired"))
+    return f"Leases that had expired: {leases:,}. Delays that were over: {delays:,}. Expired items: {expired:,}."
 
 
 def _run(dog: Watchdog, db: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.agents import AgentClient, queue_of_type
+from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving
@@ -69,7 +70,7 @@ def test_once_tells_by_its_exit_code_whether_all_items_were_confirmed(
         assert run("run", "--url", url, "--queue", "jobs", "--once", "true").returncode == 0, "an empty queue"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_lets_the_command_end_and_starts_no_other(tmp_path: Path, number: signal.Signals) -> None:
     with fdbqueue.open(f"file:{tmp_path / 'db'}") as db:
         Queue("jobs").enqueue_many(db, [b"x", b"y"])

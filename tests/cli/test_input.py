@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
+from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
@@ -91,7 +92,10 @@ def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue
         assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
 
 
-def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(file_url: str, queue: fdbqueue.Queue) -> None:
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(
+    file_url: str, queue: fdbqueue.Queue, number: signal.Signals
+) -> None:
     command = [*COMMAND, "enqueue", "orders", "--url", file_url]
     with (
         fdbqueue.open(file_url) as db,
@@ -100,16 +104,13 @@ def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(file_ur
     ):
         try:
             wait_until(lambda: queue.stats(db).available)
-            told = ""
-            for _ in range(5):  # CPython may swallow an interrupt in a finalizer: a person presses Ctrl-C again
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    _, told = process.communicate(timeout=10)
-                    break
+            process.send_signal(number)
+            _, told = process.communicate(timeout=60)
         finally:
             endless.kill()
             process.kill()
 
+    assert process.returncode == 128 + number
     assert "was interrupted when it had read" in told
     assert "Traceback" not in told
 

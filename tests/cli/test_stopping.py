@@ -6,13 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+import fdbqueue
 from fdbqueue.cli import errors, stopping
 from fdbqueue.cli.errors import Stopped
 from fdbqueue.cli.stopping import SIGNALS, StopSignals
+from fdbqueue.layers.leases import Leases
+from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -90,3 +96,91 @@ import fdbqueue.cli
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
+def killed(number: signal.Signals) -> Callable[..., None]:
+    """Return a function that gets a signal while it works, in place of one of the library's."""
+
+    def work(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+        raise AssertionError("the signal did not interrupt it")
+
+    return work
+
+
+BEGUN = {
+    "backup": ("fdbqueue.cli.backup.back_up", ["{url}", "{folder}/other"], "No backup was made."),
+    "cancel": ("fdbqueue.verbs.queue.Queue.cancel_many", ["{queue}", "--where", "a = 1", "--yes"], "Some items may be"),
+    "copy": ("fdbqueue.cli.copy.copy_queue", ["{queue}", "{url}", "file:{folder}/other"], "Run the same command again"),
+    "enqueue": ("fdbqueue.cli.records.run", ["{queue}", "8", "9"], ""),
+    "export": ("fdbqueue.cli.export.export_items", ["{queue}", "--to", "{folder}/out.jsonl"], "goes on where it was"),
+    "import": ("fdbqueue.cli.export.import_items", ["{queue}", "--from", "{folder}/in.jsonl"], "goes on where it was"),
+    "rename": ("fdbqueue.cli.queues.rename_queue", ["{queue}", "new"], "Run the same command again"),
+    "watch": ("fdbqueue.layers.subscriptions.Follower.next_many", ["{queue}"], ""),
+}
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("command", BEGUN)
+def test_every_signal_ends_a_command_with_a_message_like_a_ctrl_c(
+    run: Run, url: str, name: str, tmp_path: Path, command: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("enqueue", name, "7", "--headers", '{"a": 1}')
+    assert run("export", name, "--to", str(tmp_path / "in.jsonl")).exit_code == 0
+    work, given, told = BEGUN[command]
+    monkeypatch.setattr(work, killed(number))
+
+    ended = run(command, *(one.format(queue=name, url=url, folder=tmp_path) for one in given))
+
+    assert ended.exit_code == 128 + number, ended.stderr
+    assert told in ended.stderr
+    assert ended.stderr.endswith(f"Error: Stopped by {number.name}.\n")
+    assert ended.stdout == ""
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
+    run: Run, name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Collected:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), number)
+
+    def work(*_: object, **__: object) -> None:
+        for _ in range(2):
+            Collected()
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            pass
+
+    monkeypatch.setattr("fdbqueue.verbs.queue.Queue.enqueue_many", work)
+    hook, alarm = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+
+    ended = run("enqueue", name, stdin="1\n")
+
+    assert ended.exit_code == 128 + number, ended.stderr
+    assert ended.stderr == f"Error: Stopped by {number.name}.\n"
+    assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, alarm)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_command_that_runs_until_a_signal_says_what_it_did(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    now = 1_000.0
+    with fdbqueue.open(url) as db:
+        leases = Leases(fdbqueue.Queue("orders"), clock=lambda: now)
+        leases.enqueue(db, b"x")
+        leases.lease(db, duration=1)
+        command = [sys.executable, "-m", "fdbqueue", "watchdog", "orders", "--url", url]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dog:
+            assert dog.stdout is not None
+            assert '"fate":"available"' in dog.stdout.readline()
+            dog.send_signal(number)
+            _, told = dog.communicate(timeout=60)
+
+    assert (dog.returncode, told.splitlines()[-1]) == (0, "Leases that had expired: 1. Delays that were over: 0. Expired items: 0.")

@@ -14,6 +14,7 @@ from fdbqueue.cli.known import tell_if_paused
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Url, queue_of
 from fdbqueue.cli.output import write_lines
+from fdbqueue.cli.stopping import OnSignals
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.leases import Leases, exponential, immediately
 
@@ -75,7 +76,8 @@ def run(
     with opened_queue(url, leases.queue, create=create or queue is None) as db:
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)
-        report = dog.drain(db) if once else dog.run(db)
+        with OnSignals(dog.stop):  # SIGHUP, which a consumer leaves to the application
+            report = dog.drain(db) if once else dog.run(db)
         if once:
             tell_if_paused(db, leases.queue)
     _write({"what": "ended", **{name: getattr(report, name) for name in report.__slots__}})

@@ -16,6 +16,7 @@ from fdbqueue.agents.words import MAX_SIZE
 from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
+from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 
 USUAL = Limits()
@@ -111,8 +112,9 @@ def serve(
 async def _serve(server: AgentServer, grace: float) -> None:
     stopped = asyncio.Event()
     loop: Any = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopped.set)
     await server.start()
     typer.echo(f"Serving agents at {server.address}.", err=True)
     await stopped.wait()
