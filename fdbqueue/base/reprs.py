@@ -22,6 +22,8 @@ MOST_CHARACTERS = 200
 MOST_ROWS = 50
 """A longer table is cut."""
 MOST_IN_A_CELL = 80
+LEAST_COLUMNS = 10
+"""A column of texts is not cut below this width."""
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _STYLES = {True: ' style="text-align:right"', False: ' style="text-align:left"'}
@@ -85,10 +87,18 @@ class Table:
     def __repr__(self) -> str:
         return self.text()
 
-    def text(self) -> str:
-        """Return the table as lines of text."""
+    def text(self, width: int | None = None) -> str:
+        """Return the table as lines of text.
+
+        Args:
+            width: how many characters a line may have, on a terminal. The widest columns of texts are cut to fit, but
+                no position is. None: any number.
+        """
         cells = [[cell(name, value) for name, value in zip(self.columns, row, strict=True)] for row in self.rows]
         widths = [max(map(len, column)) for column in zip(self.columns, *cells, strict=True)]
+        if width is not None:
+            widths = self._fitting(widths, width)
+            cells = [[_cut(one, most) for one, most in zip(row, widths, strict=True)] for row in cells]
         right = [all(_is_number(row[at]) for row in self.rows) and bool(self.rows) for at in range(len(self.columns))]
         lines = [self.title] if self.title else []
         for row in (self.columns, *cells):
@@ -97,6 +107,21 @@ class Table:
                 "  ".join(one.rjust(width) if is_right else one.ljust(width) for one, width, is_right in told).rstrip()
             )
         return "\n".join([*lines, "…"] if self.more else lines)
+
+    def _fitting(self, widths: list[int], width: int) -> list[int]:
+        """Return the widths of columns that fit into a line."""
+        narrow = list(widths)
+        texts = [
+            at
+            for at, name in enumerate(self.columns)
+            if name != "position" and not name.endswith("_at") and not all(_is_number(row[at]) for row in self.rows)
+        ]
+        while texts and sum(narrow) + 2 * (len(narrow) - 1) > width:
+            widest = max(texts, key=narrow.__getitem__)
+            if narrow[widest] <= max(LEAST_COLUMNS, len(self.columns[widest])):
+                break
+            narrow[widest] -= 1
+        return narrow
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th{_STYLES[False]}>{escape(name)}</th>" for name in self.columns)
@@ -162,8 +187,12 @@ def cell(name: str, value: object) -> str:
         return f"{value:,.3g}" if abs(value) < 1_000 else f"{value:,.0f}"
     if name != "value" and isinstance(value, str):
         return value if len(value) <= MOST_IN_A_CELL else f"{value[:MOST_IN_A_CELL]}…"
-    text = getattr(value, "text", None) if name == "position" or type(value).__name__ == "Position" else None
+    text = None if name == "value" else getattr(value, "text", None)  # of a position, a pause or a quota
     return text if isinstance(text, str) else brief(value, MOST_IN_A_CELL)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1].rstrip('…')}…"
 
 
 def utc(seconds: float) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from fdbqueue.cli.opening import opened_queue
@@ -16,6 +17,7 @@ from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
+from fdbqueue.stored.catalogue import name_of, name_text
 
 
 def inspect(
@@ -37,7 +39,8 @@ def inspect(
     with opened_queue(url, source) as db:
         page = source.inspect(db, limit=limit)
     if wants_table(as_json):
-        print_shown(Text(repr(page)))
+        shown = replace(page, queue=f"{name_text(name_of(source.layout.prefix))} ({source.codec.name})")
+        print_shown(Text(shown.text(Console().width)))
     else:
         write_lines([encode_json({"queue": queue, **_record(page, codec)}).encode() + b"\n"])
 

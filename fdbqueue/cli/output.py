@@ -311,5 +311,6 @@ def print_pairs(title: str, pairs: dict[str, Any]) -> None:
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in pairs.items():
-        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else str(value))
+        shown = f"{value:,}" if isinstance(value, int | float) else Text(str(value or ""), justify="left")
+        table.add_row(name.replace("_", " "), shown)
     print_shown(table)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from enum import Enum, StrEnum
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
+from rich.console import Console
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
-from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
+from fdbqueue.cli.output import say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
@@ -39,6 +41,7 @@ class OnCodec(Enum):
 
 
 FIGURES = ("available", "leased", "delayed", "dead")
+COLUMNS = ("codec", "order", *FIGURES, "in sessions")
 
 
 def queues(
@@ -62,27 +65,19 @@ def queues(
     table = wants_table(as_json)
     below = None if within is None else named(within)
     found: Iterable[QueueInfo]
-    printed = 0
-    shown = Table(header_style="bold")
-    numbers = (*FIGURES, "in sessions")
-    for column in ("queue", "codec", "order", *numbers, "quota", "paused"):
-        shown.add_column(column, overflow="fold", justify="right" if column in numbers else "left")
+    listed: list[QueueInfo] = []
     with opened(url) as db:
         found = find_queues(db, within=below) if scan else registered_queues(db, within=below)
         for info in found:
-            printed += 1
+            listed.append(info)
             if info.problem:
                 say(f"{info.text}: {info.problem}")
-            if table:
-                shown.add_row(*_cells(info))
-            else:
+            if not table:
                 write_lines([encode_json(_record(info)).encode() + b"\n"])
-    if table and printed:
-        if not any(map(str, shown.columns[-2].cells)):
-            del shown.columns[-2]
-        print_shown(shown)
-    if not printed:
+    if not listed:
         raise typer.Exit(errors.EMPTY)
+    if table:
+        write_lines([_table(listed, Console().width)])
 
 
 def register(
@@ -210,11 +205,6 @@ def pause_shown(pause: Pause | None) -> dict[str, Any]:
     return {"paused": {"by": pause.by, "reason": pause.reason, "since": pause.since}}
 
 
-def pause_told(pause: Pause | None) -> str:
-    """Return a pause for a cell of a table."""
-    return "" if pause is None else pause.text
-
-
 def _record(info: QueueInfo) -> dict[str, Any]:
     texts = {name: text for name in ("codec", "order", "policy") if (text := getattr(info, name))}
     path = {"path": list(info.path)} if info.path else {}
@@ -234,10 +224,41 @@ def _record(info: QueueInfo) -> dict[str, Any]:
     }
 
 
-def _cells(info: QueueInfo) -> tuple[str | Text, ...]:
-    name = "/".join(info.path) if info.path else info.text
-    codec = info.codec or "not registered"
-    figures = [f"{getattr(info.stats, figure):,}" for figure in FIGURES]
+def _table(listed: list[QueueInfo], width: int) -> bytes:
+    """Return queues as a table. A name that does not fit has a line of its own, as in `df`; so have pause and quota."""
+    rows = [_figures(info) for info in listed]
+    shown = [at for at, column in enumerate(COLUMNS) if column in ("codec", *FIGURES) or any(row[at] for row in rows)]
+    heads = [COLUMNS[at] for at in shown]
+    cells = [[row[at] for at in shown] for row in rows]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    room = max(len("queue"), width - sum(widths) - 2 * len(widths))
+    names = [_name(info) for info in listed]
+    first = max((cell_len(one) for one in ("queue", *names) if cell_len(one) <= room), default=0)
+    lines = [_line("queue", heads, heads, widths, first)]
+    for info, name, row in zip(listed, names, cells, strict=True):
+        if cell_len(name) > first:
+            lines.append(name)
+        lines.append(_line("" if cell_len(name) > first else name, row, heads, widths, first))
+        about = (info.paused and f"paused {info.paused.text}", info.quota and f"quota: {info.quota.text}")
+        for told in filter(None, about):
+            lines += wrap(told, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return "".join(f"{line}\n" for line in lines).encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+
+
+def _line(name: str, row: list[str], heads: list[str], widths: list[int], first: int) -> str:
+    cells = [
+        one.ljust(width) if head in ("codec", "order") else one.rjust(width)
+        for one, head, width in zip(row, heads, widths, strict=True)
+    ]
+    return "  ".join([name + " " * (first - cell_len(name)), *cells]).rstrip()
+
+
+def _name(info: QueueInfo) -> str:
+    text = "/".join(info.path) if info.path else info.text
+    return text if text.isprintable() else repr(text)
+
+
+def _figures(info: QueueInfo) -> tuple[str, ...]:
     within = "" if info.sessions is None else f"{info.sessions.available:,}"
-    quota = "" if info.quota is None else info.quota.text
-    return Text(name), codec, Text(info.order), *figures, within, quota, Text(pause_told(info.paused))
+    figures = (f"{getattr(info.stats, figure):,}" for figure in FIGURES)
+    return info.codec or "not registered", info.order, *figures, within

@@ -135,7 +135,7 @@ def _cells(one: SessionInfo) -> tuple[str | Text, ...]:
 
 
 def _reason(one: SessionInfo) -> str:
-    return one.reason if one.gate is None else f"waits at the gate {one.gate!r}"
+    return " ".join(one.reason.split()) if one.gate is None else f"waits at the gate {one.gate!r}"
 
 
 def _number(number: int) -> str:

@@ -8,7 +8,7 @@ from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
-from fdbqueue.cli.queues import pause_shown, pause_told, quota_shown
+from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.blobs import Blobs
@@ -43,7 +43,7 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         found |= {f"sessions_{name}": number for name, number in asdict(sessions).items()}
     if wants_table(as_json):
         found |= {"quota": quota.text} if quota else {}
-        found |= {"paused": pause_told(paused)} if paused else {}
+        found |= {"paused": paused.text} if paused else {}
         levels = found.pop("levels", {})
         print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})
     else:

@@ -36,8 +36,12 @@ class Pause:
     def text(self) -> str:
         """The pause in one line."""
         told = f"by {self.by} since {utc(self.since)} UTC" if self.by else f"since {utc(self.since)} UTC"
-        reason = " ".join(self.reason.split())
-        return f"{told}: {reason}" if reason else told
+        return f"{told}: {self.why}" if self.why else told
+
+    @property
+    def why(self) -> str:
+        """The reason in one line."""
+        return " ".join(self.reason.split())
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -93,7 +97,7 @@ def pause_of(stored: bytes) -> Pause:
 
 def paused_error(layout: Layout, pause: Pause) -> QueuePaused:
     """Return the error of a call that a pause refuses."""
-    why = f": {pause.reason}" if pause.reason else ""
+    why = f": {pause.why}" if pause.why else ""
     return QueuePaused(
         f"The queue {layout.describe()} is paused, by {pause.by}{why}. Nothing was taken. Call Queue.resume, or wait"
         " until it is resumed.",

@@ -186,8 +186,16 @@ class Inspection:
             yield from section.tables()
 
     def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the page as text.
+
+        Args:
+            width: how many characters a line of a table may have, on a terminal; None: any number.
+        """
         head = [self.title, self.told_paused] if self.paused else [self.title]
-        return "\n\n".join([*head, *self.charts(), *(one.text() for one in self.tables())])
+        return "\n\n".join([*head, *self.charts(), *(one.text(width) for one in self.tables())])
 
     @property
     def title(self) -> str:

@@ -471,11 +471,16 @@ class Layout:
         return f"Layout({self.describe()})"
 
     def describe(self) -> str:
-        """Return the subspace as a tuple, or as bytes when it isn't one, for messages."""
+        """Return the queue's name as a program gives it, for messages: a text, a tuple, or the bytes of another prefix.
+
+        >>> Layout("orders").describe(), Layout(("shop", "orders")).describe()
+        ("'orders'", "('shop', 'orders')")
+        """
         try:
-            return repr(fdb_tuple.unpack(self.prefix))
+            name = fdb_tuple.unpack(self.prefix)
         except (ValueError, IndexError):
             return repr(self.prefix)
+        return repr(name[0] if len(name) == 1 and isinstance(name[0], str) else name)
 
 
 def _space_of(name: tuple[Any, ...]) -> Subspace:

@@ -5,7 +5,7 @@ A line is a JSON object. Its payload is exact under one of three names: ``value`
 Times are microseconds since 1970. The first line describes the queue. The last line has the number of the items and
 their digest::
 
-    {"fdbqueue":1,"queue":"('orders',)","codec":"json","order":null,"last_index":7}
+    {"fdbqueue":1,"queue":"'orders'","codec":"json","order":null,"last_index":7}
     {"position":"7:72616e646f6d","state":"available","value":{"sku":7}}
     {"items":1,"digest":"6d7…"}
 """

@@ -88,7 +88,7 @@ class _Listed(list[QueueInfo]):
             (
                 *(info.text, info.codec or "not registered", info.order),
                 *(info.stats.available, info.stats.leased, info.stats.delayed, info.stats.dead),
-                None if info.paused is None else f"by {info.paused.by}: {info.paused.reason}",
+                info.paused,
             )
             for info in self[:MOST_ROWS]
         )

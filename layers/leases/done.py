@@ -40,7 +40,7 @@ class FollowUp:
     >>> from fdbqueue import Queue
     >>> from fdbqueue.layers import FollowUp
     >>> FollowUp(Queue("receipts", codec="str"), "for Ann")
-    FollowUp(Queue(('receipts',), codec='str'), 'for Ann')
+    FollowUp(Queue('receipts', codec='str'), 'for Ann')
     """
 
     __slots__ = ("_terms", "target", "value")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.cli.output import Output
+from fdbqueue.cli.queues import FIGURES
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.layers import Leases, Sessions, Subscriptions
+from fdbqueue.layers import Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run
+from tests.cli.test_terminal import on_terminal
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -234,3 +237,65 @@ def test_a_command_that_needs_no_codec_registers_none(db: Any, space: Subspace, 
     del db[leases.layout.catalogue_key]
     assert run("redrive", name, "--all", "--tail").exit_code == 0
     assert fdbqueue.queues(db, within=space) == []
+
+
+LONG = '["shop", "europe", "warehouse-notifications", "outgoing-emails-to-customers"]'
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        orders = Queue("orders", codec="json")
+        orders.enqueue_many(db, range(2_000))
+        orders.pause(db, by="ann@warehouse-7.example.org:4711", reason="stocktaking\nuntil " + "Monday morning " * 9)
+        PriorityQueue(Queue("jobs", codec="json")).enqueue(db, 1)
+        Sessions(Queue("deliveries", codec="json")).enqueue(db, 1, session="Ann")
+        long = Queue(("shop", "europe", "warehouse-notifications", "outgoing-emails-to-customers"), codec="json")
+        long.enqueue(db, 1)
+        long.set_quota(db, 100_000, when_full="wait")
+
+    _, shown = on_terminal("queues", url=url, COLUMNS=str(columns))
+
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].split() == ["queue", "codec", "order", *FIGURES, "in", "sessions"]
+    assert [line.split()[0] for line in lines if line[0] != " "] == ["queue", "deliveries", "jobs", "orders", '["shop",']
+    assert lines[-3:-1] == [LONG, f"{'json':>16}{'1':>23}{'0':>8}{'0':>9}{'0':>6}"]
+    assert lines[-1] == "  quota: at most 100,000 items, then wait"
+    [orders_line] = [at for at, line in enumerate(lines) if line.startswith("orders")]
+    told = " ".join(line.strip() for line in lines[orders_line + 1 : -3])
+    assert told.startswith("paused by ann@warehouse-7.example.org:4711 since ")
+    assert "stocktaking until Monday morning Monday" in told
+
+
+@pytest.mark.engines("file")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_page_about_a_queue_fits_a_terminal(tmp_path: Path, columns: int) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        leases = Leases(Queue(("shop", "orders"), codec="json"), max_attempts=1)
+        leases.enqueue_many(db, ["long words " * 20] * 12, headers={"color": "red " * 40})
+        taken = leases.lease_many(db, limit=3, consumer="mailer-with-a-long-name.example.org:12345" * 3)
+        leases.nack(db, taken[0], error="the printer is on fire " * 9)
+
+    _, shown = on_terminal("inspect", '["shop", "orders"]', url=url, COLUMNS=str(columns))
+
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith('["shop", "orders"] (json) at ')
+    assert sum(taken[-1].position.random.hex() in line for line in lines) == 9, "each item has one line"
+
+
+def test_a_pause_is_one_line_wherever_it_is_shown(db: Any, space: Subspace, run: Run, name: str) -> None:
+    queue: Queue[Any] = Queue(space, codec="json")
+    queue.enqueue(db, 1)
+    queue.pause(db, reason="stock-\ntaking", by="Ann")
+
+    told = run("dequeue", name).stderr
+    assert len(told.splitlines()) == 1
+    assert ": stock- taking. " in told
+    [info] = fdbqueue.queues(db, within=space)
+    for shown in (info._repr_html_(), fdbqueue.queues(db, within=space)._repr_html_()):  # type: ignore[attr-defined]
+        assert "UTC: stock- taking<" in shown

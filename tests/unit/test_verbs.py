@@ -17,7 +17,7 @@ from fdbqueue.engine.verb import Verb
 def test_help_on_a_verb_is_that_of_its_method() -> None:
     orders = Queue("orders")
 
-    assert repr(orders.enqueue) == "<verb Queue.enqueue of Queue(('orders',), codec='bytes')>"
+    assert repr(orders.enqueue) == "<verb Queue.enqueue of Queue('orders', codec='bytes')>"
     assert "Append an item" in pydoc.render_doc(orders.enqueue)
     assert list(inspect.signature(orders.dequeue).parameters) == ["tr"]
     assert inspect.signature(orders.dequeue_many).return_annotation == "list[Item[V]]"
@@ -76,4 +76,4 @@ def test_the_awaitable_form_is_known_as_a_coroutine_function() -> None:
 def test_a_verb_can_be_pickled_with_its_object() -> None:
     again = pickle.loads(pickle.dumps(Queue("orders", codec="str").dequeue))
 
-    assert repr(again) == "<verb Queue.dequeue of Queue(('orders',), codec='str')>"
+    assert repr(again) == "<verb Queue.dequeue of Queue('orders', codec='str')>"
