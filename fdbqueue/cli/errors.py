@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.errors import (
@@ -134,7 +135,7 @@ def noted(note: str) -> Iterator[None]:
 def told(error: BaseException) -> str:
     """Return the text of an error. The binding's own errors may have it as bytes."""
     if not isinstance(error, FDBError):
-        return str(error)
+        return in_shell(str(error))
     if error.code == TRANSACTION_TIMED_OUT:
         return "The database did not answer in time. The command may have taken effect. Look before you repeat it."
     description: str | bytes = error.description

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from fdbqueue.cli.opening import opened
+from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
@@ -53,5 +54,5 @@ def tell_if_paused(db: Any, queue: Queue) -> None:
     """Say on standard error that a queue is paused, where a command found no more items to take."""
     if (pause := queue.paused(db)) is not None:
         typer.echo(
-            f"The queue {queue.layout.describe()} is paused {pause.text}. `fdbqueue resume` ends that.", err=True
+            in_shell(f"The queue {queue.layout.describe()} is paused {pause.text}. Queue.resume ends that."), err=True
         )

@@ -21,7 +21,6 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
-from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.verbs.queue import Queue
@@ -103,7 +102,7 @@ def check_known(tr: Transaction, layout: Layout, *, create: bool = False, rename
         yield from check_renamed(tr, layout)
     if not create and not (yield from is_there(tr, layout)):
         near = yield from nearest(tr, layout)
-        told = (f"There is no queue {name_text(name_of(layout.prefix))!r}.", near, "`fdbqueue queues` lists all.")
+        told = (f"There is no queue {layout.describe()}.", near, "`fdbqueue queues` lists all.")
         raise UnknownQueue(" ".join(filter(None, told)))
 
 

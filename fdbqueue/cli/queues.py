@@ -239,8 +239,9 @@ def _table(listed: list[QueueInfo], width: int) -> bytes:
         if cell_len(name) > first:
             lines.append(name)
         lines.append(_line("" if cell_len(name) > first else name, row, heads, widths, first))
-        about = (info.paused and f"paused {info.paused.text}", info.quota and f"quota: {info.quota.text}")
-        for told in filter(None, about):
+        about = [] if info.paused is None else [f"paused {info.paused.text}"]
+        about += [] if info.quota is None else [f"quota: {info.quota.text}"]
+        for told in about:
             lines += wrap(told, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     return "".join(f"{line}\n" for line in lines).encode(sys.stdout.encoding, sys.stdout.errors or "strict")
 

@@ -68,4 +68,3 @@ def watch(
             follower.close()
     if not printed:
         raise typer.Exit(errors.EMPTY)
-

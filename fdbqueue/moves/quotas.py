@@ -144,8 +144,8 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
         more = "another" if wanted == 1 else f"{wanted:,} more"
         raise QueueFull(
             f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
-            f" Nothing was written. {_what_fits(quota.items, there, wanted)} Raise the quota by Queue.set_quota, or by"
-            " `fdbqueue quota` in a shell.",
+            f" Nothing was written. {_what_fits(quota.items, there, wanted)} Or raise the"
+            " quota: Queue.set_quota.",
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,
@@ -153,8 +153,8 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     if quota.size_bytes is not None and (size := (yield from _size(tr, layout))) >= quota.size_bytes:
         raise QueueFull(
             f"The queue {layout.describe()} has about {size:,} bytes, and its quota is {quota.size_bytes:,} bytes."
-            " Nothing was written. Come again when consumers have taken some items, or raise the quota by"
-            " Queue.set_quota, or by `fdbqueue quota` in a shell.",
+            " Nothing was written. Come again when consumers have taken some items, or raise the quota:"
+            " Queue.set_quota.",
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,

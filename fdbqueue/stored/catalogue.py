@@ -282,8 +282,7 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
             raise OtherCodec(
                 f"The items of {layout.describe()} have the codec {codec_of(layout, bytes(stored))!r}, by the queue's"
                 f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
-                " registration is wrong, replace it: register(db, on_codec='replace'), or `fdbqueue register"
-                " --on-codec replace`."
+                " registration is wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
             )
     tr.set(layout.catalogue_key, pack_about(created_us, own.about))
     doubt(layout)

@@ -480,7 +480,12 @@ class Layout:
             name = fdb_tuple.unpack(self.prefix)
         except (ValueError, IndexError):
             return repr(self.prefix)
-        return repr(name[0] if len(name) == 1 and isinstance(name[0], str) else name)
+        return described(name)
+
+
+def described(name: tuple[Any, ...] | bytes) -> str:
+    """Return a queue's name as a program gives it: a tuple of one text is that text."""
+    return repr(name[0] if len(name) == 1 and isinstance(name[0], str) else name)
 
 
 def _space_of(name: tuple[Any, ...]) -> Subspace:

@@ -11,7 +11,7 @@ refuses items that belong to more than their queue, such as a group.
 """
 
 from fdbqueue.transfer.backups import BackupReport, backup
-from fdbqueue.transfer.copying import CopyReport, copy_queue
+from fdbqueue.transfer.copying import CopyReport, copy_queue, release_copy
 from fdbqueue.transfer.exporting import ExportReport, export_items
 from fdbqueue.transfer.importing import ImportReport, import_items
 
@@ -24,4 +24,5 @@ __all__ = [
     "copy_queue",
     "export_items",
     "import_items",
+    "release_copy",
 ]

@@ -104,6 +104,8 @@ class _Arrived(msgspec.Struct, frozen=True):
     """The last batch that was written."""
     items: int = 0
     digest: bytes = b""
+    ended: bool = False
+    """Whether `release_copy` ended it: no batch is written any more."""
 
 
 def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
@@ -153,6 +155,40 @@ def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
         digest.total.to_bytes(DIGEST_BYTES).hex(),
         time.monotonic() - began,
     )
+
+
+def release_copy(source: Database, queue: Queue, *, target: Database | None = None) -> int:
+    """End a copy that will not be finished, so that the queue can be copied elsewhere. Return how many items came back.
+
+    Items of the batch under way go back to their places at the source, as they were, unless the target has them. Items
+    that have moved stay at the target. A copy that still runs, in another process, fails.
+
+    Args:
+        source: the database that the queue is in.
+        queue: the queue. Its codec does not matter.
+        target: the database that the copy went to. If it is lost, or the queue was cleared there, leave it out: then
+            the batch comes back in any case.
+
+    Raises:
+        TransferError: the queue is not being copied, or not to this target. Nothing was changed.
+        TypeError: an argument is no database, or no queue.
+
+    *Conflicts:* with the copy. *Cost:* a transaction at each database.
+
+    >>> import fdbqueue
+    >>> from fdbqueue import Queue
+    >>> from fdbqueue.transfer import copy_queue, release_copy
+    >>> orders = Queue("orders", codec="json")
+    >>> with fdbqueue.open("memory:") as one, fdbqueue.open("memory:") as two, fdbqueue.open("memory:") as three:
+    ...     first = orders.enqueue(one, "teapot"), copy_queue(one, two, orders)
+    ...     second = orders.enqueue(one, "cup"), release_copy(one, orders, target=two)
+    ...     copy_queue(one, three, orders).moved, orders.dequeue(two).value, orders.dequeue(three).value
+    (1, 'teapot', 'cup')
+    """
+    for db in (source,) if target is None else (source, target):
+        only_database(db, "release_copy", "It is a transaction in each of two databases.")
+    check_is_queue(queue, "release_copy")
+    return _Copy(source, source if target is None else target, queue).release(at_target=target is not None)
 
 
 def digest_of(db: Database, layout: Layout) -> Digest:
@@ -242,8 +278,7 @@ class _Copy:
             if arrived is None:
                 raise TransferError(
                     f"{self._layout.describe()} is being copied to another database than this, or was cleared here."
-                    " Finish that copy. If the target was cleared on purpose, give the items of the batch back at the"
-                    f" source: fdbqueue.spark.release and forget_stream, with the stream {STREAM!r}."
+                    " Finish that copy, or end it: release_copy."
                 )
             return
         if (yield from has_items(tr, self._layout)):
@@ -314,6 +349,51 @@ class _Copy:
         """
         return run(self._queue.transact(self._source, partial(self._claim, state=state)))
 
+    def release(self, *, at_target: bool) -> int:
+        """End the copy. Return how many items came back from its batch."""
+        record = run(attempts(self._source, self._record))
+        if record is None:
+            raise TransferError(f"{self._layout.describe()} is not being copied from this database.")
+        self._epoch = record.epoch
+        # First at the target: after that, a copy that still runs can't write the batch there.
+        arrived = run(self._queue.transact(self._target, self._end_at_target)) if at_target else None
+        if at_target and arrived is None:
+            raise TransferError(
+                f"{self._layout.describe()} is not being copied to this target, or was cleared there. Give the database"
+                " that it was copied to. If that one is lost, leave the target out."
+            )
+        return run(self._queue.transact(self._source, partial(self._release, last=arrived.batch if arrived else 0)))
+
+    def _end_at_target(self, tr: Transaction) -> Steps[_Arrived | None]:
+        arrived = yield from self._arrived(tr)
+        if arrived is not None:
+            tr.set(progress_key(self._layout, self._epoch), msgspec.msgpack.encode(replace(arrived, ended=True)))
+        return arrived
+
+    def _release(self, tr: Transaction, *, last: int) -> Steps[int]:
+        """Give the items of the open batch back, unless its number is up to `last`, and forget the copy."""
+        layout, keys = self._layout, self._keys
+        if not (yield from self._is_ours(tr)):
+            raise TransferError(f"Another copy of {layout.describe()} has begun now. Repeat the call.")
+        number = yield from self._open_batch(tr)
+        back = 0
+        if number and number <= last:
+            yield from self._remove(tr, number=number)
+        elif number:
+            moves = Transitions(tr, layout)
+            place = keys.items(number)
+            for row in (yield from rows(tr, place.begin, place.end)):
+                notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+                enter(moves, _state_of(notes), place.packed(row.key), row.value, notes)
+                back += 1
+            moves.tally("claimed", -back)
+            moves.finish()
+            tr.clear_range(*keys.all_chunks(number))
+            tr.clear_range(*keys.claims(number))
+            tr.clear_range(*keys.batches(number))
+        tr.clear(keys.record)
+        return back
+
     def _claim(self, tr: Transaction, *, state: str) -> Steps[int]:
         layout, keys = self._layout, self._keys
         yield from keep_out(tr, layout)
@@ -374,6 +454,8 @@ class _Copy:
     def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> Steps[None]:
         layout = self._layout
         arrived = yield from self._arrived(tr)
+        if arrived is not None and arrived.ended:
+            raise TransferError(f"The copy of {layout.describe()} to this database was ended: release_copy.")
         if arrived is None:
             raise TransferError(
                 f"{layout.describe()} was cleared at the target while it was copied. The {len(items):,} items of the"
@@ -388,8 +470,7 @@ class _Copy:
         moves = Transitions(tr, layout)
         for item in items:
             notes = notes_of(item.value) if has_notes(item.value) else NO_NOTES
-            state = "dead" if notes.died_at_us else "delayed" if notes.visible_at_us else "available"
-            enter(moves, state, item.packed, item.value, notes)
+            enter(moves, _state_of(notes), item.packed, item.value, notes)
             position = layout.position_of(layout.prefix + item.packed)
             write_chunks(tr, layout, position, chunks_of(item.payload or b""))
             digest.add(_digest(item))
@@ -423,13 +504,18 @@ class _Copy:
         return batch.count
 
 
+def _state_of(notes: Notes) -> str:
+    """Return the state in which an item was claimed."""
+    return "dead" if notes.died_at_us else "delayed" if notes.visible_at_us else "available"
+
+
 def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
     """Return an item's notes. Refuse an item with marks."""
     try:
         parse(value)
         notes = notes_of(value) if has_notes(value) else NO_NOTES
     except FormatError as error:
-        remedy = "`Queue.cancel`, or `fdbqueue cancel`, removes it; the copy then goes on when it is repeated."
+        remedy = "`Queue.cancel` removes it; the copy then goes on when it is repeated."
         raise unreadable(layout, packed, error, remedy) from error
     blob = has_parts(value) and blob_of(value) is not None
     if marks := marks_of(notes, has_blob=blob):

@@ -200,7 +200,7 @@ def _refuse_marks(source: Source) -> None:
             raise TransferError(
                 f"{source.path}: the item {record.position} has {', '.join(record.marks)}, which an import can't"
                 f" restore. {REMEDY[record.marks[0]]}, and export again. Or restore such items as plain ones:"
-                " without_marks=True, or --without-marks."
+                " without_marks=True."
             )
 
 

@@ -141,7 +141,7 @@ def records_of(
                 records.append(_record(page, at, layout, payload))
         except FormatError as error:
             if skipped is None:
-                remedy = "Leave it out: on_bad='skip', or --skip-bad. `Queue.cancel`, or `fdbqueue cancel`, removes it."
+                remedy = "Leave it out: on_bad='skip'. `Queue.cancel` removes it."
                 raise unreadable(layout, packed, error, remedy) from error
             skipped.append(layout.position_of(layout.prefix + packed))
     return records

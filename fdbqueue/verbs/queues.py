@@ -22,7 +22,7 @@ from fdbqueue.moves.quotas import Quota, read_quota
 from fdbqueue.reads.registry import page_parts
 from fdbqueue.stored.catalogue import About, name_of, name_text, read_about
 from fdbqueue.stored.counters import Stats, read_stats
-from fdbqueue.stored.layout import CATALOGUE, Layout, Name
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described
 from fdbqueue.stored.rename_marks import renamed
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
     if told:
         return told
     near = _nearest(name_of(layout.prefix), [name_of(row.key[len(CATALOGUE) :]) for row in found])
-    return f"Did you mean {' or '.join(repr(name_text(name)) for name in near)}?" if near else ""
+    return f"Did you mean {' or '.join(map(described, near))}?" if near else ""
 
 
 def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | bytes]) -> list[tuple[Any, ...]]:

@@ -261,7 +261,13 @@ def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
     lines = shown.splitlines()
     assert max(map(len, lines)) <= columns
     assert lines[0].split() == ["queue", "codec", "order", *FIGURES, "in", "sessions"]
-    assert [line.split()[0] for line in lines if line[0] != " "] == ["queue", "deliveries", "jobs", "orders", '["shop",']
+    assert [line.split()[0] for line in lines if line[0] != " "] == [
+        "queue",
+        "deliveries",
+        "jobs",
+        "orders",
+        '["shop",',
+    ]
     assert lines[-3:-1] == [LONG, f"{'json':>16}{'1':>23}{'0':>8}{'0':>9}{'0':>6}"]
     assert lines[-1] == "  quota: at most 100,000 items, then wait"
     [orders_line] = [at for at, line in enumerate(lines) if line.startswith("orders")]

@@ -150,7 +150,7 @@ def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
             os.kill(os.getpid(), number)
 
     def work(*_: object, **__: object) -> None:
-        for _ in range(2):
+        for _number in range(2):
             Collected()
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -167,9 +167,7 @@ def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_command_that_runs_until_a_signal_says_what_it_did(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, number: signal.Signals) -> None:
     url = f"file:{tmp_path / 'db'}"
     now = 1_000.0
     with fdbqueue.open(url) as db:
@@ -183,4 +181,7 @@ def test_a_command_that_runs_until_a_signal_says_what_it_did(
             dog.send_signal(number)
             _, told = dog.communicate(timeout=60)
 
-    assert (dog.returncode, told.splitlines()[-1]) == (0, "Leases that had expired: 1. Delays that were over: 0. Expired items: 0.")
+    assert (dog.returncode, told.splitlines()[-1]) == (
+        0,
+        "Leases that had expired: 1. Delays that were over: 0. Expired items: 0.",
+    )

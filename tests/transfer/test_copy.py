@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import ChecksBypassed, Queue, StreamError
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, Results, Sessions
-from fdbqueue.transfer import copy_queue, copying
+from fdbqueue.transfer import copy_queue, copying, release_copy
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of
 from tests.transfer.test_export import Cut, cut_at
@@ -205,3 +208,60 @@ def test_items_of_a_batch_are_safe_if_the_target_is_cleared(db: Any, other: Any,
             copy_queue(db, other, queue)
     assert queue.stats(db).claimed == 3
     assert queue.stats(db).available == 6
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("cut", range(4, 24, 2))
+def test_a_copy_that_is_released_can_go_to_a_third_database(
+    db: Any, other: Any, space: Subspace, cut: int, lost: bool
+) -> None:
+    queue: Queue[Any] = Queue(space, codec="json")
+    leases = Leases(queue, max_attempts=1)
+    leases.enqueue(db, -1)
+    leases.nack(db, lease) if (lease := leases.lease(db)) else None
+    leases.enqueue_many(db, range(4))
+    leases.enqueue(db, 9, delay=1e6)
+    before = rows(db, queue)
+    with contextlib.suppress(Cut), cut_at(cut):
+        copy_queue(db, other, queue)
+    if queue.stats(db).claimed + queue.stats(db).dequeued == 0:
+        return  # it was cut before it began
+    if lost:
+        queue.clear(other)
+    moved = rows(other, queue)
+
+    with fdbqueue.open("memory:") as third:
+        with pytest.raises(TransferError, match="end it: release_copy"):
+            copy_queue(db, third, queue)
+        with pytest.raises(TransferError, match="not being copied to this target"):
+            release_copy(db, queue, target=third)
+        claimed = queue.stats(db).claimed
+        back = release_copy(db, queue, target=None if lost else other)
+
+        assert back in ((claimed,) if lost else (0, claimed))
+        assert queue.stats(db).claimed == 0
+        assert is_well(db, queue)
+        here = rows(db, queue)
+        if not lost:
+            assert sorted(map(str, [*here, *moved])) == sorted(map(str, before))
+        with pytest.raises(TransferError, match="is not being copied from this database"):
+            release_copy(db, queue)
+        assert copy_queue(db, third, queue).left == 0
+        assert rows(third, queue) == here
+
+
+@pytest.mark.usefixtures("few")
+def test_a_copy_that_still_runs_fails_when_it_is_released(db: Any, other: Any, space: Subspace) -> None:
+    queue: Queue[Any] = Queue(space, codec="json")
+    queue.enqueue_many(db, range(5))
+    copy = copying._Copy(db, other, queue)
+    copy.begin()
+    number = copy.claim("available")
+    items = run(attempts(db, partial(copy._read, number=number)))
+
+    assert release_copy(db, queue, target=other) == 3
+
+    with pytest.raises(TransferError, match="was ended"):
+        run(queue.transact(other, partial(copy._write, number=number, items=items)))
+    assert (queue.stats(db).available, queue.stats(other).available) == (5, 0)

@@ -1,0 +1,57 @@
+"""Messages of the library in the words of a shell.
+
+The library's errors say what a program can do. `in_shell` puts a command where they name a verb, and an option where
+they name an argument. It names queues as one types them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+
+from fdbqueue.stored.catalogue import name_text
+
+COMMANDS = {
+    "Queue.cancel": "fdbqueue cancel",
+    "Queue.resume": "fdbqueue resume",
+    "Queue.set_quota(db, None)": "fdbqueue quota --none",
+    "Queue.set_quota": "fdbqueue quota",
+    "Queue.to_arrow": "fdbqueue export",
+    "Queue(name, codec=…).register(db, on_codec='replace')": "fdbqueue register --on-codec replace",
+    "Sessions.remove": "fdbqueue sessions --remove",
+    "release_copy": "fdbqueue copy --release",
+}
+OPTIONS = {
+    "on_bad='skip'": "--skip-bad",
+    "without_marks=True": "--without-marks",
+    "open it by Queue.open(db, name)": "leave --codec out",
+}
+_WORDS = {
+    **{verb: f"`{command}`" for verb, command in COMMANDS.items()},
+    **OPTIONS,
+}
+_REMEDY = re.compile("`?(" + "|".join(map(re.escape, sorted(_WORDS, key=len, reverse=True))) + ")`?")
+_CODEC = re.compile(r"\bGive codec='(\w+)'")
+_PART = r"(?:'(?:[^'\\]|\\.)*'|\d+)"
+_NAME = re.compile(rf"\({_PART}(?:, {_PART})*,?\)")
+
+
+def in_shell(text: str) -> str:
+    """Return a message in the words of a shell.
+
+    >>> in_shell("The queue ('shop', 'orders') is paused. End that: Queue.resume. 'orders' is not.")
+    'The queue \\'["shop", "orders"]\\' is paused. End that: `fdbqueue resume`. \\'orders\\' is not.'
+    >>> in_shell("It has the codec 'json'. Give codec='json'. It is transaction (7) of (3, 4).")
+    "It has the codec 'json'. Give --codec json. It is transaction (7) of (3, 4)."
+    """
+    text = _REMEDY.sub(lambda found: _WORDS[found[1]], text)
+    text = _CODEC.sub(r"Give --codec \1", text)
+    return _NAME.sub(_typed, text)
+
+
+def _typed(found: re.Match[str]) -> str:
+    name = ast.literal_eval(found[0])
+    if not isinstance(name, tuple) or not any(isinstance(part, str) for part in name):
+        return found[0]
+    return shlex.quote(name_text(name)) if len(name) > 1 else repr(name_text(name))
