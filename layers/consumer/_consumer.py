@@ -15,6 +15,7 @@ from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
+from ..common.entrance import Beside, at_signals, in_event_loop
 from ..common.handlers import Handler
 from ..common.middleware import Middleware, bound, checked
 from ..leases import Leases
@@ -22,7 +23,6 @@ from ..leases.leases import this_consumer
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
-from ._entrance import Beside, at_signals, in_event_loop
 from ._run import Run
 from ._session_run import SessionRun
 from ._terms import ConsumerReport, Terms

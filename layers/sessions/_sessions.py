@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
-from fdbqueue.lowlevel import UNCHANGED, Database, Named, Notes, Steps, Transaction, V, is_database, pack, verb
+from fdbqueue.lowlevel import UNCHANGED, Database, Layout, Named, Notes, Steps, Transaction, V, is_database, pack, verb
 
 from ..common.batcher import PendingCall, TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
@@ -196,6 +196,11 @@ class Sessions(Named, Operators[V]):
         own = yield from self._working.session_for_enqueue(tr, pack_name(session))
         packed = pack(position)
         return Entered(own.layout, packed, home, own.address(packed))
+
+    def layout_for(self, tr: Transaction, session: Any) -> Steps[Layout]:
+        """Return the keys of the items of a session that this transaction enqueues into; for layers."""
+        own = yield from self._working.session_for_enqueue(tr, pack_name(session))
+        return own.layout
 
     def address_bytes(self, session: Any) -> int:
         """Return about how many bytes a follow-up in a session takes in the notes of another item; for layers."""

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from fdbqueue.lowlevel import Steps
 
-from ..common.waiting import loop_runs
+from .waiting import loop_runs
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
