@@ -1,0 +1,186 @@
+"""The arguments of a task: checked against its signature, stored as JSON, and given back as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from fdbqueue import CodecError
+
+_ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class DoesNotFit(Exception):
+    """Stored arguments do not fit the signature of the task."""
+
+
+class Arguments:
+    """The parameters of one function.
+
+    Args:
+        name: the task's name, for messages.
+        function: the function.
+        names: where annotations that are texts are looked up, beside the function's module.
+
+    Raises:
+        TypeError: the annotations are of no use for JSON.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
+        self._name = name
+        try:
+            self.signature = inspect.signature(function, eval_str=True, locals=names)
+        except NameError as error:
+            raise TypeError(
+                f"The annotations of the task {name!r} can't be read: {error}. Import the type when the program runs,"
+                " and not for type checkers only."
+            ) from error
+        parameters = self.signature.parameters.values()
+        self._plain = all(one.kind not in (*_VARIABLE, one.POSITIONAL_ONLY) for one in parameters)
+        fields = [self._field(one) for one in parameters]
+        self._encode = msgspec.json.Encoder(enc_hook=encode_other).encode
+        try:
+            struct: Any = msgspec.defstruct(f"arguments of {name}", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decode = msgspec.json.Decoder(struct, dec_hook=decode_other).decode
+        except TypeError as error:
+            raise TypeError(f"JSON can't hold the arguments of the task {name!r}: {error}.") from error
+        returned = self.signature.return_annotation
+        self.result_type: Any = Any if returned in (inspect.Signature.empty, None) else returned
+
+    def _field(self, one: inspect.Parameter) -> tuple[str, Any, Any]:
+        kind: Any = Any if one.annotation is one.empty else one.annotation
+        if one.kind in _VARIABLE:
+            kind = list[kind] if one.kind is one.VAR_POSITIONAL else dict[str, kind]
+            return one.name, kind, msgspec.UNSET
+        return one.name, kind, msgspec.NODEFAULT if one.default is one.empty else msgspec.UNSET
+
+    def __str__(self) -> str:
+        return f"{self._name}{self.signature}"
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        """Return arguments by the names of the parameters.
+
+        Raises:
+            TypeError: they do not fit the signature.
+        """
+        try:
+            return self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self} was called with other arguments: {error}.") from None
+
+    def encode(self, bound: inspect.BoundArguments) -> bytes:
+        """Return arguments as JSON.
+
+        Raises:
+            TypeError: one of them is not of its annotation, or would not come back as it was.
+        """
+        values = self._values(bound.arguments)
+        try:
+            data = self._encode(values)
+        except _ENCODE_ERRORS as error:
+            raise TypeError(f"JSON can't hold the arguments of {self}: {error}. Give their parts.") from error
+        try:
+            back = self._decode(data)
+        except _ENCODE_ERRORS as error:
+            raise TypeError(f"An argument of {self} is not of its annotation: {error}.") from error
+        for name, value in values.items():
+            if (found := getattr(back, name)) != value:
+                raise TypeError(
+                    f"The argument {name!r} of {self} is {value!r}, and the task would get {found!r}. Annotate the"
+                    f" parameter with its type, as in {name}: {type(value).__name__}, or give a value of JSON's types."
+                )
+        return data
+
+    def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return stored arguments as those of a call.
+
+        Raises:
+            DoesNotFit: they don't fit the signature.
+        """
+        try:
+            found = self._decode(self._named(data) if data[:1] == b"[" else data)
+        except _ENCODE_ERRORS as error:
+            raise DoesNotFit(
+                f"Its arguments {data[:200].decode(errors='replace')} do not fit {self}: {error}."
+            ) from error
+        given = {
+            name: value for name in self.signature.parameters if (value := getattr(found, name)) is not msgspec.UNSET
+        }
+        if self._plain:
+            return (), given
+        bound = inspect.BoundArguments(self.signature, given)
+        return bound.args, bound.kwargs
+
+    def key(self, bound: inspect.BoundArguments) -> str:
+        """Return a hash of all arguments, with the defaults of those that were not given."""
+        bound.apply_defaults()
+        return hashed(self._values(bound.arguments))
+
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if self._plain:
+            return dict(arguments)
+        kinds = self.signature.parameters
+        several = inspect.Parameter.VAR_POSITIONAL
+        return {name: list(one) if kinds[name].kind is several else one for name, one in arguments.items()}
+
+    def _named(self, data: bytes) -> bytes:
+        values = msgspec.json.decode(data, type=list[msgspec.Raw])
+        named: dict[str, Any] = {}
+        for one in self.signature.parameters.values():
+            if one.kind is one.VAR_POSITIONAL:
+                named[one.name], values = values, []
+            elif values and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD):
+                named[one.name] = values.pop(0)
+        if values:
+            raise ValueError(f"there are {len(values)} arguments too many")
+        return msgspec.json.encode(named)
+
+    def encode_result(self, result: Any) -> Any:
+        """Return a result as what MessagePack can hold.
+
+        Raises:
+            CodecError: it can't be stored.
+        """
+        try:
+            return msgspec.to_builtins(result, enc_hook=encode_other)
+        except _ENCODE_ERRORS as error:
+            raise CodecError(
+                f"The task {self._name!r} keeps its result, and {result!r} can't be stored: {error}."
+            ) from error
+
+    def decode_result(self, stored: Any) -> Any:
+        """Return a stored result as the task returned it.
+
+        Raises:
+            CodecError: it is not of the return annotation.
+        """
+        try:
+            return msgspec.convert(stored, self.result_type, dec_hook=decode_other)
+        except _ENCODE_ERRORS as error:
+            raise CodecError(f"The result of {self} is not of its return annotation: {error}.") from error
+
+
+def encode_other(value: Any) -> Any:
+    """Return a value that msgspec does not know as one that it knows: a pydantic model as a dict."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, round_trip=True)
+    raise TypeError(f"objects of type {type(value).__name__} are unsupported")
+
+
+def decode_other(wanted: Any, stored: Any) -> Any:
+    """Return a pydantic model from a dict."""
+    if hasattr(wanted, "model_validate_json"):
+        return wanted.model_validate_json(msgspec.json.encode(stored))
+    raise TypeError(f"objects of type {wanted} are unsupported")
+
+
+def hashed(value: Any) -> str:
+    """Return a hash of a value that is the same in all processes."""
+    text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

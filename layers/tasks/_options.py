@@ -1,0 +1,147 @@
+"""Options of tasks that have parts: uniqueness and limits."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+from ..leases import Backoff
+from ..leases.times import positive
+from ._arguments import Arguments, encode_other, hashed
+
+By: TypeAlias = str | Callable[..., Any] | None
+"""What a call belongs to: the value of a parameter, or what a function of the same arguments returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A call is enqueued only if no equal one is there. Otherwise the enqueue returns the handle of that one."""
+
+    by: By = None
+    """Which calls are equal: those with the same value of this parameter, or for which this function returns the same.
+    None: those with equal arguments."""
+    until: Literal["done", "started"] = "done"
+    """Until when a call keeps out others: until it is done or a dead letter, or until a worker starts it."""
+    period: float | None = None
+    """For how many seconds from its enqueue a call keeps out others, also after it is done. None: no longer than
+    `until` says."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        if self.until not in ("done", "started"):
+            raise ValueError(f"until is 'done' or 'started', not {self.until!r}.")
+        if self.period is not None:
+            positive(self.period, "period")
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most so many calls run at the same time, over all workers."""
+
+    limit: int
+    by: By = None
+    """Calls with the same value share a limit; None: all calls of the task do."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        check_whole(self.limit, "limit is how many calls run at the same time", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `count` calls start in `seconds`, over all workers. Retries count, too."""
+
+    count: int
+    seconds: float = 1.0
+    by: By = None
+    """Calls with the same value share a rate; None: all calls of the task do."""
+    burst: int | None = None
+    """How many calls may start at once after a pause; None: `count`."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        check_whole(self.count, "count is how many calls start", least=1)
+        positive(self.seconds, "seconds")
+        if self.burst is not None:
+            check_whole(self.burst, "burst is how many calls may start at once", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one task."""
+
+    name: str
+    aliases: tuple[str, ...]
+    retries: int
+    backoff: Backoff
+    timeout: float | None
+    priority: int | None
+    ttl: float | None
+    keep_result: float | None
+    session: By
+    unique: Unique | None
+    concurrency: tuple[Concurrency, ...]
+    rates: tuple[Rate, ...]
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *self.aliases):
+            if not isinstance(cast(object, name), str) or not name:
+                raise TypeError(f"A task is named by a text, and so are its aliases, not by {name!r}.")
+        check_whole(self.retries, "retries is how often a failed task is tried again")
+        if not callable(self.backoff):
+            raise TypeError(f"backoff is a function of the attempt, as exponential(first=1.0), not {self.backoff!r}.")
+        for told, seconds in (("timeout", self.timeout), ("ttl", self.ttl), ("keep_result", self.keep_result)):
+            if seconds is not None:
+                positive(seconds, told)
+        check_by(self.session)
+
+
+def check_by(by: object) -> None:
+    """Refuse what can't tell to what a call belongs.
+
+    Raises:
+        TypeError: it is neither the name of a parameter nor a function.
+    """
+    if not (by is None or isinstance(by, str) or callable(by)):
+        raise TypeError(f"Give the name of a parameter, or a function of the task's arguments, not {by!r}.")
+
+
+def check_whole(number: object, told: str, *, least: int = 0) -> None:
+    """Refuse what is no whole number.
+
+    Raises:
+        TypeError: it is no integer. ValueError: it is less than `least`.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{told}, an integer, not {number!r}.")
+    if number < least:
+        raise ValueError(f"{told}, at least {least}, not {number}.")
+
+
+def check_parameter(by: By, arguments: Arguments, told: str) -> None:
+    """Refuse the name of a parameter that the task does not have.
+
+    Raises:
+        TypeError: it has none of this name.
+    """
+    if isinstance(by, str) and by not in arguments.signature.parameters:
+        raise TypeError(f"{told} names the parameter {by!r}, and the task is {arguments}. Give one of its parameters.")
+
+
+def key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> Any:
+    """Return what a call belongs to, as a part of a key."""
+    if by is None:
+        return arguments.key(bound)
+    if isinstance(by, str):
+        bound.apply_defaults()
+        value = bound.arguments[by]
+    else:
+        value = by(*bound.args, **bound.kwargs)
+    plain = msgspec.to_builtins(value, enc_hook=encode_other)
+    if isinstance(plain, str | int):
+        return plain
+    return hashed(plain)

@@ -1,0 +1,99 @@
+"""The ticks of a schedule: times by a cron expression in a time zone, or every so many seconds.
+
+cronsim reads the expressions. It follows Debian's cron where the clock changes. A job of a fixed time that the clock
+skips runs right behind the gap. One that the clock repeats runs once. A job of every hour, or more often, runs in each
+hour that passes.
+
+>>> from fdbqueue.layers.tasks.ticks import Every, first_after
+>>> first_after(Every(30.0), 95_000_000) / 1e6
+120.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from ..leases.times import positive
+
+NEVER_US = 1 << 61
+_EXTRA = "Install the extra: pip install 'fdbqueue[tasks]'."
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Times by a cron expression of five fields, or six with seconds in front."""
+
+    expression: str
+    tz: str = "UTC"
+
+    def __post_init__(self) -> None:
+        self.ticks(0, reverse=False)
+
+    def ticks(self, at_us: int, *, reverse: bool) -> Iterator[int]:
+        """Yield the times around `at_us`, later ones or, in reverse, earlier ones.
+
+        Raises:
+            ValueError: the expression is none, or there is no such time zone. TypeError: they are no texts.
+        """
+        cronsim = _cronsim()
+        for told, text in (("A cron expression", self.expression), ("A time zone", self.tz)):
+            if not isinstance(text, str):
+                raise TypeError(f"{told} is a text, as '*/5 * * * *' or 'Europe/Zurich', not {text!r}.")
+        try:
+            zone = ZoneInfo(self.tz)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise ValueError(f"There is no time zone {self.tz!r}, as 'Europe/Zurich' is one. {_EXTRA}") from error
+        moment = datetime.fromtimestamp(at_us / 1e6, zone)
+        try:
+            found = cronsim.CronSim(self.expression, moment, reverse=reverse)
+        except cronsim.CronSimError as error:
+            raise ValueError(
+                f"{self.expression!r} is no cron expression: {error}. It has five fields, as '*/5 * * * *': minute,"
+                " hour, day of the month, month, day of the week."
+            ) from error
+        return (int(tick.timestamp() * 1e6) for tick in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Times that are so many seconds apart, counted from 1970 on: all processes have the same."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if positive(self.seconds, "every") < 1_000:
+            raise ValueError(f"every is at least a millisecond, not {self.seconds} seconds.")
+
+    def ticks(self, at_us: int, *, reverse: bool) -> Iterator[int]:
+        """Yield the times around `at_us`, later ones or, in reverse, earlier ones."""
+        step_us = int(self.seconds * 1e6)
+        tick_us = at_us // step_us * step_us if reverse else at_us // step_us * step_us + step_us
+        while True:
+            yield tick_us
+            tick_us += -step_us if reverse else step_us
+
+
+Times: TypeAlias = Cron | Every
+
+
+def first_after(times: Times, at_us: int) -> int:
+    """Return the first tick after a time."""
+    # A time that the clock repeats is read as its first occurrence, which may be over.
+    return next((tick for tick in times.ticks(at_us, reverse=False) if tick > at_us), NEVER_US)
+
+
+def last_until(times: Times, at_us: int) -> int:
+    """Return the last tick that is not after a time; 0: there is none."""
+    return next((tick for tick in times.ticks(at_us + 1_000_000, reverse=True) if tick <= at_us), 0)
+
+
+def _cronsim() -> Any:
+    try:
+        import cronsim
+    except ImportError as error:
+        raise ImportError(f"Cron expressions need cronsim. {_EXTRA} Or give every=SECONDS.") from error
+    return cronsim
