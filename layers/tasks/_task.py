@@ -1,0 +1,341 @@
+"""`Task`: a function with its options, and `Call`: a task with arguments."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+import msgspec
+
+from fdbqueue import BulkReport, Position
+from fdbqueue.lowlevel import (
+    Database,
+    Named,
+    Steps,
+    Transaction,
+    is_database,
+    not_negative,
+    positive,
+    verb,
+)
+
+from ._arguments import Arguments
+from ._handle import Handle
+from ._lane import Lane, UniqueKey
+from ._message import NO_CALL, Following, Message
+from ._options import Options, check_parameter, key_of
+
+if TYPE_CHECKING:
+    from ._tasks import Tasks
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+LIMITED = b"limited"
+"""The first part of the name of a session that is made for limits. Those of users begin with a text or a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How one call is enqueued. What is None is as the task's options say."""
+
+    delay: float | None = None
+    at: float | None = None
+    priority: int | None = None
+    ttl: float | None = None
+    keep_result: float | None = None
+    then: tuple[Call[Any] | BaseTask[..., Any], ...] = ()
+    headers: dict[str, Any] | None = field(default=None, hash=False)
+
+
+class BaseTask(Named, Generic[P, R]):
+    """A task. `Tasks.task` makes it from a function; calling it calls the function.
+
+    Args:
+        app: the tasks that it is one of.
+        function: the function.
+        options: its options.
+        lane: where its calls are enqueued.
+        arguments: the parameters of the function.
+    """
+
+    def __init__(
+        self, app: Tasks, function: Callable[..., Any], options: Options, lane: Lane, arguments: Arguments
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.options = options
+        self.lane = lane
+        self.arguments = arguments
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._terms = Terms()
+        self.__doc__ = function.__doc__
+        self.__name__ = function.__name__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+        for told, by in (("session", options.session), *(("by", one.by) for one in self._parts())):
+            check_parameter(by, arguments, told)
+
+    def _parts(self) -> list[Any]:
+        unique = [] if self.options.unique is None else [self.options.unique]
+        return [*unique, *self.options.concurrency, *self.options.rates]
+
+    def __repr__(self) -> str:
+        return f"Task({self.arguments})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} can't be pickled: a process has the tasks of the modules that it imports.")
+
+    @property
+    def name(self) -> str:
+        """The name under which its calls are stored."""
+        return self.options.name
+
+    @verb
+    def enqueue(self, tr: Transaction | Database, /, *args: P.args, **kwargs: P.kwargs) -> Steps[Handle[R]]:
+        """Enqueue a call, and return its handle. In an event loop: ``await task.enqueue.aio(tr, …)``.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+            args, kwargs: the arguments of the task.
+
+        Raises:
+            TypeError: they do not fit the task's signature and annotations; no key was touched.
+
+        *Conflicts:* and *Cost:* as `Call.enqueue`.
+        """
+        return (yield from self.call(*args, **kwargs).enqueue.steps(tr))
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call with these arguments, to enqueue it later, in a group or after another one.
+
+        Raises:
+            TypeError: the arguments do not fit the task's signature and annotations.
+        """
+        bound = self.arguments.bind(args, kwargs)
+        return Call(self, self.arguments.encode(bound), bound, self._terms)
+
+    def configure(
+        self,
+        *,
+        delay: float | None = None,
+        at: float | None = None,
+        priority: int | None = None,
+        ttl: float | None = None,
+        keep_result: float | None = None,
+    ) -> BaseTask[P, R]:
+        """Return the same task with other terms for its calls.
+
+        Args:
+            delay: seconds until a call may start.
+            at: the same as a time of the clock, in seconds since 1970.
+            priority: a priority of the task's queue; in sessions, a level.
+            ttl: seconds after which a call that waits is removed.
+            keep_result: seconds that the result is kept.
+
+        Raises:
+            TypeError, ValueError: one of them is not valid.
+        """
+        given = {"delay": delay, "at": at, "priority": priority, "ttl": ttl, "keep_result": keep_result}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        for name in changes.keys() - {"priority"}:
+            (not_negative if name in ("delay", "at") else positive)(changes[name], name)
+        if priority is not None:
+            self.lane.check_priority(priority)
+        return self._with(replace(self._terms, **changes))
+
+    def then(self, *following: Call[Any] | BaseTask[..., Any]) -> BaseTask[P, R]:
+        """Return the same task, with what follows each of its calls; as `Call.then`."""
+        return self._with(replace(self._terms, then=(*self._terms.then, *checked(self.app, following))))
+
+    def _with(self, terms: Terms) -> BaseTask[P, R]:
+        task = object.__new__(type(self))
+        vars(task).update(vars(self), _terms=terms)
+        return task
+
+    @verb
+    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Call[Any]]) -> Steps[BulkReport]:
+        """Enqueue many calls of this task, in their order: ``send.enqueue_many(db, (send.call(name) for name in …))``.
+
+        Given a database, it uses transactions of about 1 MB, one after the other, each exactly once. No handles are
+        made, and no results are kept.
+
+        Raises:
+            TypeError: one is no call of this task, or the task is unique. BulkInterrupted: as `Leases.enqueue_many`.
+
+        *Conflicts:* as `Leases.enqueue_many`, or `Sessions.enqueue_many`. *Cost:* as there.
+        """
+        if self.options.unique is not None:
+            raise TypeError(f"{self!r} is unique, which is decided call by call. Use enqueue for each call.")
+        routes: dict[int, Any] = {}
+        terms = self.call_terms(self._terms, None)
+        if self.lane.sessions is not None:
+            terms["session"] = lambda value: routes.pop(id(value))  # each is asked for right after it was made
+        made = self._values(values, routes)
+        report: BulkReport = yield from self.lane.source.enqueue_many.steps(tr, made, **terms)
+        return report
+
+    def _values(self, calls: Iterable[Call[Any]], routes: dict[int, Any]) -> Iterable[Any]:
+        for call in calls:
+            if not isinstance(cast(object, call), Call) or call.task.function is not self.function:
+                raise TypeError(f"enqueue_many takes calls of its own task, as {self.name}.call(…), not {call!r}.")
+            if replace(call.terms, then=self._terms.then) != self._terms:
+                raise TypeError(
+                    f"{call!r} has terms of its own. Configure the task: {self.name}.configure(…).enqueue_many(…)."
+                )
+            value = call.value()
+            if self.lane.sessions is not None:
+                routes[id(value)] = self.session_of(call)
+            yield value
+
+    def handle(self, db: Database, text: str) -> Handle[R]:
+        """Return the handle of a call that was enqueued before, here or in another process. It reads nothing.
+
+        Args:
+            db: a database.
+            text: the text of the handle, ``str(handle)``.
+
+        Raises:
+            ValueError: the text is none of a handle.
+        """
+        return Handle(self, Position.parse(text), db, is_new=False)
+
+    def call_terms(self, terms: Terms, session: Any) -> dict[str, Any]:
+        """Return the arguments of the queue's `enqueue`. For the layer."""
+        options = self.options
+        return self.lane.terms(
+            options.priority if terms.priority is None else terms.priority,
+            delay=terms.delay,
+            at=terms.at,
+            ttl=options.ttl if terms.ttl is None else terms.ttl,
+            headers=terms.headers,
+            session=session,
+        )
+
+    def session_of(self, call: Call[Any]) -> Any:
+        """Return the session of a call: that of its option, or one made for its limits. None: it has none."""
+        options = self.options
+        if options.session is not None:
+            key = key_of(options.session, self.arguments, call.bound)
+            return key if isinstance(key, str) and key else (key,)
+        if not options.concurrency:
+            return None
+        gates = tuple(
+            (one.limit, "" if one.by is None else key_of(one.by, self.arguments, call.bound))
+            for one in options.concurrency
+        )
+        # Equal calls of a unique task have the same session, which is where each looks for the other.
+        own = call.unique_key()
+        return LIMITED, self.name, gates, secrets.token_hex(8) if own is None else own.key
+
+
+class Task(BaseTask[P, R]):
+    """A task of a plain function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class AsyncTask(BaseTask[P, R]):
+    """A task of a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return result
+
+
+class Call(Named, Generic[R]):
+    """A task with arguments, which were checked. `BaseTask.call` makes it."""
+
+    def __init__(self, task: BaseTask[..., R], data: bytes, bound: inspect.BoundArguments, terms: Terms) -> None:
+        self.task = task
+        self.data = data
+        self.bound = bound
+        self.terms = terms
+
+    def __repr__(self) -> str:
+        return f"Call({self.task.name}, {self.data.decode()})"
+
+    def then(self, *following: Call[Any] | BaseTask[..., Any]) -> Call[R]:
+        """Return this call, with what is enqueued in the transaction that acks it.
+
+        A call has its own arguments. A task gets the result as its only argument. What follows has its own `then`.
+
+        Raises:
+            TypeError: it is neither a call nor a task of the same `Tasks`.
+        """
+        terms = replace(self.terms, then=(*self.terms.then, *checked(self.task.app, following)))
+        return Call(self.task, self.data, self.bound, terms)
+
+    @verb
+    def enqueue(self, tr: Transaction | Database) -> Steps[Handle[R]]:
+        """Enqueue the call, and return its handle.
+
+        Args:
+            tr: a transaction to enqueue in, or a database.
+
+        *Conflicts:* none; if the task is unique, with an enqueue of an equal call, and with its end. *Cost:* as the
+        `enqueue` of the queue; one more write if the result is kept; two more reads and writes if the task is unique.
+        """
+        placed = yield from self.task.lane.enqueue.steps(tr, self.value(), **self.all_terms())
+        if self.task.app.is_eager(tr):
+            yield from self.task.app.run_due.steps(cast(Database, tr))
+        db = tr if is_database(tr) else getattr(tr, "db", None)
+        return Handle(self.task, placed.position, db, is_new=placed.is_new, completion=placed.completion)
+
+    def all_terms(self) -> dict[str, Any]:
+        """Return the arguments of the lane's `enqueue`. For the layer."""
+        options, terms = self.task.options, self.terms
+        keep = options.keep_result if terms.keep_result is None else terms.keep_result
+        given = self.task.call_terms(terms, self.task.session_of(self))
+        return given | {"unique": self.unique_key(), "keep": keep}
+
+    def unique_key(self) -> UniqueKey | None:
+        """Return what makes the call equal to others; None: nothing."""
+        unique = self.task.options.unique
+        if unique is None:
+            return None
+        key = str(key_of(unique.by, self.task.arguments, self.bound))
+        return UniqueKey(unique, msgspec.json.encode((self.task.name, key)).decode())
+
+    def value(self) -> Any:
+        """Return what is stored. For the layer."""
+        then = tuple(one.following() if isinstance(one, Call) else following_of(one) for one in self.terms.then)
+        return self.task.lane.value(Message(self.task.name, msgspec.Raw(self.data), then))
+
+    def following(self) -> Following:
+        """Return it as what follows another call. For the layer."""
+        return following_of(self.task, msgspec.Raw(self.data), self.terms)
+
+
+def following_of(task: BaseTask[..., Any], data: msgspec.Raw = NO_CALL, terms: Terms | None = None) -> Following:
+    """Return a task as what follows a call.
+
+    Raises:
+        ValueError: it has a time at which it starts.
+    """
+    terms = task._terms if terms is None else terms
+    if terms.at is not None:
+        raise ValueError(f"{task!r} follows another call and can't have a time `at`. Give a delay.")
+    then = tuple(one.following() if isinstance(one, Call) else following_of(one) for one in terms.then)
+    names = ("delay", "priority", "ttl", "keep_result")
+    given = {name: value for name in names if (value := getattr(terms, name)) is not None}
+    return Following(task.name, data, then, given)
+
+
+def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse what can't follow a call.
+
+    Raises:
+        TypeError: it is neither a call nor a task of the same `Tasks`.
+    """
+    for one in following:
+        task = one.task if isinstance(one, Call) else one
+        if not isinstance(task, BaseTask) or task.app is not app:
+            raise TypeError(f"A call or a task of {app!r} can follow, as then(log) or then(log.call(…)), not {one!r}.")
+        following_of(task, NO_CALL, one.terms if isinstance(one, Call) else None)
+    return following
