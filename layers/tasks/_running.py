@@ -1,0 +1,240 @@
+"""A task at work: its handler, and the transaction in which it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
+
+from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, Threads, within
+from ..leases import Done, FollowUp, Lease
+from ._arguments import DoesNotFit
+from ._lane import Lane
+from ._message import NO_CALL, Following, Message, message_of
+from ._options import key_of
+from ._task import BaseTask, Call, Terms
+
+if TYPE_CHECKING:
+    from ._tasks import Tasks
+
+log = logging.getLogger("fdbqueue.layers.tasks")
+current: ContextVar[Running | None] = ContextVar("fdbqueue task", default=None)
+
+
+@dataclass(slots=True)
+class Running:
+    """The call that a task is working on. `Tasks.current` returns it."""
+
+    task: BaseTask[..., Any]
+    db: Database
+    """The database of the worker."""
+    lease: Lease[Any]
+    message: Message
+    lane: Lane
+    acked: bool = False
+    """Whether `Tasks.transaction` has ended it."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, starting at 1."""
+        return self.lease.attempt
+
+    @property
+    def id(self) -> str:
+        """The same text at each attempt: that of its item."""
+        return self.lease.position.text
+
+    @property
+    def tick(self) -> str:
+        """The time for which a schedule has enqueued it, in ISO 8601; "" if none has."""
+        return str(self.lease.headers.get("tick", ""))
+
+    def done(self, result: Any) -> Done:
+        """Return what the ack stores and enqueues."""
+        then = [self._follow_up(one, result) for one in self.message.then]
+        stored = self.task.arguments.encode_result(result) if self.lease.wants_result else None
+        return Done(stored, then)
+
+    def _follow_up(self, one: Following, result: Any) -> FollowUp:
+        task = self.task.app.find(one.task)
+        terms = Terms(then=(), **one.terms)
+        if bytes(one.args) == bytes(NO_CALL):
+            call = task.call(result)
+        else:
+            args, kwargs = task.arguments.decode(bytes(one.args))
+            call = task.call(*args, **kwargs)
+        call = Call(task, call.data, call.bound, terms)
+        value = task.lane.value(Message(task.name, msgspec.Raw(call.data), one.then))
+        return FollowUp(task.lane, value, **call.all_terms())
+
+    def ended(self, tr: Transaction, body: Callable[[Transaction], Any]) -> Steps[Any]:
+        """Run the last transaction of the call: the body's writes, and the ack."""
+        result = body(tr)
+        if inspect.isawaitable(result):
+            result = yield _Awaited(result)
+        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))
+        return result
+
+
+class Handler:
+    """Handles the leases of one lane in one run of a worker."""
+
+    def __init__(self, app: Tasks, db: Database, lane: Lane, threads: ThreadPool) -> None:
+        self._app = app
+        self._db = db
+        self._lane = lane
+        self._threads = threads
+        self._next: dict[Any, float] = {}
+        """For each bucket that was empty: until when calls wait that were put off before."""
+
+    async def __call__(self, lease: Lease[Any]) -> Any:
+        """Run the task of an item. Whatever goes wrong fails the attempt, by the task's own policy."""
+        message = message_of(lease.value)
+        if message.problem:
+            raise GiveUp(message.problem)
+        began = time.monotonic()
+        try:
+            task = self._app.find(message.task)
+            for one in message.then:
+                self._app.find(one.task)  # before it has any effect
+            args, kwargs = task.arguments.decode(bytes(message.args))
+        except (DoesNotFit, LookupError) as error:
+            retries, backoff = self._app.options_for(message.task)
+            told = str(error.args[0])
+            # Perhaps another worker has other code, so it is tried again.
+            raise GiveUp(told) if lease.attempt > retries else RetryIn(backoff(lease.attempt), told) from None
+        options = task.options
+        if lease.attempt > options.retries + 1:
+            raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
+        await self._wait_for_rates(task, args, kwargs)
+        running = Running(task, self._db, lease, message, self._lane)
+        try:
+            result = await self._run(running, args, kwargs)
+            done = ACKED if running.acked else running.done(result)
+        except (Snooze, GiveUp, RetryIn):
+            raise
+        except Exception as error:
+            self._tell(running, began, f"failed: {type(error).__name__}: {error}")
+            if running.acked or lease.attempt > options.retries:
+                raise GiveUp from error
+            raise RetryIn(options.backoff(lease.attempt)) from error
+        self._tell(running, began, "done")
+        return done
+
+    async def _run(self, running: Running, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        task, timeout = running.task, running.task.options.timeout
+        token = current.set(running)
+        try:
+            if task.is_async:
+                calling: Coroutine[Any, Any, Any] = task.function(*args, **kwargs)
+            else:
+                calling = self._threads.call(functools.partial(task.function, *args, **kwargs))
+            return await (calling if timeout is None else within(timeout, calling))
+        finally:
+            current.reset(token)
+
+    async def _wait_for_rates(self, task: BaseTask[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take a token of each rate of the task, or none at all.
+
+        Raises:
+            Snooze: there is none. It comes back when there is one for it, behind those that were put off before.
+        """
+        rates = task.options.rates
+        if not rates:
+            return
+        bound = task.arguments.signature.bind(*args, **kwargs)
+        keys = ["" if one.by is None else key_of(one.by, task.arguments, bound) for one in rates]
+        names = [(task.name, number, key) for number, key in enumerate(keys)]
+        given = zip(names, rates, strict=True)
+        buckets = [self._lane.bucket(name, one.count, one.seconds, one.burst) for name, one in given]
+
+        def take_all(tr: Transaction) -> Steps[None]:
+            for number, bucket in enumerate(buckets):
+                if (wait := (yield from bucket.take.steps(tr))) > 0:
+                    raise _Empty(number, wait)  # it rolls back what was taken of the others
+
+        try:
+            await run_async(self._lane.queue.transact(self._db, take_all))
+        except _Empty as empty:
+            now, (number, wait) = time.monotonic(), empty.args
+            bucket, name = buckets[number], names[number]
+            until = max(now + wait, self._next.get(name, 0.0) + bucket.seconds / bucket.count)
+            if len(self._next) > 10_000:
+                self._next = {key: at for key, at in self._next.items() if at > now}
+            self._next[name] = until
+            raise Snooze(until - now) from None
+
+    def _tell(self, running: Running, began: float, told: str) -> None:
+        seconds = time.monotonic() - began
+        fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
+        words = "%s %s, attempt %d, %.3f s: %s"
+        log.info(words, running.task.name, running.id, running.attempt, seconds, told, extra=fields)
+
+
+class _Empty(Exception):
+    """A bucket has too few tokens: its number, and the seconds to wait."""
+
+
+class ThreadPool:
+    """Threads for plain functions, shared by the lanes of one worker.
+
+    Args:
+        size: how many functions run at once, including those whose time is over and that did not return.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._threads: Any = Threads(_called, self._freed)
+        self._free: asyncio.Event = asyncio.Event()
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread, in a copy of the caller's context."""
+        while self._threads.busy >= self._size:
+            self._free.clear()
+            await self._free.wait()
+        result = await self._threads(copy_context(), function)
+        return await result if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """End each thread when its function has returned."""
+        self._threads.close()
+
+    def _freed(self) -> None:
+        self._free.set()
+
+
+def _called(function: Any) -> Any:
+    return function()
+
+
+class _Awaited:
+    """A coroutine as a future that steps wait for."""
+
+    def __init__(self, awaitable: Any) -> None:
+        try:
+            self._task = asyncio.ensure_future(awaitable)
+        except RuntimeError:
+            awaitable.close()
+            raise TypeError("A coroutine function needs an event loop: await app.transaction.aio(body).") from None
+
+    def is_ready(self) -> bool:
+        return bool(self._task.done())
+
+    def wait(self) -> Any:
+        return self._task.result()
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        self._task.add_done_callback(callback)
+
+    def cancel(self) -> None:
+        self._task.cancel()

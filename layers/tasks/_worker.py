@@ -1,0 +1,205 @@
+"""`Worker`: runs the tasks of an app until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fdbqueue.lowlevel import LOOK_SECONDS, Database, Named, Steps, only_database, verb
+
+from ..common.entrance import Beside, at_signals, in_event_loop
+from ..consumer import Consumer, ConsumerReport
+from ._lane import Lane
+from ._options import check_whole
+from ._running import Handler, ThreadPool
+
+if TYPE_CHECKING:
+    from ._tasks import Tasks
+
+
+class Worker(Named):
+    """Runs the tasks of an app: functions in threads, coroutine functions in one event loop, both side by side.
+
+    Its verbs make their own transactions: they take a database. They have an awaitable form, ``await
+    worker.run.aio(db)``. The command ``fdbqueue worker module:app`` runs workers in several processes.
+
+    Args:
+        app: the tasks.
+        queues: the queues to work on; None: all that tasks of the app are in.
+        concurrency: how many tasks run at once in each queue; functions in threads, in all queues together.
+        duration: as of a `Consumer`: how many seconds a task waits if this process dies.
+        grace: how many seconds running tasks have to end after `stop`.
+        signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT, as of a `Consumer`.
+        options: other arguments of each `Consumer`, as `consumer` or `middleware`.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.layers import Tasks, Worker
+    >>> app = Tasks("numbers")
+    >>> @app.task(keep_result=60)
+    ... def double(number: int) -> int:
+    ...     return 2 * number
+    >>> with fdbqueue.open("memory:") as db:
+    ...     handle = double.enqueue(db, 21)
+    ...     Worker(app).drain(db).acked, handle.result()
+    (1, 42)
+    """
+
+    def __init__(
+        self,
+        app: Tasks,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 16,
+        duration: float = 30.0,
+        grace: float = 30.0,
+        signals: bool = True,
+        **options: Any,
+    ) -> None:
+        check_whole(concurrency, "concurrency is how many tasks run at once", least=1)
+        self.app = app
+        self.lanes = app.lanes_of(queues)
+        self._concurrency = concurrency
+        self._signals = signals
+        self._options = {"concurrency": concurrency, "duration": duration, "grace": grace, "signals": False, **options}
+        for lane in self.lanes:
+            Consumer(lane.source, _nothing, **self._options)  # it refuses bad arguments now
+        self._consumers: list[Consumer[Any]] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = False
+        self._stopping = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"Worker({self.app!r}, concurrency={self._concurrency})"
+
+    @verb
+    def run(self, db: Database) -> Steps[ConsumerReport]:
+        """Run tasks, and enqueue the ticks of schedules, until `stop` is called or a signal comes.
+
+        Args:
+            db: a database.
+
+        Raises: as `Consumer.run`.
+
+        *Conflicts:* and *Cost:* as `Consumer.run`, for each queue; if the app has schedules, one range read a second.
+        """
+        return (yield from self._begun(db, "run", until_empty=False))
+
+    @verb
+    def drain(self, db: Database) -> Steps[ConsumerReport]:
+        """Enqueue the ticks that are due, and run tasks until none is available; otherwise like `run`."""
+        return (yield from self._begun(db, "drain", until_empty=True))
+
+    def running(self, db: Database) -> AbstractAsyncContextManager[Worker]:
+        """Run beside the body of an ``async with``, and stop gracefully at its end; as `Consumer.running`."""
+        return Beside(partial(self._to_the_end, db, until_empty=False), self._stop_this_run, self)
+
+    def stop(self) -> None:
+        """End gracefully, as `Consumer.stop`. Call it from any thread. A worker that was stopped stays stopped."""
+        self._stopped = True
+        self._call(self._stop_this_run)
+
+    def _call(self, function: Any) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended
+                self._loop.call_soon_threadsafe(function)
+
+    def _stop_this_run(self) -> None:
+        self._stopping.set()
+        for consumer in self._consumers:
+            consumer.stop()
+
+    def _hurry(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
+        def signals() -> Any:
+            return (
+                at_signals(self.stop, partial(self._call, self._hurry)) if self._signals else contextlib.nullcontext()
+            )
+
+        work = partial(self._to_the_end, db, until_empty=until_empty)
+        return in_event_loop(work, name=f"worker.{name}", blocking=signals)
+
+    async def _to_the_end(self, db: Database, *, until_empty: bool) -> ConsumerReport:
+        only_database(db, "A Worker", "Enqueue in a transaction; a worker works on what was committed.")
+        if self._loop is not None:
+            raise RuntimeError(f"{self!r} is running already; make another one.")
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        report, began = ConsumerReport(), time.monotonic()
+        try:
+            if self.app.plans:
+                await self.app.schedules.register.aio(db, self.app.plans)
+            before = -1
+            while before != report.acked + report.failed and not self._stopped:  # a task may enqueue into another queue
+                before = report.acked + report.failed
+                await self._once(db, report, until_empty=until_empty)
+        finally:
+            self._loop, self._consumers, self._tasks = None, [], []
+        report.seconds = time.monotonic() - began
+        report.stopped = self._stopped or self._stopping.is_set()
+        return report
+
+    async def _once(self, db: Database, report: ConsumerReport, *, until_empty: bool) -> None:
+        threads = ThreadPool(self._concurrency)
+        self._consumers = [self._consumer(db, lane, threads) for lane in self.lanes]
+        if self._stopped or self._stopping.is_set():
+            self._stop_this_run()
+        if until_empty:
+            await self._tick(db)
+        verbs: list[Coroutine[Any, Any, Any]] = [
+            one.drain.aio(db) if until_empty else one.run.aio(db) for one in self._consumers
+        ]
+        if not until_empty and self.app.plans:
+            verbs.append(self._tick_until_stopped(db))
+        self._tasks = [asyncio.create_task(one) for one in verbs]
+        cancelled = await _first(self._tasks, asyncio.FIRST_EXCEPTION if until_empty else asyncio.FIRST_COMPLETED)
+        while not all(task.done() for task in self._tasks):
+            self._stop_this_run()
+            if (again := await _first(self._tasks, asyncio.ALL_COMPLETED)) is not None:
+                cancelled = again
+                self._hurry()
+        threads.close()
+        for consumer in self._consumers:
+            for one in fields(ConsumerReport):
+                setattr(report, one.name, getattr(report, one.name) + getattr(consumer.report, one.name))
+        for task in self._tasks:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        if cancelled is not None:
+            raise cancelled
+
+    def _consumer(self, db: Database, lane: Lane, threads: ThreadPool) -> Consumer[Any]:
+        return Consumer(lane.source, Handler(self.app, db, lane, threads), **self._options)
+
+    async def _tick(self, db: Database) -> float | None:
+        if not self.app.plans:
+            return None
+        return await self.app.schedules.fire.aio(db, self.app.plans)
+
+    async def _tick_until_stopped(self, db: Database) -> None:
+        while not self._stopping.is_set():
+            left = await self._tick(db)
+            seconds = LOOK_SECONDS if left is None else min(left, LOOK_SECONDS)  # an operator may change a schedule
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), seconds)
+
+
+async def _first(tasks: list[asyncio.Task[Any]], when: Any) -> asyncio.CancelledError | None:
+    """Wait for the tasks. Return the cancellation of this wait, if it came."""
+    try:
+        await asyncio.wait(tasks, return_when=when)
+    except asyncio.CancelledError as error:
+        return error
+    return None
+
+
+def _nothing(lease: Any) -> None:
+    """Do nothing with a lease."""

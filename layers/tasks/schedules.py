@@ -1,0 +1,323 @@
+"""Schedules: tasks that are enqueued at their times, by any number of workers, each time once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+from msgspec import structs
+
+from fdbqueue import Queue
+from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, rows, verb
+
+from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._task import Call
+
+CatchUp = Literal["none", "last", "all"]
+LATE_US = 60_000_000
+"""A tick that is not later than this is on time, whatever `catch_up` is. And a schedule that is later has no worker."""
+AT_ONCE = 100
+"""How many ticks of one schedule a transaction enqueues at most."""
+NAME_BYTES = 200
+
+
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """When a schedule ticks, as it is stored."""
+
+    cron: str = ""
+    every: float = 0.0
+    tz: str = "UTC"
+    catch_up: str = "last"
+    jitter: float = 0.0
+
+    @property
+    def times(self) -> Times:
+        """The ticks."""
+        return Every(self.every) if self.every else Cron(self.cron, self.tz)
+
+    def __str__(self) -> str:
+        return f"every {self.every:g} s" if self.every else f"{self.cron} {self.tz}"
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The stored record of a schedule."""
+
+    task: str
+    rule: Rule
+    code: Rule
+    """The rule that the code gave last. It differs from `rule` while an operator's change holds."""
+    next_us: int
+    last_us: int = 0
+    """The last tick that was enqueued or skipped; 0: none."""
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Schedule(Shown):
+    """A schedule, as `Schedules.list` returns it."""
+
+    name: str
+    task: str
+    rule: str
+    """Its cron expression with the time zone, or how many seconds apart its ticks are."""
+    status: Literal["on time", "paused", "stopped"]
+    """"stopped": its next tick is over, and no worker enqueued it. No worker runs, or its code has left."""
+    changed: bool
+    """Whether an operator has changed its rule. `reset` takes that of the code again."""
+    next_at: float | None
+    """The time of its next tick, in seconds since 1970; None: it never ticks again."""
+    last_at: float | None
+    """The time of its last tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule in the code."""
+
+    name: str
+    rule: Rule
+    call: Call[Any]
+
+
+class Schedules(Named):
+    """The schedules of one queue of tasks, for operators. `Tasks.schedules` are those of an app.
+
+    Args:
+        queue: the queue that the `Tasks` are named by.
+        clock: seconds since 1970, as `time.time`.
+    """
+
+    def __init__(self, queue: Queue[Any], clock: Callable[[], float]) -> None:
+        self.queue = queue
+        self._space = queue.layout.space["schedule"]
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"Schedules({self.queue.layout.describe()})"
+
+    @verb
+    def list(self, tr: Transaction | Database) -> Steps[Sequence[Schedule]]:
+        """Return all schedules, by their names, also those that no worker knows any more.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read.
+        """
+        found = yield from self.queue.read(tr, self.records)
+        return [self._shown(name, record) for name, record in found.items()]
+
+    @verb
+    def pause(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+        """Enqueue no ticks until `resume`. The ticks in between are skipped.
+
+        Raises:
+            LookupError: there is no such schedule.
+
+        *Conflicts:* with a tick of it. *Cost:* one read, one write.
+        """
+        return (yield from self._change(tr, name, lambda one: structs.replace(one, paused=True)))
+
+    @verb
+    def resume(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+        """End a pause. Its next tick is the first one from now on; otherwise as `pause`."""
+        return (yield from self._change(tr, name, lambda one: self._from_now(structs.replace(one, paused=False))))
+
+    @verb
+    def change(
+        self,
+        tr: Transaction | Database,
+        name: str,
+        cron: str = "",
+        *,
+        every: float | None = None,
+        tz: str | None = None,
+    ) -> Steps[Schedule]:
+        """Give a schedule other times, until `reset`, or until the code of the next worker that starts has others.
+
+        Args:
+            cron: a cron expression.
+            every: seconds, in place of a cron expression.
+            tz: the time zone of the expression; None: as it is.
+
+        Raises:
+            LookupError: there is no such schedule. ValueError: there are no such times.
+
+        *Conflicts:* and *Cost:* as `pause`.
+        """
+
+        def changed(one: Record) -> Record:
+            kept = {"catch_up": one.rule.catch_up, "jitter": one.rule.jitter}
+            rule = rule_of(cron, every=every, tz=one.rule.tz if tz is None else tz, **kept)  # type: ignore[arg-type]
+            return self._from_now(structs.replace(one, rule=rule))
+
+        rule_of(cron, every=every, tz=tz or "UTC")  # before a key is touched
+        return (yield from self._change(tr, name, changed))
+
+    @verb
+    def reset(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+        """Take the times of the code again; otherwise as `pause`."""
+        return (yield from self._change(tr, name, lambda one: self._from_now(structs.replace(one, rule=one.code))))
+
+    @verb
+    def remove(self, tr: Transaction | Database, name: str) -> Steps[None]:
+        """Forget a schedule. A worker that still has it in its code makes it again when it starts.
+
+        *Conflicts:* with a tick of it. *Cost:* one write.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from ()
+            tr.clear(self._key(name))
+
+        yield from self.queue.transact(tr, body)
+
+    @verb
+    def register(self, tr: Transaction | Database, plans: Sequence[Plan]) -> Steps[None]:
+        """Store what the code of a starting worker says, where it differs. For `Worker`.
+
+        Of two workers with different code the one that starts last decides. Both then follow the stored rule.
+
+        *Conflicts:* with a tick of the same schedules. *Cost:* one read for each; a write if it differs.
+        """
+        yield from self.queue.transact(tr, partial(self._register, plans=plans))
+
+    def _register(self, tr: Transaction, plans: Sequence[Plan]) -> Steps[None]:
+        reads = [(plan, tr.get(self._key(plan.name))) for plan in plans]
+        for plan, read in reads:
+            stored = yield read
+            was = _decode(bytes(stored)) if stored.present() else None
+            task = plan.call.task.name
+            if was is None or was.code != plan.rule:
+                was = was or Record(task, plan.rule, plan.rule, 0)
+                now = structs.replace(was, task=task, rule=plan.rule, code=plan.rule)
+                tr.set(self._key(plan.name), _encode(self._from_now(now)))
+            elif was.task != task:
+                tr.set(self._key(plan.name), _encode(structs.replace(was, task=task)))
+
+    @verb
+    def fire(self, db: Database, plans: Sequence[Plan]) -> Steps[float | None]:
+        """Enqueue the ticks that are due, each in the transaction that moves its schedule on. For `Worker`.
+
+        Returns:
+            the seconds until the next tick; None: there is none.
+
+        *Conflicts:* with other workers that enqueue the same ticks: one of them does. *Cost:* one range read; for each
+        due schedule one transaction, of up to 100 ticks.
+        """
+        known = yield from self.queue.read(db, self.records)
+        next_us = NEVER_US
+        for plan in plans:
+            record = known.get(plan.name)
+            while record is not None and not record.paused and record.next_us <= self._now_us():
+                record = yield from self.queue.transact(db, partial(self._fire, plan=plan))
+            if record is not None and not record.paused:
+                next_us = min(next_us, record.next_us)
+        return None if next_us == NEVER_US else max(0.0, (next_us - self._now_us()) / 1e6)
+
+    def _fire(self, tr: Transaction, plan: Plan) -> Steps[Record | None]:
+        stored = yield tr.get(self._key(plan.name))  # of two workers that read it, one commits
+        record = _decode(bytes(stored)) if stored.present() else None
+        now_us = self._now_us()
+        if record is None or record.paused or record.next_us > now_us:
+            return record
+        times = record.rule.times
+        due = [record.next_us] if record.rule.catch_up == "all" else []
+        while due and len(due) < AT_ONCE and (tick := first_after(times, due[-1])) <= now_us:
+            due.append(tick)
+        last_us = due[-1] if due else max(record.next_us, last_until(times, now_us))
+        if not due and (record.rule.catch_up == "last" or last_us >= now_us - LATE_US):
+            due = [last_us]
+        task = plan.call.task
+        for tick_us in due:
+            told = datetime.fromtimestamp(tick_us / 1e6, UTC).isoformat()
+            terms = plan.call.all_terms()
+            terms["headers"] = {"schedule": plan.name, "tick": told}
+            if record.rule.jitter:
+                terms["delay"] = terms.get("delay", 0.0) + random.uniform(0, record.rule.jitter)
+            yield from task.lane.enqueue.steps(tr, plan.call.value(), **terms)
+        moved = structs.replace(record, last_us=last_us, next_us=first_after(times, last_us))
+        tr.set(self._key(plan.name), _encode(moved))
+        return moved
+
+    def records(self, tr: Transaction) -> Steps[dict[str, Record]]:
+        """Return all records by their names. For the layer."""
+        span = self._space.range()
+        found = yield from rows(tr.snapshot, span.start, span.stop)
+        return {self._space.unpack(row.key)[0]: _decode(row.value) for row in found}
+
+    def _change(self, tr: Transaction | Database, name: str, change: Callable[[Record], Record]) -> Steps[Schedule]:
+        key = self._key(name)
+
+        def body(tr: Transaction) -> Steps[Record]:
+            stored = yield tr.get(key)
+            if not stored.present():
+                known = ", ".join((yield from self.records(tr))) or "none"
+                raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
+            changed = change(_decode(bytes(stored)))
+            tr.set(key, _encode(changed))
+            return changed
+
+        return self._shown(name, (yield from self.queue.transact(tr, body)))
+
+    def _from_now(self, record: Record) -> Record:
+        # Not before the last tick: a worker whose clock was ahead may have enqueued ticks that are still to come here.
+        after_us = max(self._now_us(), record.last_us)
+        return structs.replace(record, next_us=first_after(record.rule.times, after_us))
+
+    def _shown(self, name: str, record: Record) -> Schedule:
+        late = record.next_us < self._now_us() - LATE_US
+        status: Any = "paused" if record.paused else "stopped" if late else "on time"
+        next_at = None if record.next_us == NEVER_US else record.next_us / 1e6
+        last_at = record.last_us / 1e6 or None
+        return Schedule(name, record.task, str(record.rule), status, record.rule != record.code, next_at, last_at)
+
+    def _key(self, name: str) -> bytes:
+        check_schedule_name(name)
+        key: bytes = self._space.pack((name,))
+        return key
+
+    def _now_us(self) -> int:
+        return int(self._clock() * 1e6)
+
+
+def rule_of(
+    cron: str, *, every: float | None = None, tz: str = "UTC", catch_up: CatchUp = "last", jitter: float = 0.0
+) -> Rule:
+    """Return the rule with these times.
+
+    Raises:
+        TypeError, ValueError: there are no such times, or both a cron expression and `every` are given.
+    """
+    if bool(cron) == (every is not None):
+        raise ValueError("Give a cron expression, as '*/5 * * * *', or every=SECONDS, and not both.")
+    if catch_up not in get_args(CatchUp):
+        raise ValueError(f"catch_up is 'none', 'last' or 'all', not {catch_up!r}.")
+    not_negative(jitter, "jitter")
+    if every is not None:
+        Every(every)
+    else:
+        Cron(cron, tz)
+    return Rule(cron, every or 0.0, tz, catch_up, jitter)
+
+
+def check_schedule_name(name: object) -> None:
+    """Refuse what is no name of a schedule.
+
+    Raises:
+        TypeError: it is no text. ValueError: it is empty or too long.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"A schedule is named by a text, not by {name!r}.")
+    if not 0 < len(name.encode()) <= NAME_BYTES:
+        raise ValueError(f"A schedule's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Record).decode
