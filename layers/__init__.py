@@ -18,13 +18,14 @@ The public classes are here too, so one import is enough. Their modules are load
 `blobs`            items of up to 2 GiB, written and read as files
 `groups`           wait for all items of a group; let one item follow them; cancel the rest
 `oplog`            log every change to a queue
+`tasks`            functions whose calls are enqueued, scheduled, and run by workers
 `streams`          numbered batches for a reader with a log of its own, such as Spark
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
 Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, streams,
-subscriptions <- blobs, consumer, middleware, smart_sessions.
+subscriptions <- blobs, consumer, middleware, smart_sessions <- tasks.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -76,6 +77,20 @@ if TYPE_CHECKING:
     from .smart_sessions import SmartSessions
     from .staged import RelaxedQueue, StagedQueue
     from .subscriptions import Follower, Selector, Subscription, Subscriptions
+    from .tasks import (
+        AsyncTask,
+        BaseTask,
+        Call,
+        Concurrency,
+        Handle,
+        Rate,
+        Schedule,
+        Schedules,
+        Task,
+        Tasks,
+        Unique,
+        Worker,
+    )
 
 _ROOMS = {
     "ACKED": "consumer",
@@ -140,6 +155,18 @@ _ROOMS = {
     "TimeLimit": "middleware",
     "UNCHANGED": "sessions",
     "Watchdog": "consumer",
+    "AsyncTask": "tasks",
+    "BaseTask": "tasks",
+    "Call": "tasks",
+    "Concurrency": "tasks",
+    "Handle": "tasks",
+    "Rate": "tasks",
+    "Schedule": "tasks",
+    "Schedules": "tasks",
+    "Task": "tasks",
+    "Tasks": "tasks",
+    "Unique": "tasks",
+    "Worker": "tasks",
     "constant": "leases",
     "exponential": "leases",
     "immediately": "leases",
@@ -155,11 +182,15 @@ __all__ = [
     "OWN_TYPE",
     "UNCHANGED",
     "AmqpLevels",
+    "AsyncTask",
+    "BaseTask",
     "Blob",
     "BlobReader",
     "BlobWriter",
     "Blobs",
+    "Call",
     "Completion",
+    "Concurrency",
     "Consumer",
     "ConsumerReport",
     "DeadLetters",
@@ -176,6 +207,7 @@ __all__ = [
     "Group",
     "GroupStats",
     "Groups",
+    "Handle",
     "ItemFields",
     "Lease",
     "LeaseHandle",
@@ -190,12 +222,15 @@ __all__ = [
     "OperationLog",
     "Outcome",
     "PriorityQueue",
+    "Rate",
     "RelaxedQueue",
     "Replace",
     "Resend",
     "Results",
     "RetryBy",
     "RetryIn",
+    "Schedule",
+    "Schedules",
     "Selector",
     "SessionHandle",
     "SessionInfo",
@@ -208,8 +243,12 @@ __all__ = [
     "StagedQueue",
     "Subscription",
     "Subscriptions",
+    "Task",
+    "Tasks",
     "TimeLimit",
+    "Unique",
     "Watchdog",
+    "Worker",
     "constant",
     "exponential",
     "immediately",
