@@ -29,6 +29,7 @@ from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
 from fdbqueue.cli.queues import pause, queues, quota, register, rename, resume
 from fdbqueue.cli.redrive import redrive
+from fdbqueue.cli.schedules import schedules
 from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
@@ -36,6 +37,7 @@ from fdbqueue.cli.sweep import sweep
 from fdbqueue.cli.top import top
 from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
+from fdbqueue.cli.worker import worker
 
 app = typer.Typer(
     cls=Commands,
@@ -51,6 +53,7 @@ COMMANDS = (
     *(get, cancel, update, reschedule),
     *(queues, register, rename, pause, resume, quota),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
+    *(worker, schedules),
     *(export, import_, copy, backup),
     *(inspect, watch, stats, check, top, watchdog, sweep),
 )

@@ -1,0 +1,97 @@
+"""``fdbqueue schedules``: the schedules of tasks, and what operators do to them."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.opening import opened_queue
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.output import print_shown, wants_table, write_lines
+from fdbqueue.cli.values import encode_json
+from fdbqueue.layers.tasks import Schedule, Schedules
+
+COLUMNS = ("schedule", "task", "rule", "status", "next", "last")
+
+
+def schedules(
+    queue: QueueName,
+    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Enqueue no ticks of it.")] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
+    change: Annotated[
+        str | None, typer.Option("--change", metavar="NAME", help="Give it other times, by --cron or --every.")
+    ] = None,
+    cron: Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="A cron expression.")] = "",
+    every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Seconds between ticks.")] = None,
+    tz: Annotated[str | None, typer.Option("--tz", help="The time zone of the expression.")] = None,
+    reset: Annotated[
+        str | None, typer.Option("--reset", metavar="NAME", help="Take the times of the code again.")
+    ] = None,
+    remove: Annotated[
+        str | None, typer.Option("--remove", metavar="NAME", help="Forget it. Its code makes it again.")
+    ] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the schedules of a queue of tasks. Exits with 1 if there is none.
+
+    A schedule is on time, paused, or stopped: its tick is over, and no worker has enqueued it. Then no worker runs, or
+    its code has left. With one of the options that take a name it changes that schedule first.
+
+    Example: fdbqueue schedules mail --change digest --cron '0 8 * * *'
+    """
+    actions = {"pause": pause, "resume": resume, "reset": reset, "remove": remove, "change": change}
+    given = {verb: name for verb, name in actions.items() if name is not None}
+    if len(given) > 1:
+        raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
+    if change is None and (cron or every is not None or tz is not None):
+        raise typer.BadParameter("they go with --change NAME", param_hint="--cron / --every / --tz")
+    own = queue_of(queue)
+    source = Schedules(own, time.time)
+    with opened_queue(url, own) as db:
+        try:
+            if change is not None:
+                source.change(db, change, cron, every=every, tz=tz)
+            for verb, name in given.items():
+                if verb != "change":
+                    getattr(source, verb)(db, name)
+        except LookupError as error:
+            raise typer.BadParameter(str(error.args[0]), param_hint=f"--{next(iter(given))}") from error
+        found = source.list(db)
+    if wants_table(as_json):
+        shown = Table(header_style="bold")
+        for column in COLUMNS:
+            shown.add_column(column, overflow="fold")
+        for one in found:
+            shown.add_row(one.name, one.task, f"{one.rule}{', changed' * one.changed}", *_cells(one))
+        if found:
+            print_shown(shown)
+    else:
+        write_lines([encode_json({"queue": queue, **_record(one)}).encode() + b"\n" for one in found])
+    if not found:
+        raise typer.Exit(errors.EMPTY)
+
+
+def _record(one: Schedule) -> dict[str, Any]:
+    return {
+        "schedule": one.name,
+        "task": one.task,
+        "rule": one.rule,
+        "status": one.status,
+        "changed": one.changed,
+        "next": one.next_at,
+        "last": one.last_at,
+    }
+
+
+def _cells(one: Schedule) -> tuple[str, str, str]:
+    return one.status, _time(one.next_at), _time(one.last_at)
+
+
+def _time(seconds: float | None) -> str:
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

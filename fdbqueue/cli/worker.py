@@ -1,0 +1,123 @@
+"""``fdbqueue worker``: runs the tasks of a program, in one process or several."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import AsJson, Url
+from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.workers import Supervisor
+from fdbqueue.layers.tasks import Tasks, Worker
+
+FIELDS = ("task", "item", "attempt", "seconds")
+
+
+def worker(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The Tasks: a module, and its name there.")],
+    processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="How many processes run tasks.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, help="How many tasks run at once in each process.")
+    ] = 16,
+    queues: Annotated[
+        str | None, typer.Option("--queues", "-q", metavar="NAME,NAME", help="Only these queues. Default: all.")
+    ] = None,
+    grace: Annotated[
+        float, typer.Option("--grace", min=0, help="Seconds that running tasks have to end after a signal.")
+    ] = 30.0,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start again when a Python file below this folder changes.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+) -> None:
+    """Run the tasks of a program until SIGTERM or Ctrl-C, and enqueue the ticks of its schedules.
+
+    The module is looked for in the present folder first. Prints a line for each attempt of a task, as JSON with --json.
+    A signal ends it gracefully: no task begins, running tasks have --grace seconds, and what they can't finish goes
+    back to the queue. A second signal ends it at once. With several processes, one that dies is started again.
+
+    Example: fdbqueue worker shop.tasks:app --processes 4
+    """
+    sys.path.insert(0, os.getcwd())
+    named = None if queues is None else [name for name in queues.split(",") if name]
+    if (processes > 1 or reload) and not child:
+        options = ["--concurrency", str(concurrency), "--grace", str(grace), "--child"]
+        options += ([] if queues is None else ["--queues", queues]) + (["--json"] if as_json else [])
+        options += [] if url is None else ["--url", url]
+        if not reload:
+            Worker(found(app), queues=named, concurrency=concurrency)  # a mistake is told once
+        code = Supervisor(["worker", app, *options], processes, watched=os.getcwd() if reload else None).run()
+        if code:
+            raise typer.Exit(code)
+        return
+    working = Worker(found(app), queues=named, concurrency=concurrency, grace=grace)
+    _log(as_json=as_json)
+    if child:
+        threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
+    with opened(url, create=True) as db:
+        db.options.set_transaction_timeout(0)  # a worker waits for a database that does not answer
+        report = working.run(db)
+    logging.getLogger("fdbqueue.layers.tasks").info("Stopped: %s.", report)
+
+
+def found(name: str) -> Tasks:
+    """Return the `Tasks` that ``module:name`` names.
+
+    Raises:
+        BadParameter: there are none.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise typer.BadParameter(f"{name!r} is not MODULE:APP, as shop.tasks:app", param_hint="MODULE:APP")
+    try:
+        app: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise typer.BadParameter(f"there is no module {error.name!r} here", param_hint="MODULE:APP") from error
+    for part in attribute.split("."):
+        app = getattr(app, part, None)
+    if not isinstance(app, Tasks):
+        raise typer.BadParameter(f"{attribute!r} of {module} is {app!r}, and not Tasks", param_hint="MODULE:APP")
+    return app
+
+
+def _end_with_parent() -> None:
+    """Stop this process when the one that started it has died: then its standard input ends."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Lines(logging.Formatter):
+    """A line for each record, or JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__("%(asctime)s %(process)d %(levelname)s %(message)s")
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        if not self._as_json:
+            return super().format(record)
+        fields = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+        shown = {"at": record.created, "process": record.process, "level": record.levelname.lower()}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return encode_json({**shown, "message": record.getMessage(), **fields})
+
+
+def _log(*, as_json: bool) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(_Lines(as_json=as_json))
+    log = logging.getLogger("fdbqueue")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
