@@ -59,6 +59,10 @@ def verbs() -> dict[str, dict[str, Parameters]]:
                     continue  # for layers: it runs a function in a transaction
                 if (name, attribute) in (("Group", "cancel"), ("Queue", "register")):
                     continue  # of the group or the queue itself, so that it needs no position and no recipient
+                if name in ("AsyncTask", "BaseTask", "Task", "Call") and attribute == "enqueue":
+                    continue  # of a task, with its own arguments, or of a call, which has them
+                if name == "Schedules":
+                    continue  # of schedules, by their names
                 if list(parameters)[1:2] in (["tr"], ["db"]):
                     rest = dict(list(parameters.items())[2:])
                     rest.pop("session", None)  # the verbs of sessions begin with it

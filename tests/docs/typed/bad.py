@@ -2,7 +2,7 @@
 
 import fdbqueue
 from fdbqueue import Queue, Transaction
-from fdbqueue.layers import Consumer, Lease, Leases
+from fdbqueue.layers import Consumer, Lease, Leases, Tasks
 
 db = fdbqueue.open("memory:")
 texts = Queue("texts", codec="str")
@@ -32,3 +32,21 @@ def double(lease: Lease[int]) -> int:
 
 Consumer(Leases(texts), double)  # a handler of other values
 Consumer(Leases(texts), lambda lease: lease.value + 1)  # a handler that adds numbers
+
+app = Tasks("typed mistakes")
+
+
+@app.task
+def triple(number: int) -> int:
+    return number * 3
+
+
+triple("3")  # another type than the parameter's
+triple.enqueue(db, "3")  # another type than the parameter's
+triple.enqueue(db)  # an argument is missing
+triple.enqueue(db, 3, delay=5)  # no such parameter: configure(delay=5)
+triple.enqueue(3)  # nothing to enqueue in
+triple.enqueue(db, 3).result().upper()  # the result is a number
+triple.call(3, 4)  # an argument too many
+app.task(retires=3)  # no such option
+app.periodic("* * * * *")(len)  # no task

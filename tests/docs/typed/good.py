@@ -8,7 +8,8 @@ from typing import Any, assert_type
 
 import fdbqueue
 from fdbqueue import Database, Item, Position, Queue, Transaction
-from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, StagedQueue, Subscription, Subscriptions
+from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, StagedQueue, Subscription, Subscriptions, Tasks
+from fdbqueue.layers.tasks import Call, Handle
 
 
 @dataclass
@@ -86,3 +87,38 @@ with db:
             return orders.enqueue(tr, order)
 
     assert_type(Shop().sell(db, Order("tray")), Position)
+
+    app = Tasks("typed tasks")
+
+    @app.task
+    def double(number: int, *, twice: bool = False) -> int:
+        return number * 2
+
+    @app.task(retries=5, keep_result=60, unique=True)
+    async def send(order: Order) -> str:
+        return order.sku
+
+    assert_type(double(3), int)
+    assert_type(double.call(3), Call[int])
+    assert_type(double.enqueue(db, 3, twice=True), Handle[int])
+    app.periodic("0 7 * * *", tz="Europe/Zurich")(double.call(7))
+    double.configure(delay=60).enqueue(db, 4)
+    double.call(3).then(double, send.call(Order("fork"))).enqueue(db)
+    double.enqueue_many(db, (double.call(number) for number in range(3)))
+
+    @app.periodic(every=60)
+    @app.task
+    def tidy() -> None:
+        pass
+
+    assert_type(tidy(), None)
+
+    async def work() -> None:
+        assert_type(await send(Order("knife")), str)
+        handle = await send.enqueue.aio(db, Order("spoon"))
+        assert_type(handle, Handle[str])
+        await app.run_due.aio(db)
+        assert_type(await handle, str)
+        assert_type(await handle.result.aio(timeout=5), str)
+
+    asyncio.run(work())
