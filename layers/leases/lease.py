@@ -109,7 +109,7 @@ def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
         notes.attempt,
         notes.consumer,
         notes.error,
-        seconds_or_none(notes.ttl_at_us),
+        seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
         bool(notes.keep_s),
         notes.group,
     )

@@ -20,7 +20,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     group_record,
-    has_notes,
     notes_of,
     size_of,
     started,
@@ -234,8 +233,6 @@ class Taking:
 
 def notes_if_readable(stored: bytes) -> Notes:
     """Return the notes of an item; those of a plain item if a newer version wrote them."""
-    if not has_notes(stored):
-        return NO_NOTES
     try:
         return notes_of(stored)
     except FormatError:

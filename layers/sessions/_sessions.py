@@ -324,12 +324,13 @@ class Sessions(Named, Operators[V]):
         two reads in parallel for the item and the state.
         """
         duration_us = positive(duration, "duration")
-        check_timeout(timeout)
+        if timeout or type(timeout) is not float:
+            check_timeout(timeout)
         if not is_database(tr):
             if timeout != 0:
                 check_waits(tr)
             return (yield from self._working.lease(cast(Transaction, tr), duration_us / 1e6))
-        db = cast(Database, tr)
+        db: Any = tr
         deadline = time.monotonic() + timeout if timeout else None
         while True:
             left = timeout if deadline is None else max(0.0, deadline - time.monotonic())

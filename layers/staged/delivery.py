@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
+    envelope,
     has_notes,
     is_chunked,
     is_database,
@@ -45,6 +46,8 @@ ITEMS_AT_ONCE = 256
 BYTES_AT_ONCE = 2_000_000
 LARGE_BYTES = 4_000
 """If items are larger on average, a process does not read items that are assigned to other processes."""
+_PLAIN = envelope(b"")
+"""The begin of an item that has no notes, headers or chunks."""
 _CHUNKED_BYTES = BYTES_AT_ONCE  # the transaction that takes a large item reads it: one at a time
 
 TRY_AGAIN_LOOKS = 64
@@ -60,7 +63,7 @@ class Delivery:
 
     __slots__ = (
         *("_bare", "_clock_us", "_custody", "_head", "_in_order", "_layout", "_leases", "_looks", "_others", "_paused"),
-        *("_places", "_queue", "_quiet", "_says_over", "_timers", "large"),
+        *("_packed_at", "_places", "_queue", "_quiet", "_says_over", "_timers", "large"),
     )
 
     def __init__(self, leases: Leases) -> None:
@@ -73,6 +76,8 @@ class Delivery:
         self._says_over = predicate.says_over if predicate else None
         self._layout = leases.layout
         self._places = leases.layout.available
+        self._packed_at = len(leases.layout.prefix)
+        """Where the packed position begins in the key of an available item."""
         self._timers, _ = leases.layout.timers_until(0)
         self._in_order = type(leases.head) is Head
         """Whether the first items have the first keys."""
@@ -428,14 +433,16 @@ class Delivery:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         following = iter(found)
-        groups = CancelledGroups()
-        noted = [notes_if_readable(row.value) for row in found if has_notes(row.value)]
-        if noted:
+        groups = None
+        if noted := [notes_if_readable(row.value) for row in found if row.value[:1] != _PLAIN]:
+            groups = CancelledGroups()
             groups.ask(tr, self._layout, noted)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
             for row in islice(following, allotment.wanted):
-                size += _CHUNKED_BYTES if is_chunked(row.value) else len(row.value)
+                size += len(row.value)
+                if row.value[:1] != _PLAIN and is_chunked(row.value):
+                    size += _CHUNKED_BYTES
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
@@ -462,15 +469,14 @@ class Delivery:
         allotment: Allotment,
         token: bytes,
         now_us: int,
-        groups: CancelledGroups,
+        groups: CancelledGroups | None,
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
-        stored = row.value
-        notes = notes_of(stored)
-        packed = self._places.packed(row.key)
+        stored, packed = row.value, row.key[self._packed_at :]
+        notes = NO_NOTES if stored[:1] == _PLAIN else notes_of(stored)
         item: Item | None = None
         outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
-        if notes.group and not outdated:
+        if notes.group and not outdated and groups is not None:
             cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
         try:
             if not outdated and not cancelled and (allotment.own or self._says_over is not None):

@@ -266,7 +266,7 @@ class Session:
 
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
-        head = yield from self._look_beside(tr, held)
+        head = yield from (self._look_beside(tr, held) if held else self.look(tr, limit=1))
         if head.rows and not head.timers and head.wake_at_us is None and self.asks is None:
             notes = notes_if_readable(head.rows[0].value)
             if not notes.ttl_at_us and not notes.group:
@@ -324,11 +324,8 @@ class Session:
             return False
 
     def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
-        return self._look_behind(tr, held) if held else self.look(tr, limit=1)
-
-    def _look_behind(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
         head = yield from self.look(tr, limit=1 + len(held))
-        return head.without({self.layout.available.key(packed) for packed in held})
+        return head.without({self.layout.available.key(packed) for packed in held}) if held else head
 
     def _fireable(self, tr: Transaction, due: list[KeyValue], held: frozenset[bytes]) -> Iterator[KeyValue]:
         """Yield the timers of items that no slot holds. It conflicts with a slot that takes one of these items."""

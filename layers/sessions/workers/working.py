@@ -13,6 +13,7 @@ from fdbqueue import (
     ChecksBypassed,
     CodecError,
     FormatError,
+    Item,
     LeaseLost,
     OtherCodec,
     Position,
@@ -121,16 +122,17 @@ class Working(Generic[V]):
         row = held.row
         if row is None:
             raise RuntimeError("a session's lease without an item can't be opened")
-        position = session.layout.position_of(row.key)
         if is_chunked(row.value):
+            position = session.layout.position_of(row.key)
             item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
         else:
-            item = yield from session.queue.item(cast(Transaction, tr), position, row.value)
+            found = session.queue.look_at(tr, row)
+            item = found if isinstance(found, Item) else cast(Item[V], (yield from found))
         notes = notes_of(row.value)
         if session.asks is not None and not notes.ttl_at_us:
-            session.asks(item.value, self._line.leases.now_us(), position)  # it raises if the predicate fails
+            session.asks(item.value, self._line.leases.now_us(), item.position)  # it raises if the predicate fails
         return SessionLease(
-            position,
+            item.position,
             item.value,
             item.headers,
             pointer.token,
@@ -138,7 +140,7 @@ class Working(Generic[V]):
             notes.attempt + 1,
             pointer.consumer,
             notes.error,
-            seconds_or_none(notes.ttl_at_us),
+            seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
             session=session.given_name,
             state=None if held.state is None else self.decoded_state(held.state),
             turn=pointer.position,
