@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
@@ -144,10 +144,9 @@ class Taking:
 
     def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
         """Fire due timers, then lease the first items. Return them, and whether anything was written."""
-        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
-        head = started(self._head.first(tr, limit=terms.limit))
-        overdue = yield from due
-        if terms.strict:
+        head = started(self._head.first(tr, limit=terms.limit))  # in parallel with the next read
+        overdue = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
+        if terms.strict and overdue:
             overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
         moves = Transitions(tr, self._layout, now_us)
         try:
@@ -195,9 +194,10 @@ class Taking:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
         noted = [notes_if_readable(row.value) for row in found]
-        haul.groups.ask(tr, self._layout, noted)
+        if tracked := [notes for notes in noted if notes.group]:
+            haul.groups.ask(tr, self._layout, tracked)
         for row, notes in zip(found, noted, strict=True):
-            packed = self._layout.available.packed(row.key)
+            packed = row.key[len(self._layout.prefix) :]
             outdated = bool(notes.ttl_at_us) and is_over(notes, now_us)
             cancelled = False
             if notes.group and not outdated:
@@ -208,7 +208,9 @@ class Taking:
                     if haul.leases and haul.size_bytes > TAKE_BYTES:
                         haul.full = True
                         return
-                    item = yield from self._queue.item(tr, self._layout.position_of(row.key), row.value)
+                    opened = self._queue.look_at(tr, row)
+                    # A large item is read by steps. It is there: this transaction has read it.
+                    item = opened if isinstance(opened, Item) else cast(Item, (yield from opened))
                     if self._says_over is not None:
                         outdated = self._says_over(item, notes, now_us)
                 except UNTAKEABLE as error:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from fdbqueue import BulkReport, Position, Queue
 from fdbqueue.lowlevel import UNCHANGED, Database, Layout, Named, Notes, Steps, Transaction, V, is_database, pack, verb
 
-from ..common.batcher import PendingCall, TransactionBatcher
+from ..common.batcher import TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
 from ..leases.done import done_of
 from ..leases.enqueueing import enqueue_with_notes
@@ -377,8 +377,7 @@ class Sessions(Named, Operators[V]):
             body = partial(self._working.ack, ref=lease, state=encoded, done=done)
             yield from self.queue.transact(tr, body)
             return
-        ticket: PendingCall[Ack, None] = PendingCall(cast(Database, tr), (lease, encoded, done))
-        yield from self._acks().call(ticket)
+        yield from self._acks().request(cast(Database, tr), (lease, encoded, done))
 
     def _checked(self, lease: SessionRef, done: Done) -> Done:
         if isinstance(lease, SessionLease) and lease.wants_result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -203,7 +204,7 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_gates", "_spaces", "items", "line", "records", "shards", "slots", "states", "summed")
+    __slots__ = ("_gates", "_spaces", "_totals", "items", "line", "records", "shards", "slots", "states", "summed")
 
     def __init__(self, layout: Layout) -> None:
         self.records: Subspace = layout.space["session"]
@@ -215,12 +216,20 @@ class Keys:
         self.shards: Subspace = layout.space["lines"]
         gates = layout.space["gate"]
         self._gates = {name: gates[name].key() for name in ("limit", "surplus", "line", "waiting")}
+        self._totals: dict[tuple[str, int], bytes] = {}
         self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed", "gate")]
 
     def clear(self, tr: Transaction) -> None:
         """Clear everything but the line."""
         for space in self._spaces:
             tr.clear_range(space.key(), strinc(space.key()))
+
+    def total(self, counter: str, shard: int) -> bytes:
+        """Return the key of one part of a total of all sessions."""
+        key = self._totals.get((counter, shard))
+        if key is None:
+            key = self._totals[counter, shard] = self.summed.pack((counter, shard))
+        return key
 
     def record(self, name: bytes) -> bytes:
         """Return the key of a session's record, from its packed name."""
@@ -254,6 +263,12 @@ def pack_name(session: SessionName) -> bytes:
         TypeError: it is no str, bytes or tuple.
         ValueError: it is empty or too long.
     """
+    return _pack_text(session) if type(session) is str else pack_tuple(session, "session")
+
+
+@lru_cache(maxsize=4_096)
+def _pack_text(session: str) -> bytes:
+    """Return a text's packed name. Each call about a session packs it. Other names may be equal and pack to others."""
     return pack_tuple(session, "session")
 
 

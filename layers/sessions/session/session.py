@@ -155,8 +155,8 @@ class Session:
     """
 
     __slots__ = (
-        *("_holds", "_summed", "asks", "generation", "guard_key", "home", "layout", "name", "queue", "record_key"),
-        *("_given_name", "slots_prefix", "state_key"),
+        *("_holds", "_shard", "_total", "asks", "generation", "guard_key", "home", "layout", "name", "queue"),
+        *("_given_name", "record_key", "slots_prefix", "state_key"),
     )
 
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
@@ -172,7 +172,8 @@ class Session:
         self.guard_key = keys.guard(name)
         self.state_key = keys.states + name
         self.slots_prefix = keys.slots + name + fdb_tuple.pack((generation,))
-        self._summed = keys.summed
+        self._total = keys.total
+        self._shard = zlib.crc32(name) % SHARDS
         self._holds = holds
         self.asks: Callable[[Any, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
         """Returns whether a message is outdated, by its value, the time and its position; None: none ever is."""
@@ -190,11 +191,6 @@ class Session:
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""
         return pack(Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + packed))
-
-    def _total_key(self, counter: str) -> bytes:
-        """Return the key to which this session adds for one of the totals of all sessions."""
-        key: bytes = self._summed.pack((counter, zlib.crc32(self.name) % SHARDS))
-        return key
 
     def last_index(self, tr: Transaction, level: int) -> Steps[int]:
         """Return the highest index that an item of a level has, or had before it was delayed.
@@ -345,7 +341,7 @@ class Session:
         """Change totals of all sessions."""
         for name, change in changes.items():
             if change:
-                tr.add(self._total_key(name), change.to_bytes(8, "little", signed=True))
+                tr.add(self._total(name, self._shard), change.to_bytes(8, "little", signed=True))
 
 
 def _packed_of(layout: Layout, key: bytes) -> bytes | None:
