@@ -48,7 +48,8 @@ FULL = 10
 
 CODES = {
     0: "done",
-    EMPTY: "there was no item, or nothing to do; or the check found something wrong",
+    EMPTY: "there was no item, or nothing to do; the check found something wrong;"
+    " or `agents run --once` left an item unconfirmed",
     USAGE: "wrong usage; or there is no such queue, or it has another name now",
     ENGINE: "the database, a file, standard input or standard output failed",
     VALUE: "a value can't be encoded or decoded",

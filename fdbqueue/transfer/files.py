@@ -65,7 +65,7 @@ class Parts:
     def begin(self, header: Header) -> None:
         """Make the folder, with a header."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
             with written_aside(self._header) as file:
                 file.write(msgspec.json.encode(header))
         except OSError as error:

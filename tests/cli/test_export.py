@@ -10,6 +10,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.base.position import Position
+from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases
 from tests.cli.conftest import Run
@@ -101,3 +102,12 @@ def test_an_item_that_can_not_be_read_is_left_out_if_that_is_asked_for(
     told = msgspec.json.decode(kept.stdout)
     assert (told["items"], told["skipped"], "7:626164" in kept.stderr) == (1, 1, True)
     assert run("cancel", name, "7:626164").exit_code == 0
+
+
+@pytest.mark.engines("file")
+def test_an_export_makes_no_folder_for_a_mistyped_path(run: Run, name: str, tmp_path: Path) -> None:
+    refused = run("export", name, "--to", str(tmp_path / "mistyped" / "out.jsonl"))
+
+    assert refused.exit_code == errors.ENGINE
+    assert "No such file or directory" in refused.stderr
+    assert not (tmp_path / "mistyped").exists()
