@@ -219,10 +219,10 @@ def test_a_process_that_died_while_it_waited_delays_the_others_for_a_moment_only
 def held_by_another(db: Any) -> ProcessScheduler:
     """Let another process, which is none, have the turn."""
     scheduler: ProcessScheduler = db._store().process_scheduler
-    own = scheduler._me
-    scheduler._me = 1
+    own = scheduler.me
+    scheduler.me = 1
     scheduler.wait()
-    scheduler._me = own
+    scheduler.me = own
     return scheduler
 
 

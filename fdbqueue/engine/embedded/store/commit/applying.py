@@ -28,7 +28,7 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
     if len(mutations) >= _MANY:
         sets = _sets_at_the_end(mutations)
         mutations, tail = mutations[:sets], mutations[sets:]
-    put = txn.put
+    put, get, operations = txn.put, txn.get, atomics.OPERATIONS
     stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
         if op == _STAMPED_KEY:
@@ -44,9 +44,19 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
             else:
                 LongKeys(txn, dbs).put(key, param)
         elif op == _CLEAR_RANGE:
-            clear_range(txn, dbs, key, param)
+            if param == key + b"\0" and 0 < len(key) <= DIRECT_KEY:
+                txn.delete(key)
+            else:
+                clear_range(txn, dbs, key, param)
+        elif 0 < len(key) <= DIRECT_KEY:
+            old = get(key)
+            new = operations[op](old, param)
+            if new is not None:
+                put(key, new)
+            elif old is not None:
+                txn.delete(key)
         else:
-            _change(txn, dbs, op, key, param)
+            _change_long(txn, dbs, op, key, param)
     if tail:
         txn.cursor(dbs.data).putmulti(map(_item, tail))
     return stamped
@@ -67,12 +77,8 @@ def put_rows(txn: Any, dbs: Databases, rows: Rows) -> None:
 
 def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
     """Clear ``[begin, end)``."""
-    direct = 0 < len(begin) <= DIRECT_KEY
-    if direct and len(end) == len(begin) + 1 and end == begin + b"\0":
-        txn.delete(begin)
-        return
     long = LongKeys(txn, dbs)
-    if not direct or long.any_long():
+    if not 0 < len(begin) <= DIRECT_KEY or long.any_long():
         for key in [key for key, _ in long.rows(begin, end)]:
             long.delete(key)
         return
@@ -83,15 +89,7 @@ def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
         found = bool(cursor.key())
 
 
-def _change(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
-    if 0 < len(key) <= DIRECT_KEY:
-        old = txn.get(key)
-        new = atomics.OPERATIONS[op](old, param)
-        if new is not None:
-            txn.put(key, new)
-        elif old is not None:
-            txn.delete(key)
-        return
+def _change_long(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
     long = LongKeys(txn, dbs)
     old = long.get(key)
     new = atomics.apply(op, old, param)

@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -22,12 +23,12 @@ import lmdb
 from fdbqueue.engine.embedded.store.clock import Clock
 from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
 from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
-from fdbqueue.engine.embedded.store.commit.process_scheduler import ProcessScheduler
+from fdbqueue.engine.embedded.store.commit.process_scheduler import HOLDER, LAST, ProcessScheduler
 from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
 from fdbqueue.engine.embedded.store.disk.files import Files, explain
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
-from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits, entry
+from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits
 from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
 from fdbqueue.engine.embedded.store.log.write_set import WriteSet, conflicting, conflicts, encode
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
@@ -100,7 +101,10 @@ class Committer:
         self._commit_scheduler: CommitScheduler = Gathering() if durable else TimeSlices()
         self.process_scheduler = ProcessScheduler(host.path)
         # With a wait for the disk, the wait for another process hardly matters.
-        self._next_turn = None if durable else self.process_scheduler.next_turn
+        self._turns = None if durable else self.process_scheduler
+        self._thread: int | None = None
+        self._several = False
+        """Whether a second thread has come. The commits of a process with one thread need no schedule."""
         self._notifier = host.notifier
         self._asleep: Any = host.notifier.asleep
         self._lead = threading.Lock()
@@ -151,8 +155,10 @@ class Committer:
 
     def wait(self, request: CommitRequest) -> None:
         """Wait until the submitted `request` is done; lead unless another thread should."""
+        if not self._several and self._thread != get_ident():
+            self._several, self._thread = self._thread is not None, get_ident()
         while not request.done:
-            if not self._commit_scheduler.sleep(request, self._pending, self._lead):
+            if not (self._several and self._commit_scheduler.sleep(request, self._pending, self._lead)):
                 self._serve(request)
 
     def close(self, shut: Callable[[], None]) -> None:
@@ -160,6 +166,7 @@ class Committer:
         with self._lead:
             self._begin = self._closed
             self._asleep = b"\0"
+            self._turns = None
             self.process_scheduler.close()
             shut()
         self.sweep()
@@ -253,7 +260,8 @@ class Committer:
             if request.has_callbacks:
                 self._called.append(request)
         self._batch = []
-        self._commit_scheduler.finished(batch)
+        if self._several:  # read after `done` was set: a second thread does the reverse
+            self._commit_scheduler.finished(batch)
         self.commits += 1
 
     def _fitting(self) -> int:
@@ -311,8 +319,11 @@ class Committer:
         """Commit the requests of `batch` that do not conflict or fail, in one LMDB transaction."""
         if self._last and (len(self._last) > 1 or self._last[0]() is not None):
             self._keep_last()
-        if self._next_turn is not None and (turn := self._next_turn()) is not None:
-            turn.wait()
+        if (turns := self._turns) is not None:
+            if turns.numbers[HOLDER] == turns.me:
+                turns.numbers[LAST] = turns.now()
+            else:
+                turns.wait()
         txn = self._begin(self._dbs.data, None, True)
         try:
             recent = self._recent
@@ -332,9 +343,7 @@ class Committer:
             if not accepted:
                 txn.abort()
                 return
-            record = encode_requests(now, accepted)
-            made = entry(key, record)
-            tail = append(txn, self._dbs, recent.tail, made)
+            tail, made = append(txn, self._dbs, recent.tail, key, encode_requests(now, accepted))
             if self._durable:
                 self._disk.label(txn_id, key, now, accepted)
             try:
@@ -360,12 +369,12 @@ class Committer:
         if self._unforgotten >= FORGET_EVERY:
             self._forget(now)
         if self.listening:
-            self._news.append((version, record))
+            self._news += commits(made)
         if self._host.versions_set:
             self._last = [*map(weakref.ref, accepted)]
         elif len(accepted) == 1 and accepted[0].gate is None:  # no thread sleeps for it: it is this thread's own
             self._last = [weakref.ref(accepted[0])]
-            self._last_thread = threading.get_ident()
+            self._last_thread = get_ident()
         for number, request in enumerate(accepted):
             request.batch = number
             request.version = version
@@ -380,7 +389,7 @@ class Committer:
         page. So another thread's state is kept only if a transaction has set its read version.
         """
         last, self._last = self._last, []
-        if self._last_thread == threading.get_ident() or self._host.versions_set:
+        if self._last_thread == get_ident() or self._host.versions_set:
             held = [request for ref in last if (request := ref()) is not None]
             committed = self._host.keep_newest() if held else None
             for request in held:

@@ -43,42 +43,51 @@ MOST_DEFERS: Final = 5
 SHARED_NS: Final = 1_000_000_000
 """So long other processes are expected after they had the time slice."""
 
+HOLDER: Final = 0
+LAST: Final = 2
+"""Places in the page's numbers: the holder of the time slice, and when it was last active."""
 _PAGE: Final = struct.Struct("=QQQ")
 _HOLDER: Final = struct.Struct("=Q")
 _LAST: Final = struct.Struct("=Q")
-_LAST_AT: Final = 16
+_LAST_AT: Final = LAST * _LAST.size
 _ARRIVED: Final = struct.Struct(f"={TICKETS}Q")
 _ARRIVED_AT: Final = _PAGE.size
 _NAME: Final = "turns"
 
 
 class ProcessScheduler:
-    """Schedules the processes that use one folder."""
+    """Schedules the processes that use one folder.
 
-    __slots__ = ("_busy_ns", "_closed", "_me", "_met", "_now", "_page", "_ticket_at", "_trust_ns")
+    A commit that does not wait for the disk asks itself whether this process holds the time slice, and notes that it
+    goes on: ``numbers[HOLDER] == me``, ``numbers[LAST] = now()``. It calls `wait` only if it does not hold it.
+    """
+
+    __slots__ = ("_busy_ns", "_closed", "_met", "_page", "_ticket_at", "_trust_ns", "me", "now", "numbers")
 
     def __init__(self, path: str) -> None:
-        self._me = os.getpid()
-        self._now = time.monotonic_ns
+        self.me = os.getpid()
+        self.now = time.monotonic_ns
         self._trust_ns = QUIET_NS
         self._met = -SHARED_NS
-        self._ticket_at = _ARRIVED_AT + _LAST.size * (self._me % TICKETS)  # if two share one, their order is lost
+        self._ticket_at = _ARRIVED_AT + _LAST.size * (self.me % TICKETS)  # if two share one, their order is lost
         self._closed = False
         self._busy_ns = 0
         fd, self._page = open_page(path, _NAME, _PAGE.size + _ARRIVED.size)
         os.close(fd)
+        self.numbers = memoryview(self._page).cast("Q")
+        """The page. After `close` it can't be read."""
 
     @property
     def shared(self) -> bool:
         """Whether another process had the time slice lately."""
-        return self._now() - self._met < SHARED_NS
+        return self.now() - self._met < SHARED_NS
 
     def next_turn(self) -> Turn | None:
         """Return None if this process holds the time slice now, else the future of its next one."""
-        page, now = self._page, self._now()
+        numbers = self.numbers
         try:
-            if _HOLDER.unpack_from(page)[0] == self._me:
-                _LAST.pack_into(page, _LAST_AT, now + self._busy_ns)
+            if numbers[HOLDER] == self.me:
+                numbers[LAST] = self.now() + self._busy_ns
                 return None
         except ValueError:
             if not self._closed:
@@ -92,8 +101,8 @@ class ProcessScheduler:
         Other processes leave the holder so much more time for its next piece of work.
         """
         self._busy_ns = min(2 * took_ns, MOST_BUSY_NS)
-        if _HOLDER.unpack_from(self._page)[0] == self._me:
-            _LAST.pack_into(self._page, _LAST_AT, self._now())
+        if _HOLDER.unpack_from(self._page)[0] == self.me:
+            _LAST.pack_into(self._page, _LAST_AT, self.now())
 
     def wait(self) -> None:
         """Wait while another process holds the time slice, then take it."""
@@ -106,12 +115,13 @@ class ProcessScheduler:
     def close(self) -> None:
         """Release the page. Threads that wait for a time slice go on, and find the store closed."""
         self._closed = True
+        self.numbers.release()
         self._page.close()
 
     def _wait(self, page: mmap.mmap) -> None:
-        now = self._now()
+        now = self.now()
         holder, since, last = _PAGE.unpack_from(page)
-        if holder == self._me:
+        if holder == self.me:
             _LAST.pack_into(page, _LAST_AT, now + self._busy_ns)
             return
         if holder and now - last < SHARED_NS:
@@ -120,21 +130,21 @@ class ProcessScheduler:
         latest = now + LONGEST_WAIT_NS + BUSY_WAITS * self._busy_ns
         _LAST.pack_into(page, self._ticket_at, arrived)
         while True:
-            while holder != self._me and since <= now < min(since + TURN_NS, last + QUIET_NS, latest):
+            while holder != self.me and since <= now < min(since + TURN_NS, last + QUIET_NS, latest):
                 time.sleep((min(since + TURN_NS, last + self._trust_ns, latest) - now) / 1e9)
-                now = self._now()
+                now = self.now()
                 holder, since, last = _PAGE.unpack_from(page)
                 # Check an active holder less often: on a machine with few cores, each check interrupts its work.
                 self._trust_ns = min(2 * self._trust_ns, TURN_NS) if now - last < QUIET_NS else QUIET_NS
-            if holder == self._me or not defers or now >= latest or not self._is_behind(arrived, now):
+            if holder == self.me or not defers or now >= latest or not self._is_behind(arrived, now):
                 break
             defers -= 1
             time.sleep(DEFER_NS / 1e9)
-            now = self._now()
+            now = self.now()
             holder, since, last = _PAGE.unpack_from(page)
         _LAST.pack_into(page, self._ticket_at, 0)
-        if holder != self._me:  # else another thread of this process took it meanwhile
-            _PAGE.pack_into(page, 0, self._me, now, now + self._busy_ns)
+        if holder != self.me:  # else another thread of this process took it meanwhile
+            _PAGE.pack_into(page, 0, self.me, now, now + self._busy_ns)
 
     def _is_behind(self, arrived: int, now: int) -> bool:
         """Return whether another process waits longer than this one."""

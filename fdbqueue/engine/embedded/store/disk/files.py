@@ -233,7 +233,7 @@ class Files:
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
             record = write_set.encode(commit.time_us, [], [])
-            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), log_rows.entry(commit.version, record))
+            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), commit.version, record)
         self._redo = None
         disk.ensure(number)
 

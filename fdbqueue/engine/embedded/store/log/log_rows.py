@@ -47,12 +47,7 @@ def begin(txn: Any, dbs: Databases, record: bytes, *, jump: int) -> None:
     """Remove all commits and continue, `jump` versions higher, with one commit that has `record`."""
     version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
     txn.drop(dbs.log, delete=False)
-    append(txn, dbs, version, entry(version, record))
-
-
-def entry(version: bytes, record: bytes) -> bytes:
-    """Return the entry of a commit."""
-    return b"".join((version, len(record).to_bytes(4, "big"), record))
+    append(txn, dbs, version, version, record)
 
 
 def last_version(txn: Any, dbs: Databases) -> int:
@@ -70,13 +65,13 @@ def tail_of(txn: Any, dbs: Databases) -> bytes:
     return tail
 
 
-def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
-    """Append the newest commit to `tail`, the tail that is stored now, and return the new tail.
+def append(txn: Any, dbs: Databases, tail: bytes, version: bytes, record: bytes) -> tuple[bytes, bytes]:
+    """Append the newest commit to `tail`, the tail that is stored now. Return the new tail, and the commit's entry.
 
     *Cost:* one write into a page that the commit writes anyway; once in about forty small commits, two searches for
     rows.
     """
-    version = entry[:_VERSION_BYTES]
+    entry = b"".join((version, len(record).to_bytes(4, "big"), record))
     if len(tail) + len(entry) <= TAIL_BYTES:
         tail = b"".join((version, tail[_VERSION_BYTES:], entry))
     else:
@@ -89,7 +84,7 @@ def append(txn: Any, dbs: Databases, tail: bytes, entry: bytes) -> bytes:
             tail = version
         _trim(txn, dbs, version)
     txn.put(TAIL_KEY, tail, True, True, False, dbs.top)
-    return tail
+    return tail, entry
 
 
 def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
