@@ -36,7 +36,8 @@ class Commit(Future[None]):
     transaction's versionstamps and watches, and completes them at the end.
     """
 
-    # Class attributes hold the values that most commits never change: creating a commit must be cheap.
+    # Class attributes hold the values that most commits never change: creating a commit must be cheap. `begin` sets the
+    # store, without which there is no request.
     _callbacks: tuple[Callable[[Any], object], ...] = ()
     _done = False
     _error = 0
@@ -44,9 +45,7 @@ class Commit(Future[None]):
     _watches: Sequence[Watch] = ()
     _request: CommitRequest | None = None
     _go_on: Callable[[], None] | None = None  # set while reads wait for their version
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    _store: Store
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
@@ -71,16 +70,40 @@ class Commit(Future[None]):
             self._stamps = tr._stamps
         if tr._watches:
             self._watches, tr._watches = tr._watches, []
-        if tr._writes.empty:
+        writes, settings, snap = tr._writes, tr._settings, tr._snap
+        if writes.empty:
             self._end(0)
             return
-        request = self._request = _request(tr)
-        if request is None:
-            self._end(READ_ONLY if tr._settings.read_only else TOO_LARGE)
+        limit = settings.size_limit
+        if settings.read_only:
+            self._end(READ_ONLY)
             return
-        self._store.submit(request)
+        if tr._unseen_size > limit if settings.ryw_disabled else 2 * tr._size > limit and _size(tr) > limit:
+            self._end(TOO_LARGE)
+            return
+        read_keys: list[bytes] | None
+        if settings.report_conflicts:  # as a cluster reports them: as merged ranges
+            read_keys, read_ranges = None, list(tr._read_conflicts())
+        else:
+            read_keys, read_ranges = tr._conflict_keys() if tr._gets else None, tr._conflict_ranges
+        mutations, rows = writes.in_rows()
+        # A cluster's client makes commits conflict with themselves, unless `risky`: without reads they can be too old.
+        ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
+        request = self._request = CommitRequest(
+            None if ageless else tr._version,
+            read_ranges,
+            writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
+            mutations,
+            settings.report_conflicts,
+            read_keys,
+            writes.conflict_keys(),
+            None if snap is None or ageless else snap.opened_at,
+            rows,
+        )
+        store = self._store = tr._store
+        store.submit(request)
         if self._stamps or self._watches or self._callbacks:
-            self._store.on_done(request, self._finished)
+            store.on_done(request, self._finished)
 
     def _finished(self, request: CommitRequest) -> None:
         """Take the store's result. Only the first call counts."""
@@ -185,35 +208,6 @@ class Commit(Future[None]):
 
     def cancel(self) -> None:
         self.fail(CANCELLED)
-
-
-def _request(tr: Transaction) -> CommitRequest | None:
-    """Return the request for the store, or None if the transaction may not write or is too large."""
-    writes, settings, snap = tr._writes, tr._settings, tr._snap
-    limit = settings.size_limit
-    if settings.read_only:
-        return None
-    if tr._unseen_size > limit if settings.ryw_disabled else 2 * tr._size > limit and _size(tr) > limit:
-        return None
-    read_keys: list[bytes] | None
-    if settings.report_conflicts:  # as a cluster reports them: as merged ranges
-        read_keys, read_ranges = None, list(tr._read_conflicts())
-    else:
-        read_keys, read_ranges = tr._conflict_keys(), tr._conflict_ranges
-    mutations, rows = writes.in_rows()
-    # A cluster's client makes commits conflict with themselves, unless `risky`: without reads they can be too old.
-    ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
-    return CommitRequest(
-        None if ageless else tr._version,
-        read_ranges,
-        writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
-        mutations,
-        settings.report_conflicts,
-        read_keys,
-        writes.conflict_keys(),
-        None if snap is None or ageless else snap.opened_at,
-        rows,
-    )
 
 
 def _size(tr: Transaction) -> int:

@@ -141,6 +141,8 @@ class Asked(Ready[T]):
     __slots__ = ("_asked_at", "_source")
     comes_at_once = True
     """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
+    round_trips = 1
+    """How often a cluster's client waits for the value, in the count of `waits`."""
 
     def __init__(self, value: T | None = None, source: Source | None = None, error: int = 0) -> None:
         self._value = value
@@ -155,7 +157,8 @@ class Asked(Ready[T]):
         if source is not None:
             if source.cut_at == self._asked_at:
                 raise FDBError(source.error)
-            self._come()
+            waits.count += self.round_trips
+            self._source = None
         return self._value  # type: ignore[return-value]
 
     def is_ready(self) -> bool:
@@ -164,12 +167,8 @@ class Asked(Ready[T]):
 
     def block_until_ready(self) -> None:
         if self._source is not None and self._source.cut_at != self._asked_at:
-            self._come()
-
-    def _come(self) -> None:
-        """Record that a caller has waited."""
-        waits.count += 1
-        self._source = None
+            waits.count += self.round_trips
+            self._source = None
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         self.block_until_ready()
@@ -189,9 +188,7 @@ class FutureInt64(Asked[int]):
     """A number. Only a read version takes a cluster a round trip. Reads at that version take another one."""
 
     __slots__ = ()
-
-    def _come(self) -> None:
-        self._source = None
+    round_trips = 0
 
 
 class FutureKeyArray(Ready[list[bytes]]):

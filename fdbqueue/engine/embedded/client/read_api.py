@@ -62,6 +62,7 @@ class ReadApi(TransactionRead):
     _snap: Snapshot | None = None
     _version: int | None = None
     _known: Intervals | None  # the ranges that were read from the snapshot
+    _first: Range | None = None  # the only one of them so far, until `_now_known` is asked: many transactions have one
     _known_since = 0  # `waits.count` when `_known` last grew
     _version_since = 0
     _version_wait: VersionWait | None = None  # set if no commit has reached the given read version yet
@@ -190,7 +191,7 @@ class ReadApi(TransactionRead):
         if since is not None:
             told = abs(since) != waits.count
         else:
-            known = self._known
+            known = self._known if self._first is None else self._now_known()
             told = known is not None and self._known_since != waits.count and key in known
         return None if told else snap
 
@@ -213,6 +214,8 @@ class ReadApi(TransactionRead):
             code = self._blocked()
             if code:
                 return FailedKey(code)
+        elif not offset and (found := self._short_key(key + b"\0" if or_equal else key, snapshot)) is not None:
+            return found
         if len(key) > READ_KEY_LIMIT:
             key = cut(key)
         settings = self._settings
@@ -232,11 +235,8 @@ class ReadApi(TransactionRead):
 
     def _key(self, after: bytes, offset: int, top: bytes, snapshot: bool) -> Key:
         with self._lock:
-            below = None if offset else self._row_below(after)
             asked = True
-            if below is not None:
-                found = below
-            elif self._settings.ryw_disabled:
+            if self._settings.ryw_disabled:
                 found = pages.locate(self._opened(), Selector(after, offset))
             else:
                 reader = self._reader(snapshot)
@@ -249,23 +249,34 @@ class ReadApi(TransactionRead):
                     self._add_conflict(after, found + b"\0")
         return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
 
-    def _row_below(self, end: bytes) -> bytes | None:
-        """Return the last key below `end`. Return None after earlier reads or writes, or if there is no row."""
-        if self._gets or self._known or not self._writes.empty or end > TOP:
+    def _short_key(self, end: bytes, snapshot: bool) -> Key | None:
+        """Read the last key below `end` from the snapshot. Return None after other reads or writes, or if there is none.
+
+        Then, and if the read fails, the caller reads in the general way.
+        """
+        if not b"" < end <= TOP or len(end) > READ_KEY_LIMIT:
             return None
-        rows = self._opened().rows(b"", end, 1, True)
-        if not rows:
-            return None
-        found = rows[0][0]
-        self._known = Intervals()
-        self._known.begins.append(found)
-        self._known.ends.append(end)
-        return found
+        with self._lock:
+            if self._gets or self._first or self._known or not self._writes.empty:
+                return None
+            try:
+                snap = self._snap or self._opened()
+                found = snap.last_below(end)
+            except FDBError:
+                return None
+            if found is None:
+                return None
+            self._has_read = True
+            self._first = (found, end)
+            self._known_since = waits.count
+            if not snapshot:
+                self._add_conflict(found, end)
+        return Key(found, snap)
 
     # -- ranges --------------------------------------------------------------------------------------------------
 
-    def _page(
-        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool = False
     ) -> FutureKeyValueArray:
         """Read one page of a range. The ends are keys or selectors. The binding's range reads consist of such pages."""
         if (
@@ -297,12 +308,18 @@ class ReadApi(TransactionRead):
             writes = self._writes
             if not writes.empty and writes.touches(begin, end):
                 return None
-            known = self._now_known()
-            if known and known.meets(begin, end):
-                return None
+            known = None
+            if self._gets or self._first or self._known:
+                known = self._now_known()
+                if known.meets(begin, end):
+                    return None
             try:
                 snap = self._snap or self._opened()
-                rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
+                if limit == 1:
+                    rows = snap.rows(begin, end, 1, reverse)
+                    more = bool(rows)
+                else:
+                    rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
             except FDBError as error:
                 if error.code == FUTURE_VERSION:
                     return None
@@ -318,7 +335,10 @@ class ReadApi(TransactionRead):
                     end = last + b"\0"
                 self._likely = len(rows) + 1
             self._has_read = True
-            known.add(begin, end)
+            if known is None:
+                self._first = (begin, end)
+            else:
+                known.add(begin, end)
             self._known_since = waits.count
             if not snapshot:
                 self._size += len(begin) + len(end) + 24
@@ -397,6 +417,9 @@ class ReadApi(TransactionRead):
         known = self._known
         if known is None:
             known = self._known = Intervals()
+        if self._first is not None:
+            known.add(*self._first)
+            self._first = None
         if len(gets) != self._synced:
             new = list(gets)[self._synced :]  # one atomic copy: another thread may be reading
             for key in new:

@@ -97,7 +97,7 @@ class Transaction(WriteApi):
         self._writes = WriteBuffer()
         self._gets = {}
         self._synced = 0
-        self._known = None
+        self._known = self._first = None
         self._conflict_ranges = []
         self._covered = None
         self._compact_at = COMPACT_AT
@@ -283,7 +283,7 @@ class Transaction(WriteApi):
             found = snap.get(key)
         except FDBError:
             return self._get(key, False)
-        if key in self._gets or self._known is not None:
+        if key in self._gets or self._first is not None or self._known is not None:
             value = Value(found, self._asked_again(key, snap))
         else:
             value = Value(found, snap)
@@ -296,13 +296,10 @@ class Transaction(WriteApi):
 
         *Conflicts:* with writes between the selector's key and the one found.
         """
-        key = key_to_bytes(key_selector.key)
+        key = key_selector.key
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
         return self._get_key(key, key_selector.or_equal, key_selector.offset, False)
-
-    def _get_range(
-        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
-    ) -> FutureKeyValueArray:
-        return self._page(begin, end, limit, streaming_mode, iteration, reverse, False)
 
     def get_read_version(self) -> FutureInt64:
         """Return the read version. The first read sets it."""
@@ -429,7 +426,7 @@ class Transaction(WriteApi):
             if code:
                 return FutureVoid(error=code)
         with self._lock:
-            commit = self._commit = Commit(self._store)
+            commit = self._commit = Commit()
             self._odd = True
             wait = self._version_wait
             if wait is None or wait.is_ready():

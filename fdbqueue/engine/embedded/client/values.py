@@ -123,12 +123,27 @@ class Read(FutureString):
 
     @property
     def value(self) -> Any:
-        source = self._source
-        if source is not None:
-            if source.cut_at == self._asked_at:
-                raise FDBError(source.error)
-            waits.count += 1
-            self._source = None
+        if self._source is not None:
+            self._arrive(self._source)
+        return self._value
+
+    def _arrive(self, source: Source) -> None:
+        """Record that a caller has waited for the result; raise if it was cut off before."""
+        if source.cut_at == self._asked_at:
+            raise FDBError(source.error)
+        waits.count += 1
+        self._source = None
+
+    # Short ways for the methods that every read needs.
+
+    def wait(self) -> Any:
+        if self._source is not None:
+            self._arrive(self._source)
+        return self
+
+    def __bytes__(self) -> Any:
+        if self._source is not None:
+            self._arrive(self._source)
         return self._value
 
     def under_way(self) -> bool:
@@ -158,7 +173,9 @@ class Value(Read):
 
     def present(self) -> bool:
         """Return whether the key has a value."""
-        return self.value is not None
+        if self._source is not None:
+            self._arrive(self._source)
+        return self._value is not None
 
 
 class Key(Read):
@@ -167,7 +184,24 @@ class Key(Read):
     __slots__ = ()
 
 
-class FailedValue(Value):
+class ByValue(FutureString):
+    """Base of reads with a `value` of their own, for which the short ways of `Read` do not hold."""
+
+    __slots__ = ()
+
+    def wait(self) -> Any:
+        _ = self.value
+        return self
+
+    def __bytes__(self) -> Any:
+        return self.value
+
+    def present(self) -> bool:
+        """Return whether the key has a value."""
+        return self.value is not None
+
+
+class FailedValue(ByValue, Value):
     """The error of a failed read of a key."""
 
     __slots__ = ("code",)
@@ -181,7 +215,7 @@ class FailedValue(Value):
         raise FDBError(self.code)
 
 
-class FailedKey(Key):
+class FailedKey(ByValue, Key):
     """The error of a failed key selector."""
 
     __slots__ = ("code",)

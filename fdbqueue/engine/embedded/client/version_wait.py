@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client.futures import Pending
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
-from fdbqueue.engine.embedded.client.values import Key, Value
+from fdbqueue.engine.embedded.client.values import ByValue, Key, Value
 from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
 from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSACTION_TOO_OLD, FDBError, StorageError
 
@@ -193,7 +193,7 @@ class _Late:
         return not self._late.is_ready()
 
 
-class _LateString(_Late):
+class _LateString(_Late, ByValue):
     __slots__ = ()
 
     @property

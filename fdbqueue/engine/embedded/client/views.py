@@ -115,13 +115,15 @@ class Snapshot(TransactionRead):
         return self._tr._get(key if type(key) is bytes else key_to_bytes(key), True)
 
     def get_key(self, key_selector: Any) -> Key:
-        key = key_to_bytes(key_selector.key)
+        key = key_selector.key
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
         return self._tr._get_key(key, key_selector.or_equal, key_selector.offset, True)
 
     def _get_range(
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
     ) -> FutureKeyValueArray:
-        return self._tr._page(begin, end, limit, streaming_mode, iteration, reverse, True)
+        return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
 
     def get_read_version(self) -> FutureInt64:
         return self._tr.get_read_version()

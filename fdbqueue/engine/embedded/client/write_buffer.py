@@ -351,14 +351,13 @@ class WriteBuffer:
     def mutations(self) -> list[Mutation]:
         """Return the mutations that the commit applies, in order."""
         points = self.points
-        keys = self.ordered()
-        if self.plain and not self.ranged and None not in points.values():
-            return [(SET, key, points[key]) for key in keys]  # type: ignore[misc]
         out = self._ranges_first() if self.ranged else []
-        for key in keys:
+        for key in self.ordered():
             point = points[key]
             if type(point) is bytes:
                 out.append((SET, key, point))
+            elif point is None:
+                out.append((CLEAR_RANGE, key, key + b"\0"))
             else:
                 emit(key, point, out)
         return out
@@ -387,8 +386,10 @@ class WriteBuffer:
 
     def conflict_keys(self) -> list[bytes]:
         """Return the single keys with write conflicts. `conflicts` has the ranges."""
-        quiet = self.quiet
-        return [key for key in self.ordered() if key not in quiet] if quiet else self.ordered()
+        keys, quiet = self._keys, self.quiet
+        if len(keys) != len(self.points):
+            keys = self.ordered()
+        return [key for key in keys if key not in quiet] if quiet else keys
 
     def conflict_ranges(self, mutations: list[Mutation]) -> list[Range]:
         """Return the write conflict ranges, and as (end, begin) the writes that only concern watches."""

@@ -70,18 +70,34 @@ class Snapshot(Source):
             txn = self._txn
             if txn is None:
                 raise FDBError(TRANSACTION_TOO_OLD)
+            if begin >= end:
+                return []
             try:
-                return self._rows(txn, begin, end, limit, reverse) if begin < end else []
+                if self._any_long is None:
+                    self._any_long = txn.cursor(self._dbs.long).first()  # as `LongKeys.any_long`, without a call
+                if self._any_long:
+                    return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
+                cursor = txn.cursor(self._dbs.data)
+                return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
 
-    def _rows(self, txn: Any, begin: bytes, end: bytes, limit: int, reverse: bool) -> list[Row]:
-        if self._any_long is None:
-            self._any_long = txn.cursor(self._dbs.long).first()  # as `LongKeys.any_long`, without a call
-        if self._any_long:
-            return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
-        cursor = txn.cursor(self._dbs.data)
-        return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
+    def last_below(self, end: bytes) -> bytes | None:
+        """Return the last key below `end`; None if there is none."""
+        with self._lock:
+            txn = self._txn
+            if txn is None:
+                raise FDBError(TRANSACTION_TOO_OLD)
+            try:
+                if self._any_long is None:
+                    self._any_long = txn.cursor(self._dbs.long).first()
+                if self._any_long:
+                    return next((key for key, _ in LongKeys(txn, self._dbs).rows(b"", end, True)), None)
+                cursor = txn.cursor(self._dbs.data)
+                found = cursor.prev() if cursor.set_range(end[:_SEEK_LIMIT]) else cursor.last()
+                return cursor.key() if found else None
+            except lmdb.Error as error:
+                raise explain(self._dbs.path, error) from error
 
     def scan(self, begin: bytes, end: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``[begin, end)``, read lazily in chunks of at most about a megabyte."""
@@ -159,6 +175,9 @@ class SharedSnapshot(Snapshot):
 
     def rows(self, begin: bytes, end: bytes, limit: int = 0, reverse: bool = False) -> list[Row]:
         return self._base.rows(begin, end, limit, reverse)
+
+    def last_below(self, end: bytes) -> bytes | None:
+        return self._base.last_below(end)
 
     def commits_after(self, version: int) -> tuple[int, list[Commit]]:
         return self._base.commits_after(version)
