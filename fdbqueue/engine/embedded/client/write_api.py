@@ -245,10 +245,15 @@ class WriteApi(ReadApi):
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
             self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
             writes = self._writes
-            if writes.plain and len(end) == len(begin) + 1 <= KEY_LIMIT and end == begin + b"\0":
-                writes.points[begin] = None  # a single key: a dequeue clears it like this
-                writes.empty = False
-                return
+            if len(begin) < len(end) <= len(begin) + 2 and (writes.plain or not (writes.ranged or writes.dead.begins)):
+                # A range of one or two keys, as a dequeue clears it.
+                after = begin + b"\0"
+                if len(after) <= KEY_LIMIT and (end == after or end == after + b"\0"):
+                    writes.points[begin] = None
+                    if end != after:
+                        writes.points[after] = None
+                    writes.empty = False
+                    return
             begin, end = cut(begin), cut(end)
             if begin != end:
                 with self._lock:
