@@ -36,7 +36,10 @@ def run(steps: Steps[T]) -> T:
         future = next(steps)
         while True:
             try:
-                value = wait_in_thread(future)
+                if _forked or getattr(future, "fpointer", None) is not None:
+                    value = wait_in_thread(future)
+                else:
+                    value = future.wait()
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
                 future = steps.throw(error)
             else:

@@ -49,8 +49,10 @@ class _AwaitableForm:
         async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 begun = steps(*args, **kwargs)
-            except TypeError as error:
-                raise _explained(error, steps, kwargs) from None
+            except TypeError:
+                if (explained := _explained(steps, kwargs)) is None:
+                    raise
+                raise explained from None
             return await run_async(begun)
 
         method = cast(MethodType, steps)
@@ -68,16 +70,16 @@ class BoundVerb(Generic[P, T]):
     # Every call makes one of these, so it computes the texts for `help` and `?` only on demand.
 
     __slots__ = ("steps",)
-
-    def __init__(self, steps: Callable[P, Steps[T]]) -> None:
-        self.steps = steps
-        """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
+    steps: Callable[P, Steps[T]]
+    """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             begun = self.steps(*args, **kwargs)
-        except TypeError as error:
-            raise _explained(error, self.steps, kwargs) from None
+        except TypeError:
+            if (explained := _explained(self.steps, kwargs)) is None:
+                raise
+            raise explained from None
         return run(begun)
 
     def __get__(self, instance: object, owner: type | None = None) -> BoundVerb[P, T]:
@@ -113,6 +115,9 @@ class BoundVerb(Generic[P, T]):
 vars(BoundVerb)["__call__"].__signature__ = False
 
 
+_new: Any = object.__new__
+
+
 class Verb(Generic[S, P, T]):
     """The descriptor behind `verb`."""
 
@@ -133,11 +138,15 @@ class Verb(Generic[S, P, T]):
     @overload
     def __get__(self, instance: S, owner: Any) -> BoundVerb[P, T]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
-        return self if instance is None else BoundVerb(MethodType(self._steps, instance))
+        if instance is None:
+            return self
+        bound = _new(BoundVerb)
+        bound.steps = MethodType(self._steps, instance)
+        return bound
 
 
 def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
-    """Turn a method that is a generator of steps into a verb."""
+    """Turn a method that returns steps, such as a generator of them, into a verb."""
     return Verb(steps)
 
 
@@ -159,10 +168,10 @@ _ELSEWHERE = {
 """Parameters of verbs, and the layer's verb that has them."""
 
 
-def _explained(error: TypeError, steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError:
-    """Return the error of a call with an argument that the verb does not have. Its message names the verb that has it.
+def _explained(steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError | None:
+    """Return the error of a call with an argument that another verb has, and the message names that one.
 
-    `steps` is a generator function, so a TypeError that calling it raises is about the arguments.
+    None: the verb has all arguments that were `given` by name, or no other verb has them.
     """
     method = cast(MethodType, steps)
     verb = method.__name__
@@ -174,7 +183,7 @@ def _explained(error: TypeError, steps: Callable[..., Any], given: Mapping[str, 
                 f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {elsewhere.format(verb=verb)}"
                 " has it."
             )
-    return error
+    return None
 
 
 def _signature(steps: Callable[..., Any]) -> inspect.Signature:

@@ -186,7 +186,9 @@ def is_checked(tr: Transaction | Database, layout: Layout) -> bool:
     own: Registration | None = layout.registration
     if own is None or own.codec == RAW:
         return True
-    return own.checked_until > time.monotonic() and own.checked_in() is _database_of(tr)
+    if own.checked_until <= time.monotonic():
+        return False
+    return own.checked_in() is (tr if hasattr(tr, "create_transaction") else getattr(tr, "db", None))
 
 
 def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:

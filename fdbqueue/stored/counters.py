@@ -14,6 +14,8 @@ from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed
 
 _COUNT = struct.Struct("<q")
+as_count = _COUNT.pack
+"""Return a number as the bytes that add it to a counter."""
 _KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted")
 """The stored counters. An enqueued item that is counted in none of the others is available. So a plain enqueue and a
 plain dequeue write one counter each."""
@@ -59,14 +61,14 @@ def count(tr: Transaction, layout: Layout, **changes: int) -> None:
     An atomic add has no read. If the counter were read and written, every enqueue would conflict with every other.
     """
     for name, change in changes.items():
-        tr.add(layout.count_key(name), _COUNT.pack(change))
+        tr.add(layout.count_key(name), as_count(change))
 
 
 def count_levels(tr: Transaction, layout: Layout, changes: Mapping[int | None, int]) -> None:
     """Add to the numbers of available items by rank, for counted ranks only."""
     for rank, change in changes.items():
         if change and rank is not None and rank < COUNTED_RANKS:
-            tr.add(layout.level_count_key(rank), _COUNT.pack(change))
+            tr.add(layout.level_count_key(rank), as_count(change))
 
 
 def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:

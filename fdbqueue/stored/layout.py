@@ -91,7 +91,8 @@ Position(index=7, random=b'random')
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from fdbqueue.base.arguments import surrogate
@@ -212,7 +213,9 @@ class Layout:
         "dead",
         "deadlines",
         "delayed",
+        "dequeued_key",
         "end",
+        "enqueued_key",
         "exclusive_all",
         "fetched",
         "grants",
@@ -300,6 +303,9 @@ class Layout:
         self.counts = self.space["count"]
         self.level_counts = self.space["level"]
         self._count_keys: dict[str, bytes] = {}
+        # A plain enqueue and a plain dequeue change one counter each.
+        self.enqueued_key = self.count_key("enqueued")
+        self.dequeued_key = self.count_key("dequeued")
         self.requests = self.space["request"]
         self.grants = self.space["grant"]
         self.markers = self.space["once"]
@@ -547,6 +553,5 @@ def _pack_integer(number: int) -> bytes:
     return bytes((0x14 + size,)) + number.to_bytes(size, "big")
 
 
-def new_random() -> bytes:
-    """Return the random part of a key; `RANDOM_BYTES` bytes."""
-    return os.urandom(RANDOM_BYTES)
+new_random: Callable[[], bytes] = partial(os.urandom, RANDOM_BYTES)
+"""Return the random part of a key; `RANDOM_BYTES` bytes."""

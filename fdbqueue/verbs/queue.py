@@ -30,7 +30,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.moves.exclusive import keep_out
+from fdbqueue.moves.exclusive import is_open, keep_out
 from fdbqueue.moves.groups import end_member, settle
 from fdbqueue.moves.high_water_mark import Entry, LastIndex
 from fdbqueue.moves.outcomes import end as end_outcome
@@ -39,9 +39,11 @@ from fdbqueue.reads.check import CheckReport, check_queue
 from fdbqueue.reads.inspecting import Inspection, inspect_queue
 from fdbqueue.stored.catalogue import Registration, check_decodes, forget_queue, is_checked, path_of
 from fdbqueue.stored.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
-from fdbqueue.stored.counters import Stats, count, count_levels, read_own_stats
+from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
 from fdbqueue.stored.items import (
+    INLINE_BYTES,
     PLAIN,
+    Chunked,
     Envelope,
     Item,
     blob_of,
@@ -164,15 +166,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         ...     Queue("q", codec="str").enqueue(db, "hello").index
         1
         """
-        own_transaction = is_database(tr)
+        own: Any = tr
+        own_transaction = hasattr(own, "create_transaction") or is_database(own)
         payload = self.encode(value)
         stored = envelope(payload, headers)
-        chunks = chunks_of(payload)
-        rank = self.rank(value, headers)
+        chunks = chunks_of(payload) if len(payload) > INLINE_BYTES else ()
+        rank = None if self.order is None else self.rank(value, headers)
         if own_transaction:
             body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
-            return (yield from self._once.transact(cast(Database, tr), body))
-        return (yield from self._enqueue_next(cast(Transaction, tr), stored, chunks, rank))
+            return self._once.transact(own, body)
+        return self._enqueue_next(own, stored, chunks, rank)
 
     @verb
     def enqueue_many(
@@ -237,8 +240,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         ...     Queue("q").dequeue(db) is None
         True
         """
-        taken = yield from self.transact(tr, partial(self._dequeue, limit=1), takes=True)
-        return taken[0] if taken else None
+        return self.transact(tr, self._dequeue_first, takes=True)
 
     @verb
     def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
@@ -428,9 +430,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             takes: whether the body takes the first items. A new transaction then waits for this process's turn, on an
                 engine that has turns.
         """
-        if is_database(tr):
-            return self._once.transact(cast(Database, tr), body, on_retry=on_retry, takes=takes)
-        return body(cast(Transaction, tr))
+        given: Any = tr
+        if hasattr(given, "create_transaction") or is_database(given):
+            return self._once.transact(given, body, on_retry=on_retry, takes=takes)
+        return body(given)
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
@@ -466,9 +469,12 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         opened = self.open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
+        return (yield from self._of_chunks(tr, position, opened, opened.chunked))
+
+    def _of_chunks(self, tr: Transaction, position: Position, opened: Envelope, chunked: Chunked) -> Steps[Item[V]]:
         found = yield from rows(tr.snapshot, *self.layout.chunk_range(position))
         try:
-            payload = join_chunks(opened.chunked, [row.value for row in found])
+            payload = join_chunks(chunked, [row.value for row in found])
         except FormatError as error:
             raise self._unreadable(position, error) from error
         return self._decode(position, opened, payload)
@@ -486,9 +492,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._take_rows(tr, found)
 
     def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
+        if not is_checked(tr, self.home):
+            yield from check_decodes(tr, self.home)
         items, parted = [], []
         for row in found:
-            item = yield from self.item(tr, self.layout.position_of(row.key), row.value)
+            position = self.layout.available.position(row.key)
+            opened = self.open_envelope(position, row.value)
+            if opened.chunked is None:
+                item = self._decode(position, opened, opened.payload)
+            else:
+                item = yield from self._of_chunks(tr, position, opened, opened.chunked)
             items.append(item)
             if row.value[:1] != PLAIN:
                 self.check_dequeue(item.position, row.value)
@@ -498,7 +511,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             for group in sorted(groups):
                 yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
-        count(tr, self.layout, dequeued=len(items))
+        tr.add(self.layout.dequeued_key, as_count(len(items)))
         if items[-1].position.rank is not None:
             gone = Counter(item.position.rank for item in items)
             count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
@@ -544,28 +557,36 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return Editing(self)
 
     def _enqueue(
-        self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None, random: bytes
+        self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None, random: bytes
     ) -> Steps[Position]:
         last = yield from LastIndex(tr, self.layout, self.order_name).steps()
         position = Position(last + 1, random, rank=rank)
         self._put(tr, position, stored, chunks, self.order_name)
         return position
 
-    def _enqueue_next(self, tr: Transaction, stored: bytes, chunks: list[bytes], rank: int | None) -> Steps[Position]:
+    def _enqueue_next(
+        self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None
+    ) -> Steps[Position]:
         index = yield from self.next_index(tr, 1)
         position = Position(index, new_random(), rank=rank)
         self._put(tr, position, stored, chunks, None)
         return position
 
-    def _put(self, tr: Transaction, position: Position, stored: bytes, chunks: list[bytes], order: str | None) -> None:
+    def _put(
+        self, tr: Transaction, position: Position, stored: bytes, chunks: Sequence[bytes], order: str | None
+    ) -> None:
         ranks = None if position.rank is None else (position.rank,)
         large = ((0, chunks),) if chunks else ()
         append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
 
+    def _dequeue_first(self, tr: Transaction) -> Steps[Item[V] | None]:
+        taken = yield from self._dequeue(tr, 1)
+        return taken[0] if taken else None
+
     def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
     ) -> Steps[list[Any]]:
-        if (yield from keep_out(tr, self.layout)):
+        if not is_open(self.layout) and (yield from keep_out(tr, self.layout)):
             return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:

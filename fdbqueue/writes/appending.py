@@ -14,8 +14,10 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.moves.arrivals import Span, announce
 from fdbqueue.moves.high_water_mark import give_up_to
-from fdbqueue.stored.counters import count, count_levels
+from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.layout import Layout
+
+_ONE = as_count(1)
 
 
 def append_items(
@@ -53,7 +55,7 @@ def append_items(
         write_chunks(tr, layout, position, chunks)
     if order is not None:
         give_up_to(tr, layout, index + amount - 1, order)
-    count(tr, layout, enqueued=amount)
+    tr.add(layout.enqueued_key, _ONE if amount == 1 else as_count(amount))
     if ranks is not None:
         count_levels(tr, layout, Counter(ranks))
     if layout.subscribed:

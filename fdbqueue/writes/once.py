@@ -11,13 +11,14 @@ many markers as it had concurrent calls. New clients remove the markers of clien
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
-import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import (
@@ -52,6 +53,8 @@ class Once:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._client: _Client | None = None
+        self._adopted: Callable[[], Any] = _nothing
+        """A weak reference to the database of the last call, whose errors are `FDBError`."""
 
     def transact(
         self,
@@ -77,13 +80,16 @@ class Once:
 
         *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021.
         """
-        adopt_binding()
+        if self._adopted() is not db:
+            adopt_binding()
+            self._adopted = weakref.ref(db)
         client = self._client
         if client is None or client.pid != os.getpid():
             yield from self.sweep(db)
+            client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             yield coming
-        claim = self.claim()
+        claim = Claim(cast(_Client, client))
         try:
             while True:
                 try:
@@ -133,18 +139,21 @@ class Claim:
 
     def __init__(self, client: _Client) -> None:
         self._client = client
-        self.key = client.take_slot()
+        try:
+            self.key = client.free.pop()
+        except IndexError:
+            self.key = client.new_slot()
         self.in_doubt = False
         """Whether it is unknown if the commit took effect. It stays so after `transact` failed."""
 
     def close(self) -> None:
         """Free the slot for the next call, unless a commit under way may still write its marker there."""
         if not self.in_doubt:
-            self._client.return_slot(self.key)
+            self._client.free.append(self.key)
 
     def write_marker(self, tr: Transaction) -> bytes:
         """Write a marker that no other attempt of this client has, and return it."""
-        marker = self._client.new_marker()
+        marker = _MARKER.pack(next(self._client.attempts), time.time_ns() // 1000)
         tr.set(self.key, marker)
         return marker
 
@@ -221,28 +230,19 @@ class _Client:
         self.pid = os.getpid()
         self._space = layout.markers[os.urandom(8)]
         self.begin: bytes = self._space.key()
-        self._free: deque[bytes] = deque()
-        self._slots = 0
-        self._attempt = 0
-        self._lock = threading.Lock()
+        self.free: deque[bytes] = deque()
+        """The keys of the slots that no call uses now."""
+        self.attempts = itertools.count(1)
+        self._slots = itertools.count(1)
 
-    def take_slot(self) -> bytes:
-        """Return the key of a slot that no other call of this client uses now."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            with self._lock:
-                self._slots += 1
-                key: bytes = self._space.pack((self._slots,))
-                return key
+    def new_slot(self) -> bytes:
+        """Return the key of another slot."""
+        key: bytes = self._space.pack((next(self._slots),))
+        return key
 
-    def return_slot(self, key: bytes) -> None:
-        self._free.append(key)
 
-    def new_marker(self) -> bytes:
-        with self._lock:
-            self._attempt += 1
-            return _MARKER.pack(self._attempt, time.time_ns() // 1000)
+def _nothing() -> None:
+    """Refer to no database."""
 
 
 def _age_s(marker: bytes) -> float:

@@ -162,7 +162,8 @@ class Asked(Ready[T]):
         return self._value  # type: ignore[return-value]
 
     def is_ready(self) -> bool:
-        self.block_until_ready()
+        if self._source is not None:
+            self.block_until_ready()
         return True
 
     def block_until_ready(self) -> None:

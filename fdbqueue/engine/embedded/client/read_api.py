@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from itertools import starmap
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client import pages, special_keys
@@ -80,9 +81,7 @@ class ReadApi(TransactionRead):
         """Return the error code that every operation now fails with, or 0."""
         raise NotImplementedError
 
-    @property
-    def db(self) -> Database:  # type: ignore[override]
-        return self._db
+    db = property(attrgetter("_db"))
 
     def _opened(self) -> Snapshot:
         """Return the snapshot. The first read takes it."""
