@@ -42,6 +42,14 @@ from fdbqueue.engine.turns import has_turns, shares_turns
 from fdbqueue.engine.verb import BoundVerb, verb
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.errors import FormatError
+from fdbqueue.moves.admission import (
+    Admission,
+    is_marked,
+    mark_smart,
+    raise_high_water_mark,
+    read_high_water_mark,
+    register,
+)
 from fdbqueue.moves.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
 from fdbqueue.moves.exclusive import LOOK_SECONDS, Permit, is_paused, keep_out, made_exclusive, permit_of
 from fdbqueue.moves.groups import (
@@ -55,14 +63,6 @@ from fdbqueue.moves.groups import (
     read_group,
     read_member_counts,
     settle,
-)
-from fdbqueue.moves.high_water_mark import (
-    LastIndex,
-    is_marked,
-    mark_smart,
-    raise_high_water_mark,
-    read_high_water_mark,
-    register,
 )
 from fdbqueue.moves.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
 from fdbqueue.moves.outcomes import MAX_RESULT_BYTES, encode_result, pull, read_record
@@ -193,6 +193,7 @@ __all__ = [
     "UNCHANGED",
     "UNREADABLE",
     "AdaptiveLimit",
+    "Admission",
     "Blob",
     "BoundVerb",
     "Browser",
@@ -211,7 +212,6 @@ __all__ = [
     "Item",
     "ItemCheck",
     "KeyValue",
-    "LastIndex",
     "Layout",
     "MakesCheck",
     "Moves",

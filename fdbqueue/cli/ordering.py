@@ -9,7 +9,7 @@ import typer
 
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.common.levels import Levels, levels_named
-from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.verbs.queue import Queue
 

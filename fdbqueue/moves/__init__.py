@@ -2,7 +2,7 @@
 
 What is in here
     `moves.py`: an item goes from one place to another, or ends. `outcomes.py` and `groups.py`: what its end sets off.
-    `arrivals.py`: records of items that became available. `high_water_mark.py`: the admission of new items, with the
+    `arrivals.py`: records of items that became available. `admission.py`: the admission of new items, with the
     index that the next one gets. `quotas.py`, `pausing.py` and `exclusive.py`: what can refuse or hold back a call.
 
 Who may use it

@@ -16,9 +16,9 @@ from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started
+from fdbqueue.moves.admission import raise_high_water_mark
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.groups import begin_sweep, count_members, group_keys, group_record, settle
-from fdbqueue.moves.high_water_mark import raise_high_water_mark
 from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.stored.counters import count, count_levels
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, has_parts, kept_size_of, notes_of, with_notes

@@ -1,6 +1,6 @@
 """Quotas: how many items, or about how many bytes, a queue may have.
 
-A quota is stored where each enqueue reads the queue's type (`high_water_mark.py`), so that all processes know it at
+A quota is stored where each enqueue reads the queue's type (`admission.py`), so that all processes know it at
 once, and an enqueue of a queue without quota pays nothing.
 
 An enqueue of a queue with a quota of items also reads the counters, by snapshot: with plain reads every enqueue would

@@ -15,7 +15,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.reads.blob_check import check_blobs
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck

@@ -22,7 +22,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, quota_of
 from fdbqueue.reads.registry import PagePart, Section, page_parts

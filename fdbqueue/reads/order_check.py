@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from fdbqueue.base.position import Position
-from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.stored.counters import COUNTED_RANKS
 
 

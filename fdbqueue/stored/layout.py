@@ -99,6 +99,7 @@ from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position
 from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
 
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
@@ -226,6 +227,8 @@ class Layout:
         "imports",
         "is_smart",
         "jobs",
+        "last_item",
+        "last_key",
         "leased",
         "level_counts",
         "markers",
@@ -329,6 +332,9 @@ class Layout:
         self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
         # This sorts behind both keys, where an older version's read of the last key does not meet it.
         self.type_key: bytes = self.space.pack((True, "type"))
+        # What an enqueue looks for: the last item, or the last of all these keys and the items.
+        self.last_item = KeySelector.last_less_than(self.end)
+        self.last_key = KeySelector.last_less_than(self.type_key + b"\x00")
         self.subscriptions = self.space["subscription"]
         self.pointers = self.space["pointer"]
         self.held = self.space["held"]

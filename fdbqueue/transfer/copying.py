@@ -35,14 +35,14 @@ from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
 from fdbqueue.layers.streams.keys import StreamKeys
 from fdbqueue.layers.streams.records import decode, encode
-from fdbqueue.moves.exclusive import keep_out
-from fdbqueue.moves.high_water_mark import (
-    LastIndex,
+from fdbqueue.moves.admission import (
+    Admission,
     give_up_to,
     raise_high_water_mark,
     read_high_water_mark,
     refuse_smart,
 )
+from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
     NO_NOTES,
@@ -239,7 +239,7 @@ class _Copy:
         self._order = mark.order
         registered = yield tr.snapshot.get(self._layout.catalogue_key)
         self._about = bytes(registered) if registered.present() else b""
-        self._end = yield from LastIndex(tr, self._layout, mark.order, registers=False).steps(0)
+        self._end = yield from Admission(tr, self._layout, mark.order, registers=False).steps(0)
         return (yield from self._record(tr))
 
     def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:

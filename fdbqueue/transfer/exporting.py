@@ -17,7 +17,7 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import TransferError
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions.selectors import ItemTest
-from fdbqueue.moves.high_water_mark import read_high_water_mark
+from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack
 from fdbqueue.transfer.files import Parts, Source, format_of

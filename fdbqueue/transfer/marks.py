@@ -6,7 +6,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.streams import refuse_sessions
-from fdbqueue.moves.high_water_mark import refuse_smart
+from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed

@@ -13,8 +13,8 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import ChecksBypassed
+from fdbqueue.moves.admission import without_quota
 from fdbqueue.moves.exclusive import made_exclusive, wall_us
-from fdbqueue.moves.high_water_mark import without_quota
 from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
 from fdbqueue.stored.catalogue import set_about

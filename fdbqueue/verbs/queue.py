@@ -30,9 +30,9 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.moves.admission import Admission, Entry
 from fdbqueue.moves.exclusive import is_open, keep_out
 from fdbqueue.moves.groups import end_member, settle
-from fdbqueue.moves.high_water_mark import Entry, LastIndex
 from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.reads.browse import Browser, Pace, Pages
 from fdbqueue.reads.check import CheckReport, check_queue
@@ -559,7 +559,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None, random: bytes
     ) -> Steps[Position]:
-        last = yield from LastIndex(tr, self.layout, self.order_name).steps()
+        last = yield from Admission(tr, self.layout, self.order_name).steps()
         position = Position(last + 1, random, rank=rank)
         self._put(tr, position, stored, chunks, self.order_name)
         return position

@@ -33,8 +33,8 @@ from fdbqueue.engine.steps import Steps, pause, rows
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
+from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
-from fdbqueue.moves.high_water_mark import SMART
 from fdbqueue.reads.check import PLACES
 from fdbqueue.stored.catalogue import name_of, name_text, path_of
 from fdbqueue.stored.counters import count, read_stats

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.moves.admission import give_up_to
 from fdbqueue.moves.arrivals import Span, announce
-from fdbqueue.moves.high_water_mark import give_up_to
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.layout import Layout
 
@@ -33,7 +33,7 @@ def append_items(
     """Write new items under consecutive indices: their keys and chunks, the counters, the mark and the arrivals.
 
     Args:
-        layout: the queue's layout, after a `LastIndex` or `reserve` told it about subscriptions.
+        layout: the queue's layout, after a `Admission` or `reserve` told it about subscriptions.
         index: the index of the first item.
         random: the random part of all their positions.
         stored: their envelopes, in order; at least one.

@@ -19,7 +19,7 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
-from fdbqueue.moves.high_water_mark import LastIndex
+from fdbqueue.moves.admission import Admission
 from fdbqueue.moves.quotas import Quota, wait_for_room
 from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.adaptive_limit import TooMuch
@@ -49,7 +49,7 @@ class _Ahead:
 
     def __init__(self, tr: Transaction, layout: Layout, order: str | None) -> None:
         self.tr = tr
-        self.last = LastIndex(tr, layout, order)
+        self.last = Admission(tr, layout, order)
         self.since = time.monotonic()
 
 
@@ -220,7 +220,7 @@ class _Load:
 
         def body(tr: Transaction) -> Steps[None]:
             if not batch.index:
-                last = yield from LastIndex(tr, self._layout, self._encoding.order).steps(len(batch.stored))
+                last = yield from Admission(tr, self._layout, self._encoding.order).steps(len(batch.stored))
                 self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.moves.high_water_mark import Entry, LastIndex, give_up_to, mark_smart
+from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart
 from fdbqueue.moves.quotas import Quota, check_room
 from fdbqueue.stored.layout import Layout
 
@@ -56,7 +56,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         yield tr.get_approximate_size()
         following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
     if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
-        last = LastIndex(tr, layout, order, entry=entry, composed=True)
+        last = Admission(tr, layout, order, entry=entry, composed=True)
         index = yield from last.steps(wanted)
         if last.unmarked:
             mark_smart(tr, layout)

@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
 from fdbqueue.lowlevel import (
+    Admission,
     ByPosition,
     Database,
     Editing,
-    LastIndex,
     Named,
     Shown,
     Steps,
@@ -322,7 +322,7 @@ class _ProcessState:
         large = [(at, chunks) for at, (_, chunks, _) in enumerate(values) if chunks]
 
         def body(tr: Transaction) -> Steps[list[Position | Exception]]:
-            last = yield from LastIndex(tr, layout, order).steps(len(all_stored))
+            last = yield from Admission(tr, layout, order).steps(len(all_stored))
             append_items(tr, layout, last + 1, random, all_stored, ranks=ranks or None, large=large, order=order)
             return [Position(last + 1 + at, random, rank=rank) for at, (_, _, rank) in enumerate(values)]
 

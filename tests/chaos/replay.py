@@ -13,7 +13,7 @@ from fdbqueue import Position
 from fdbqueue.engine.keys import strinc
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged.requests import Wish
-from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import GRANT, Layout
 

@@ -11,7 +11,7 @@ from fdbqueue import Order, OrderError, Position, Queue
 from fdbqueue.engine import Subspace, predicates
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
-from fdbqueue.moves.high_water_mark import LastIndex, read_high_water_mark
+from fdbqueue.moves.admission import Admission, read_high_water_mark
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.stored.layout import pack
 
@@ -293,7 +293,7 @@ def test_the_high_water_mark_names_the_order_a_queue_has(db: Any, space: Subspac
     assert run(read_high_water_mark(tr, queue.layout)).order is None
     queue.enqueue(tr, 10)
     assert run(read_high_water_mark(tr, queue.layout)).order == "tens"
-    assert run(LastIndex(tr, queue.layout, "tens").steps()) == 1
+    assert run(Admission(tr, queue.layout, "tens").steps()) == 1
     assert "order='tens'" in repr(queue)
 
 

@@ -278,7 +278,7 @@ def test_a_queue_without_quota_pays_no_read(db: Any, queue: Queue[str], monkeypa
     def counted(*_: Any) -> Any:
         raise AssertionError("an enqueue counted the items")
 
-    monkeypatch.setattr(fdbqueue.moves.high_water_mark, "check_room", counted)
+    monkeypatch.setattr(fdbqueue.moves.admission, "check_room", counted)
     queue.enqueue(db, "a")
     queue.enqueue_many(db, ["b", "c"])
     Leases(queue).enqueue(db, "d", delay=5)

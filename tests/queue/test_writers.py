@@ -258,9 +258,9 @@ KNOWN = {
     "layers/subscriptions/immediate_delivery.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""
-NUMBERS_OTHERS = {"fdbqueue/moves/high_water_mark.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}
+NUMBERS_OTHERS = {"fdbqueue/moves/admission.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}
 """The definition, and modules that register Spark's format."""
-NUMBERING = {"LastIndex", "next_index", "reserve", "register"}
+NUMBERING = {"Admission", "next_index", "reserve", "register"}
 
 
 def numbers_items(file: Path) -> bool:

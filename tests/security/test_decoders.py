@@ -20,7 +20,7 @@ from fdbqueue.layers.leases import Lease, LeaseHandle, Leases, State
 from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import Requests, Wish
-from fdbqueue.moves.high_water_mark import HighWaterMark
+from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.spark.job.record import Header, JobRecord, Outcome
 from fdbqueue.spark.job.record import decode as decode_job
 from fdbqueue.spark.job.record import encode as encode_job

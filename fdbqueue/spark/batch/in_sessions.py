@@ -20,7 +20,7 @@ from fdbqueue.errors import CodecError, OtherCodec
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.sessions.workers.rows import SessionRow, append_rows
-from fdbqueue.moves.high_water_mark import without_quota
+from fdbqueue.moves.admission import without_quota
 from fdbqueue.spark.batch.options import Options
 from fdbqueue.spark.optionvalues import function_named
 from fdbqueue.spark.rows.appender import Appender, Part

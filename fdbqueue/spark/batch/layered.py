@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
 from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import Levels
-from fdbqueue.moves.high_water_mark import give_up_to
+from fdbqueue.moves.admission import give_up_to
 from fdbqueue.spark.batch import checked
 from fdbqueue.spark.batch import in_sessions as insessions
 from fdbqueue.spark.batch.checked import CheckedAppender

@@ -20,7 +20,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
-from fdbqueue.moves.high_water_mark import refuse_smart
+from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.spark.job.attempt import PartitionReport
 from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.job.partition import Counted, counted, owner_attempts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
-from fdbqueue.moves.high_water_mark import LastIndex
+from fdbqueue.moves.admission import Admission
 from fdbqueue.spark.rows.rows import Rows
 from fdbqueue.stored.catalogue import Registration
 from fdbqueue.stored.items import chunks_of
@@ -28,7 +28,7 @@ class Part:
 
     tail: _Tail
     rows: Rows
-    last: LastIndex
+    last: Admission
 
 
 class Appender:
@@ -54,7 +54,7 @@ class Appender:
 
         The reads do not see this writer's own commits under way, so its own last index counts too.
         """
-        return [Part(tail, some, LastIndex(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
+        return [Part(tail, some, Admission(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
 
     def write(self, tr: Transaction, parts: list[Part]) -> None:
         """Write the items, after the ends of their queues were read."""

@@ -18,7 +18,7 @@ from fdbqueue.layers.results import Results
 from fdbqueue.layers.smart import OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.moves.high_water_mark import refuse_smart
+from fdbqueue.moves.admission import refuse_smart
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

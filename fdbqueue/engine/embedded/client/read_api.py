@@ -249,9 +249,9 @@ class ReadApi(TransactionRead):
         return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
 
     def _short_key(self, end: bytes, snapshot: bool) -> Key | None:
-        """Read the last key below `end` from the snapshot. Return None after other reads or writes, or if there is none.
+        """Read the last key below `end` from the snapshot.
 
-        Then, and if the read fails, the caller reads in the general way.
+        Return None if there is none, if the read fails, and after other reads or writes: then read in the general way.
         """
         if not b"" < end <= TOP or len(end) > READ_KEY_LIMIT:
             return None

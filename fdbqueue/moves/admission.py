@@ -1,8 +1,8 @@
-"""The end of a queue: the index that the next item gets.
+"""The admission of new items: whether they may enter a queue, and which index the next one gets.
 
-It is one more than the last available item's index. A leased or delayed item is away for a while. It must still come
-before all items that are enqueued meanwhile, even if no other item is left. So a transaction that takes such an item
-away raises the queue's high-water mark. New items get higher indices.
+The index is one more than the last available item's index. A leased or delayed item is away for a while. It must
+still come before all items that are enqueued meanwhile, even if no other item is left. So a transaction that takes such
+an item away raises the queue's high-water mark. New items get higher indices.
 
 In a queue with its own order (`order.py`) the last item of a rank says nothing about the other ranks. There every
 enqueue raises the high-water mark to the highest index that it gave, whatever the rank. It reads nothing else. The mark
@@ -15,24 +15,24 @@ there also names the order, so that a queue has one order only. (docs/adr/0060)
 
 The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
 items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks. The
-key also says that the queue was renamed (`renamed.py`), or how many items it may have (`quotas.py`).
+key also says that the queue was renamed (`rename_marks.py`), or how many items it may have (`quotas.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
 from fdbqueue.moves.quotas import Quota, check_room, quota_of
 from fdbqueue.stored.catalogue import Registration, is_known, note_registered
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 SMART = b"smart"
@@ -64,10 +64,51 @@ class HighWaterMark:
         return cls(int.from_bytes(stored, "big"), None)
 
 
-class LastIndex:
-    """The last index that was given, as a read under way.
+_UNMARKED = HighWaterMark(0, None)
 
-    It reads by snapshot: with a plain read, every enqueue would conflict with each enqueue that commits before it.
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which items enter a queue: what the key ``(True, "type")`` says."""
+
+    smart: bool = False
+    """Whether each item has to pass the checks of the queued ones."""
+    quota: Quota | None = None
+    mark: Mark | None = None
+    """The queue was renamed, or is being renamed."""
+
+    @classmethod
+    @lru_cache(maxsize=1_000)
+    def parse(cls, stored: bytes) -> Terms:
+        """Parse the value of the key. Each value is parsed once in a process.
+
+        Raises:
+            FormatError: this version of the library can't read it.
+        """
+        if (mark := mark_of(stored)) is not None:
+            return cls(mark=mark)
+        quota = quota_of(stored)
+        return cls(smart=quota is None, quota=quota)
+
+    def check(self) -> None:
+        """Refuse a queue that has another name now.
+
+        Raises:
+            QueueRenamed: it has.
+        """
+        if self.mark is not None:
+            raise refusal(self.mark)
+
+
+NO_TERMS = Terms()
+
+
+class Admission:
+    """The admission of new items, as a read under way: whether they may enter, and behind which index.
+
+    One look answers all questions of an enqueue: the last index that was given, whether the queue is registered, by
+    which codec and order, whether it has another name now, a quota, checks of its own, and subscriptions. It reads by
+    snapshot: with a plain read, every enqueue would conflict with each enqueue that commits before it.
 
     Args:
         order: the name of the order to enqueue in; None: first in, first out.
@@ -85,13 +126,11 @@ class LastIndex:
         "_about",
         "_composed",
         "_entry",
-        "_item",
+        "_last",
         "_layout",
-        "_mark",
+        "_marks",
         "_order",
-        "_subscribed",
         "_tr",
-        "_type",
         "quota",
         "unmarked",
     )
@@ -115,27 +154,29 @@ class LastIndex:
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
         self.quota: Quota | None = None
         """The queue's quota; known after `steps`."""
-        # An item that comes back has the codec that it had.
-        own = layout.registration if registers and entry != "any" else None
-        self._about = None
-        if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
-            self._about = tr.snapshot.get(layout.catalogue_key)
-        has_high_water_mark = layout.has_high_water_mark or order is not None
+        view = tr.snapshot
+        marked = layout.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
         # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
         # and `check` reports that.
-        end = layout.end if has_high_water_mark else layout.type_key + b"\x00"
-        self._item: Steps[bytes] | None = None
+        # It is the first read: behind others, the embedded engine would look for the key among what they found.
+        self._last: Any = None
         if order is None:
-            # The first read: behind others, the embedded engine would look for the key among what they found.
-            self._item = started(_last_row(tr, layout.begin, end)) if composed else _last_key(tr, end)
-        self._mark = self._subscribed = self._type = None
-        if has_high_water_mark:
-            view = tr.snapshot
-            self._mark = view.get(layout.high_water_mark_key)
-            self._subscribed = view.get(layout.subscribed_key)
-            self._type = view.get(layout.type_key)
+            if composed:
+                end = layout.end if marked else layout.type_key + b"\x00"
+                self._last = started(_last_row(tr, layout.begin, end))
+            else:
+                self._last = view.get_key(layout.last_item if marked else layout.last_key)
+        # An item that comes back has the codec that it had.
+        own = layout.registration if registers and entry != "any" else None
+        self._about: Any = None
+        if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
+            self._about = view.get(layout.catalogue_key)
+        self._marks: tuple[Any, Any, Any] | None = None
+        if marked:
+            keys = layout.high_water_mark_key, layout.subscribed_key, layout.type_key
+            self._marks = view.get(keys[0]), view.get(keys[1]), view.get(keys[2])
 
     def steps(self, wanted: int = 1) -> Steps[int]:
         """Wait for the last index and return it.
@@ -155,54 +196,66 @@ class LastIndex:
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._about is not None:
             yield from note_registered(self._tr, layout, self._about)
-        subscribed = None if self._subscribed is None else (yield self._subscribed)
-        layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed)
-        is_smart = False
-        if self._type is not None and (stored := (yield self._type)).present():
-            is_smart = yield from self._pass(bytes(stored), wanted)
-        self.unmarked = self._entry == "smart" and not is_smart
-        if self._item is None:
-            return (yield from self._in_order())
-        key = yield from self._item
-        if self._mark is None:
-            if key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
-                layout.has_high_water_mark = True
-                # Registered above: a second look would take this transaction's own record for a committed one.
-                again = LastIndex(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-                last = yield from again.steps(wanted)
-                self.unmarked, self.quota = again.unmarked, again.quota
-                return last
-            index = layout.index_of(key)
-            if index is None:
-                raise self._refusal((yield from read_high_water_mark(self._tr, layout)).order or "unknown")
-            return index
-        index, mark = layout.index_of(key), (yield self._mark)
-        if not mark.present() and index is not None:
-            return index
-        lent = HighWaterMark.parse(mark)
+        if self._marks is not None:
+            return (yield from self._among_marks(self._marks, wanted))
+        key = yield from self._last_key()
+        if key >= layout.end and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
+            layout.has_high_water_mark = True
+            # Registered above: a second look would take this transaction's own record for a committed one.
+            again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
+            last = yield from again.steps(wanted)
+            self.unmarked, self.quota = again.unmarked, again.quota
+            return last
+        layout.subscribed, layout.exclusive_all = False, None
+        self.unmarked = self._entry == "smart"
+        index = layout.index_of(key)
+        if index is None:
+            raise self._refusal((yield from read_high_water_mark(self._tr, layout)).order or "unknown")
+        return index
+
+    def _last_key(self) -> Steps[bytes]:
+        last = self._last
+        if self._composed:
+            return (yield from last)  # type: ignore[no-any-return]
+        return bytes(last if last.is_ready() else (yield last))
+
+    def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> Steps[int]:
+        """Return the last index in a queue that had a mark, an order or a type before."""
+        layout = self._layout
+        for value in marks:
+            if not value.is_ready():
+                yield value
+        mark, subscribed, kind = marks
+        layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed) if subscribed.present() else (False, None)
+        terms = NO_TERMS
+        if kind.present():
+            terms = Terms.parse(bytes(kind))
+            yield from self._check(terms, wanted)
+        self.unmarked = self._entry == "smart" and not terms.smart
+        lent = HighWaterMark.parse(mark) if mark.present() else _UNMARKED
+        if self._last is None:
+            return (yield from self._in_order(lent))
+        index = layout.index_of((yield from self._last_key()))
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")
         return max(index, lent.index)
 
-    def _pass(self, stored: bytes, wanted: int) -> Steps[bool]:
-        """Check the items against the type of the queue. Return whether it is smart."""
-        refuse_renamed(stored)
-        self.quota = quota_of(stored)
-        if self.quota is None:
+    def _check(self, terms: Terms, wanted: int) -> Steps[None]:
+        """Check the items against the terms of the queue."""
+        terms.check()
+        self.quota = terms.quota
+        if terms.smart:
             if self._entry == "plain":
                 raise bypassed(self._layout)
-            return True
-        if self._entry == "smart":
+        elif self._entry == "smart":
             raise ChecksBypassed(
                 f"The queue {self._layout.describe()} has a quota, and a smart queue has a limit of its own. Nothing"
                 " was written. Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
             )
-        if self._entry == "plain" and wanted:
-            yield from check_room(self._tr, self._layout, self.quota, wanted)
-        return False
+        elif terms.quota is not None and self._entry == "plain" and wanted:
+            yield from check_room(self._tr, self._layout, terms.quota, wanted)
 
-    def _in_order(self) -> Steps[int]:
-        given = HighWaterMark.parse((yield self._mark))
+    def _in_order(self, given: HighWaterMark) -> Steps[int]:
         if given.order == self._order:
             return given.index
         if given.order is not None or given.index:
@@ -238,8 +291,9 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     known = own is not None and is_known(tr, own)
     about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
     if (kind := (yield tr.snapshot.get(layout.type_key))).present():
-        refuse_renamed(bytes(kind))
-        if quota_of(bytes(kind)) is not None:
+        terms = Terms.parse(bytes(kind))
+        terms.check()
+        if terms.quota is not None:
             raise without_quota(layout)
     if about is not None:
         yield from note_registered(tr, layout, about)
@@ -249,7 +303,7 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
 def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
     """Refuse a smart queue, before anything is enqueued into it without checks.
 
-    An enqueue need not call this: `LastIndex` finds out. It is for callers that ask early, such as a job.
+    An enqueue need not call this: its `Admission` finds out. It is for callers that ask early, such as a job.
 
     Raises:
         ChecksBypassed: the queue is smart. QueueRenamed: it has another name now.
@@ -279,8 +333,9 @@ def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
     stored = yield tr.snapshot.get(layout.type_key)
     if not stored.present():
         return False
-    refuse_renamed(bytes(stored))
-    return quota_of(bytes(stored)) is None
+    terms = Terms.parse(bytes(stored))
+    terms.check()
+    return terms.smart
 
 
 def bypassed(layout: Layout) -> ChecksBypassed:
@@ -290,15 +345,6 @@ def bypassed(layout: Layout) -> ChecksBypassed:
         " Enqueue by fdbqueue.layers.SmartQueue(...).enqueue or enqueue_many, and from Spark with the option"
         " smart. Dequeue, lease and browse are as ever."
     )
-
-
-def _last_key(tr: Transaction, end: bytes) -> Steps[bytes]:
-    last = tr.snapshot.get_key(KeySelector.last_less_than(end))
-    return _key_of(last)
-
-
-def _key_of(last: Any) -> Steps[bytes]:
-    return bytes((yield last))
 
 
 def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
