@@ -185,6 +185,22 @@ def rows(
             first = batch[-1].key + b"\x00"
 
 
+def first_row(tr: ReadTransaction, begin: bytes, end: bytes) -> Steps[KeyValue | None]:
+    """Return the first row of ``[begin, end)``; None if there is none.
+
+    It does not yield if the engine reads without waiting. So it is not for steps that a caller has `started`: they would
+    run on, past their first read.
+
+    *Cost:* one round trip.
+    """
+    answer = tr.get_range(begin, end, limit=1, streaming_mode=StreamingMode.want_all)
+    page: Any = getattr(answer, "_future", None)
+    if page is None:
+        return next(iter(answer), None)
+    batch, _, _ = page.wait() if page.is_ready() else (yield page)
+    return batch[0] if batch else None
+
+
 def started(steps: Steps[T]) -> Steps[T]:
     """Start `steps` now, so that their first read is in flight while the caller waits for others."""
     try:

@@ -223,8 +223,8 @@ class Admission:
         """Return the last index in a queue that had a mark, an order or a type before."""
         layout = self._layout
         for value in marks:
-            if not value.is_ready():
-                yield value
+            if self._composed or not value.is_ready():
+                yield value  # a caller may have `started` the steps of its own transaction: they must not run on
         mark, subscribed, kind = marks
         layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed) if subscribed.present() else (False, None)
         terms = NO_TERMS
@@ -232,7 +232,7 @@ class Admission:
             terms = Terms.parse(bytes(kind))
             yield from self._check(terms, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
-        lent = HighWaterMark.parse(mark) if mark.present() else _UNMARKED
+        lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
         if self._last is None:
             return (yield from self._in_order(lent))
         index = layout.index_of((yield from self._last_key()))

@@ -153,17 +153,18 @@ class ReadApi(TransactionRead):
             return Value(snap.get(key), self._looked_at(key, snap))
         point = writes.points.get(key, ABSENT)
         if point is ABSENT:
-            if writes.unreadable and key in writes.unreadable and not settings.bypass_unreadable:
-                raise FDBError(1036)
-            if writes.clears and key in writes.clears:
-                return Value(None)
+            if writes.ranged:
+                if key in writes.unreadable and not settings.bypass_unreadable:
+                    raise FDBError(1036)
+                if key in writes.clears:
+                    return Value(None)
         elif not isinstance(point, Stack):
             return Value(point)  # type: ignore[arg-type]
         elif point.unreadable and not settings.bypass_unreadable:
             raise FDBError(1036)
         elif not point.dependent:
             return Value(point.value(None))
-        snap = self._opened()
+        snap = self._snap or self._opened()
         below = snap.get(key)
         value = point.value(below) if isinstance(point, Stack) else below
         if snapshot:
@@ -180,18 +181,22 @@ class ReadApi(TransactionRead):
 
     def _looked_at(self, key: bytes, snap: Snapshot) -> Snapshot | None:
         """Record a read of `key` without a conflict. Return its source as `_asked_again` does."""
+        self._only_looked = True
+        if key not in self._gets and self._known_since == waits.count:
+            self._gets[key] = -waits.count  # all reads so far are under way together
+            return snap
         source = self._source_of(key, snap)
         self._gets.setdefault(key, -waits.count)
-        self._only_looked = True
         return source
 
     def _source_of(self, key: bytes, snap: Snapshot) -> Snapshot | None:
         since = self._gets.get(key)
         if since is not None:
             told = abs(since) != waits.count
+        elif (self._known is None and self._first is None) or self._known_since == waits.count:
+            told = False
         else:
-            known = self._known if self._first is None else self._now_known()
-            told = known is not None and self._known_since != waits.count and key in known
+            told = key in (self._known if self._known is not None and self._first is None else self._now_known())
         return None if told else snap
 
     def _refused(self, key: bytes) -> int:

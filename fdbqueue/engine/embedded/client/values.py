@@ -152,12 +152,13 @@ class Read(FutureString):
 
     def is_ready(self) -> bool:
         if self._source is not None:
-            waits.count += 1
+            self.block_until_ready()
         return True
 
     def block_until_ready(self) -> None:
-        if self._source is not None:
+        if self._source is not None and self._source.cut_at != self._asked_at:
             waits.count += 1
+            self._source = None
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         self.block_until_ready()
