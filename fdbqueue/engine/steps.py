@@ -188,8 +188,8 @@ def rows(
 def first_row(tr: ReadTransaction, begin: bytes, end: bytes) -> Steps[KeyValue | None]:
     """Return the first row of ``[begin, end)``; None if there is none.
 
-    It does not yield if the engine reads without waiting. So it is not for steps that a caller has `started`: they would
-    run on, past their first read.
+    It does not yield if the engine reads without waiting. So it is not for steps that a caller has `started`: they
+    would run on, past their first read.
 
     *Cost:* one round trip.
     """

@@ -15,7 +15,7 @@ import fdb.fdboptions
 import pytest
 
 from fdbqueue.engine import StreamingMode, Subspace, api
-from fdbqueue.engine.embedded.client import futures, ranges, transaction, values, views
+from fdbqueue.engine.embedded.client import futures, ranges, read_api, transaction, values
 from fdbqueue.engine.embedded.client.commits import Commit
 from fdbqueue.engine.embedded.client.database import Database
 from fdbqueue.engine.embedded.client.options import DatabaseOptions, TransactionOptions
@@ -25,7 +25,7 @@ CLASSES: dict[str, type] = {
     "Database": Database,
     "_TransactionCreator": Database,
     "Transaction": transaction.Transaction,
-    "TransactionRead": views.Snapshot,
+    "TransactionRead": read_api.SnapshotReads,
     "Future": futures.Future,
     "FutureVoid": Commit,
     "FutureInt64": futures.FutureInt64,

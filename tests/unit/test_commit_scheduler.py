@@ -250,13 +250,13 @@ def test_a_request_done_before_its_thread_is_gathered_is_returned_at_once(led: t
     joined(sleeping(gathering, early, lead=led))
 
 
-class JustWoken(CommitRequest):
+class JustWoken(CommitRequest, dict=True):
     """One whose thread wakes by itself as soon as somebody has looked."""
 
     _looks = 0
 
     @property
-    def sleeper(self) -> int:  # type: ignore[override]
+    def sleeper(self) -> int:  # type: ignore[override,misc]
         self._looks += 1
         return self._looks == 1
 

@@ -82,14 +82,14 @@ def test_an_interrupt_right_after_a_commit_leaves_no_request_waiting(store: Stor
     assert [key for key, _ in contents(store)] == [b"a", b"b", b"c"]
 
 
-class EndsAsItIsLookedAt(CommitRequest):
+class EndsAsItIsLookedAt(CommitRequest, dict=True):
     """A request that another thread ends right behind the look whether it is done."""
 
     ended = False
     called = False
 
     @property
-    def done(self) -> bool:  # type: ignore[override]
+    def done(self) -> bool:  # type: ignore[override,misc]
         before = self.ended
         self.ended = True
         self.called = self.called or self.has_callbacks

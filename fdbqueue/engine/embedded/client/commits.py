@@ -81,18 +81,17 @@ class Commit(Future[None]):
         if tr._unseen_size > limit if settings.ryw_disabled else 2 * tr._size > limit and _size(tr) > limit:
             self._end(TOO_LARGE)
             return
-        read_keys: list[bytes] | None
         if settings.report_conflicts:  # as a cluster reports them: as merged ranges
-            read_keys, read_ranges = None, list(tr._read_conflicts())
+            read_keys, read_ranges = [], list(tr._read_conflicts())
         else:
-            read_keys, read_ranges = tr._conflict_keys() if tr._gets else None, tr._conflict_ranges
+            read_keys, read_ranges = tr._conflict_keys() if tr._gets else [], tr._conflict_ranges
         mutations, rows = writes.in_rows()
         # A cluster's client makes commits conflict with themselves, unless `risky`: without reads they can be too old.
         ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
         request = self._request = CommitRequest(
             None if ageless else tr._version,
             read_ranges,
-            writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else None,
+            writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else [],
             mutations,
             settings.report_conflicts,
             read_keys,

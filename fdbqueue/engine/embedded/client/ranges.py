@@ -13,7 +13,7 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.client.views import TransactionRead
+    from fdbqueue.engine.embedded.client.read_api import TransactionRead
 
 
 class KeyValue(msgspec.Struct, eq=False, gc=False):
@@ -45,30 +45,19 @@ class FutureKeyValueArray(Asked[Page]):
     __slots__ = ()
 
 
-class FDBRange:
-    """A range read. Its creation reads the first page; an iteration reads the following pages.
+class FDBRange(msgspec.Struct, eq=False):
+    """A range read: its first page was read already; an iteration reads the following pages.
 
     As in the binding, every iteration starts with that first page again, and `to_list` fetches large pages.
     """
 
-    __slots__ = ("_bsel", "_esel", "_future", "_limit", "_mode", "_reverse", "_tr")
-
-    def __init__(
-        self,
-        tr: TransactionRead,
-        begin: Any,
-        end: Any,
-        limit: int,
-        reverse: bool,
-        streaming_mode: int,
-    ) -> None:
-        self._tr = tr
-        self._bsel = begin
-        self._esel = end
-        self._limit = limit
-        self._reverse = reverse
-        self._mode = streaming_mode
-        self._future = tr._get_range(begin, end, limit, streaming_mode, 1, reverse)
+    _tr: TransactionRead
+    _bsel: Any
+    _esel: Any
+    _limit: int
+    _reverse: bool
+    _mode: int
+    _future: FutureKeyValueArray
 
     def __repr__(self) -> str:
         return f"<FDBRange {self._bsel!r} to {self._esel!r}>"

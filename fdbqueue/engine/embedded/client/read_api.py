@@ -9,19 +9,20 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client import pages, special_keys
+from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
 from fdbqueue.engine.embedded.client.futures import FutureInt64, FutureKeyArray
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
 from fdbqueue.engine.embedded.client.options import Settings
 from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
-from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue, selector
+from fdbqueue.engine.embedded.client.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
 from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
 from fdbqueue.engine.embedded.client.stacks import Stack
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, Key, Value
 from fdbqueue.engine.embedded.client.version_wait import LateKey, LatePage, LateRead, LateValue, VersionWait
-from fdbqueue.engine.embedded.client.views import TransactionRead, integer, key_to_bytes
 from fdbqueue.engine.embedded.client.write_buffer import ABSENT, WriteBuffer
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
+from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
@@ -44,6 +45,51 @@ _MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4
 def cut(key: bytes) -> bytes:
     """Shorten an overlong key. No stored key equals it, and the short form sorts the same among stored keys."""
     return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
+
+
+class TransactionRead:
+    """The reads of a transaction and of its `snapshot` view."""
+
+    db: Database
+
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        raise NotImplementedError
+
+    def get(self, key: Any) -> Value:
+        """Read the value of `key`."""
+        raise NotImplementedError
+
+    def get_range(
+        self,
+        begin: Any,
+        end: Any,
+        limit: int = 0,
+        reverse: bool = False,
+        streaming_mode: int = StreamingMode.iterator,
+    ) -> FDBRange:
+        """Read the rows from `begin` (a key or selector; None: the first key) up to and excluding `end`.
+
+        *Conflicts:* with writes to the part of the range that was read, gaps included. With a `limit`, or if the
+        iteration stops early, the conflicts end with the pages that were read.
+        """
+        if begin is None:
+            begin = b""
+        if end is None:
+            end = b"\xff"
+        first = self._get_range(begin, end, limit, streaming_mode, 1, reverse)
+        return FDBRange(self, begin, end, limit, reverse, streaming_mode, first)
+
+    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+        """Read the rows whose keys start with `prefix`."""
+        prefix = key_to_bytes(prefix)
+        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
+        return self.get(key)
 
 
 class ReadApi(TransactionRead):
@@ -82,6 +128,10 @@ class ReadApi(TransactionRead):
         raise NotImplementedError
 
     db = property(attrgetter("_db"))
+
+    @property
+    def snapshot(self) -> SnapshotReads:
+        return SnapshotReads(self)
 
     def _opened(self) -> Snapshot:
         """Return the snapshot. The first read takes it."""
@@ -485,7 +535,8 @@ class ReadApi(TransactionRead):
 
     # -- versions and sizes: a size counts all that is committed now, at any read version ----------------------------
 
-    def _get_read_version(self) -> FutureInt64:
+    def get_read_version(self) -> FutureInt64:
+        """Return the read version. The first read sets it."""
         code = self._deferred_error() or self._broken_error()
         if code:
             return FutureInt64(error=code)
@@ -494,6 +545,24 @@ class ReadApi(TransactionRead):
         if self._snap is not None:
             self._store.pin(self._snap)
         return FutureInt64(self._version, self._snap if self._version_since == waits.count else None)
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        """Return the exact size of a range's keys and values. A cluster estimates it.
+
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None:
+            raise ValueError("Invalid begin key or end key")
+        return self._estimated_size(begin_key, end_key)
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+        """Return keys that divide a range into chunks of about `chunk_size` bytes. The list includes both ends.
+
+        *Cost:* a read of the range.
+        """
+        if begin_key is None or end_key is None or chunk_size <= 0:
+            raise ValueError("Invalid begin key, end key or chunk size")
+        return self._split_points(begin_key, end_key, integer(chunk_size))
 
     def _broken_error(self) -> int:
         raise NotImplementedError
@@ -524,3 +593,42 @@ class ReadApi(TransactionRead):
                 size += len(key) + len(value)
         points.append(end)
         return FutureKeyArray(points)
+
+
+class SnapshotReads(TransactionRead):
+    """A transaction's reads without read conflicts: ``tr.snapshot``."""
+
+    __slots__ = ("_tr",)
+
+    def __init__(self, tr: ReadApi) -> None:
+        self._tr = tr
+
+    def __repr__(self) -> str:
+        return f"{self._tr!r}.snapshot"
+
+    @property
+    def db(self) -> Database:  # type: ignore[override]
+        return self._tr._db
+
+    def get(self, key: Any) -> Value:
+        return self._tr._get(key if type(key) is bytes else key_to_bytes(key), True)
+
+    def get_key(self, key_selector: Any) -> Key:
+        key = key_selector.key
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
+        return self._tr._get_key(key, key_selector.or_equal, key_selector.offset, True)
+
+    def _get_range(
+        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+    ) -> FutureKeyValueArray:
+        return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
+
+    def get_read_version(self) -> FutureInt64:
+        return self._tr.get_read_version()
+
+    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+        return self._tr.get_estimated_range_size_bytes(begin_key, end_key)
+
+    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+        return self._tr.get_range_split_points(begin_key, end_key, chunk_size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from fdbqueue.engine.embedded.store.commit.atomics import (
     CLEAR_RANGE,
     COMPARE_AND_CLEAR,
@@ -23,17 +25,14 @@ INDEPENDENT: Final = frozenset({SET}) | VERSIONSTAMPED
 """Operations that do not depend on the previous value."""
 
 
-class Stack:
+class Stack(msgspec.Struct, eq=False, gc=False):
     """The operations on one key, oldest first, folded like in FoundationDB.
 
     ``(SET, None)`` is the missing value from which an operation on a cleared key starts.
     """
 
-    __slots__ = ("ops", "unreadable")
-
-    def __init__(self, ops: list[Operation], unreadable: bool = False) -> None:
-        self.ops = ops
-        self.unreadable = unreadable
+    ops: list[Operation]
+    unreadable: bool = False
 
     def __repr__(self) -> str:
         return f"Stack({self.ops!r}, unreadable={self.unreadable!r})"

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded.client import special_keys
+from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
 from fdbqueue.engine.embedded.client.commits import Commit
-from fdbqueue.engine.embedded.client.futures import Future, FutureInt64, FutureKeyArray, FutureVoid
+from fdbqueue.engine.embedded.client.futures import Future, FutureInt64, FutureVoid
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
 from fdbqueue.engine.embedded.client.option_table import (
     INITIALIZE_NEW_DATABASE,
@@ -33,7 +34,6 @@ from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, Pause
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSION, TOP
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
-from fdbqueue.engine.embedded.client.views import Snapshot, integer, key_to_bytes
 from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
@@ -159,10 +159,6 @@ class Transaction(WriteApi):
     @property
     def options(self) -> TransactionOptions:
         return TransactionOptions(self)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        return Snapshot(self)
 
     def next_turn(self) -> Turn | None:
         """Return the future of this process's next time slice, as `Database.next_turn` does."""
@@ -301,10 +297,6 @@ class Transaction(WriteApi):
             key = key_to_bytes(key)
         return self._get_key(key, key_selector.or_equal, key_selector.offset, False)
 
-    def get_read_version(self) -> FutureInt64:
-        """Return the read version. The first read sets it."""
-        return self._get_read_version()
-
     def set_read_version(self, version: int) -> None:
         """Read at `version`, which another transaction recently got from `get_read_version`."""
         version = integer(version, 64)
@@ -329,24 +321,6 @@ class Transaction(WriteApi):
 
     def _has_version(self) -> bool:
         return self._version is not None or (self._commit is not None and self._commit.versioned)
-
-    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
-        """Return the exact size of a range's keys and values. A cluster estimates it.
-
-        *Cost:* a read of the range.
-        """
-        if begin_key is None or end_key is None:
-            raise ValueError("Invalid begin key or end key")
-        return self._estimated_size(begin_key, end_key)
-
-    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
-        """Return keys that divide a range into chunks of about `chunk_size` bytes. The list includes both ends.
-
-        *Cost:* a read of the range.
-        """
-        if begin_key is None or end_key is None or chunk_size <= 0:
-            raise ValueError("Invalid begin key, end key or chunk size")
-        return self._split_points(begin_key, end_key, integer(chunk_size))
 
     # -- special keys about the transaction itself ----------------------------------------------------------------
 

@@ -191,12 +191,8 @@ class ByValue(FutureString):
 
     __slots__ = ()
 
-    def wait(self) -> Any:
-        _ = self.value
-        return self
-
-    def __bytes__(self) -> Any:
-        return self.value
+    wait = FutureString.wait
+    __bytes__ = FutureString.__bytes__
 
     def present(self) -> bool:
         """Return whether the key has a value."""

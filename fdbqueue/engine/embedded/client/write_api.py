@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client import special_keys
+from fdbqueue.engine.embedded.client.arguments import key_to_bytes, value_to_bytes
 from fdbqueue.engine.embedded.client.read_api import (
     METADATA_VERSION,
     READ_KEY_LIMIT,
@@ -20,7 +21,6 @@ from fdbqueue.engine.embedded.client.read_api import (
     cut,
 )
 from fdbqueue.engine.embedded.client.stacks import Stack
-from fdbqueue.engine.embedded.client.views import key_to_bytes, value_to_bytes
 from fdbqueue.engine.embedded.store.commit.atomics import (
     ADD,
     APPEND_IF_FITS,

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from fdbqueue.engine.embedded.store.log.write_set import Range
 
 Mutation = tuple[int, bytes, bytes]
@@ -40,7 +42,7 @@ IO_ERROR: Final = 1510
 _callbacks_lock = threading.RLock()
 
 
-class CommitRequest:
+class CommitRequest(msgspec.Struct, eq=False, weakref=True):
     """The reads and writes of a transaction that commits and, once it is `done`, the result.
 
     Args:
@@ -58,11 +60,20 @@ class CommitRequest:
     The request owns the lists from then on: the caller must not change them.
     """
 
-    # Defaults on the class, for attributes that most requests never set: every commit makes a request, so it is cheap.
-    done = False
-    version = -1
+    # Every commit makes a request, so it is cheap.
+    snapshot_version: int | None = None
+    read_ranges: list[Range] = []
+    write_ranges: list[Range] = []
+    mutations: list[Mutation] = []
+    report_conflicts: bool = False
+    read_keys: list[bytes] = []
+    write_keys: list[bytes] = []
+    opened_at: float | None = None
+    rows: Rows | None = None
+    done: bool = False
+    version: int = -1
     """Committed version."""
-    batch = 0
+    batch: int = 0
     """Number within the version; together they are the versionstamp."""
     committed: object = None
     """An object that keeps the state after this commit readable, once there is a newer state."""
@@ -76,35 +87,13 @@ class CommitRequest:
     """Keys that the commit made from versionstamps; they count as written."""
     gate: threading.Lock | None = None
     """A lock that is closed while a thread sleeps until this request is done."""
-    sleeper = 0
+    sleeper: int = 0
     """The thread that sleeps until this request is done; 0 if there is none or if it does not matter."""
     behind: CommitRequest | None = None
     """The next request in line: this request's sleeper wakes the sleeper of that one."""
-    has_callbacks = False
+    has_callbacks: bool = False
     """Whether there are callbacks to call when the request is done."""
     _callbacks: list[Callable[[CommitRequest], None]] | None = None
-
-    def __init__(
-        self,
-        snapshot_version: int | None = None,
-        read_ranges: list[Range] | None = None,
-        write_ranges: list[Range] | None = None,
-        mutations: list[Mutation] | None = None,
-        report_conflicts: bool = False,
-        read_keys: list[bytes] | None = None,
-        write_keys: list[bytes] | None = None,
-        opened_at: float | None = None,
-        rows: Rows | None = None,
-    ) -> None:
-        self.snapshot_version = snapshot_version
-        self.read_ranges = read_ranges or []
-        self.write_ranges = write_ranges or []
-        self.mutations = mutations or []
-        self.report_conflicts = report_conflicts
-        self.read_keys = read_keys or []
-        self.write_keys = write_keys or []
-        self.opened_at = opened_at
-        self.rows = rows
 
     def size(self) -> int:
         """Return how many mutations there are, `rows` included."""
