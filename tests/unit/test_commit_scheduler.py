@@ -255,8 +255,8 @@ class JustWoken(CommitRequest, dict=True):
 
     _looks = 0
 
-    @property
-    def sleeper(self) -> int:  # type: ignore[override,misc]
+    @property  # type: ignore[misc]
+    def sleeper(self) -> int:  # type: ignore[override]
         self._looks += 1
         return self._looks == 1
 

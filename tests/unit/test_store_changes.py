@@ -11,8 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine.embedded.client.watches import Outstanding
-from fdbqueue.engine.embedded.store.log.log_rows import Commit
-from fdbqueue.engine.embedded.store.log.write_set import encode
+from fdbqueue.engine.embedded.store.log.log_rows import Commit, encode
 from fdbqueue.engine.embedded.store.notify.changes import Changes
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot

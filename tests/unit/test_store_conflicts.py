@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded.store.commit import committer
 from fdbqueue.engine.embedded.store.log import commit_log, log_rows
-from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet, decode, encode
+from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
+from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet
 from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
 

@@ -11,7 +11,6 @@ import pytest
 
 from fdbqueue.engine.embedded.store.commit import committer as committing
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
-from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
 from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
@@ -30,10 +29,22 @@ def interrupted_at(store: Store, target: Any, name: str, *requests: CommitReques
         store.wait(requests[0])
 
 
+class Interrupting(list[Any]):
+    """The recent commits, whose next one is interrupted."""
+
+    def append(self, _: Any) -> None:
+        raise KeyboardInterrupt
+
+
 def test_a_commit_that_took_effect_right_before_an_interrupt_conflicts_with_others(store: Store) -> None:
     put(store, (b"a", b"0"))
     with view(store) as before:
-        interrupted_at(store, RecentCommits, "add", sets((b"a", b"1")))
+        recent = store._committer._recent
+        recent.fresh = Interrupting()
+        store.submit(request := sets((b"a", b"1")))
+        with pytest.raises(KeyboardInterrupt):
+            store.wait(request)
+        assert store._committer._recent is not recent
         assert commit(store, sets((b"b", b""), snapshot_version=before.version, read_keys=[b"a"])).error == 1020
         with view(store) as after:
             assert after.get(b"a") == b"1"
@@ -88,8 +99,8 @@ class EndsAsItIsLookedAt(CommitRequest, dict=True):
     ended = False
     called = False
 
-    @property
-    def done(self) -> bool:  # type: ignore[override,misc]
+    @property  # type: ignore[misc]
+    def done(self) -> bool:  # type: ignore[override]
         before = self.ended
         self.ended = True
         self.called = self.called or self.has_callbacks

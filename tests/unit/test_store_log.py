@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded.store.disk.layout import REBOOT_VERSIONS
 from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.log.write_set import decode, encode
+from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes

@@ -19,7 +19,7 @@ from fdbqueue.engine.embedded.client.option_table import (
 )
 from fdbqueue.engine.embedded.client.options import DatabaseOptions, Settings, Unsupported, number
 from fdbqueue.engine.embedded.client.ranges import KeyValue
-from fdbqueue.engine.embedded.client.transaction import Transaction
+from fdbqueue.engine.embedded.client.transaction import Transaction, TransactionCreator
 from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.client.write_api import add_operations
 from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
@@ -31,7 +31,7 @@ from fdbqueue.engine.streaming import StreamingMode
 T = TypeVar("T")
 
 
-class Database:
+class Database(TransactionCreator):
     """An embedded database: a folder that any number of processes share, or one in memory.
 
     The first use opens its store. A use after a fork or after unpickling opens it again. Each read or write on the
@@ -144,10 +144,6 @@ class Database:
                 if code == MAX_WATCHES:
                     self._outstanding.limit = value
         self._settings = settings
-
-    def create_transaction(self) -> Transaction:
-        """Return a new transaction."""
-        return Transaction(self)
 
     def get_client_status(self) -> Any:
         """Raise `Unsupported`: there is no connection that has a status."""

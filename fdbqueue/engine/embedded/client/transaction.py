@@ -499,3 +499,11 @@ class Transaction(WriteApi):
             watch.abandon(code)
         if self._version_wait is not None:
             self._version_wait.settle(error=code)
+
+
+class TransactionCreator:
+    """What creates transactions: the database."""
+
+    def create_transaction(self: Any) -> Transaction:
+        """Return a new transaction."""
+        return Transaction(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -15,6 +16,9 @@ _SET: Final = 0
 _CLEAR_RANGE: Final = 1
 _STAMPED_KEY: Final = 14
 _STAMPED_VALUE: Final = 15
+_ADD: Final = 2
+_COUNT: Final = struct.Struct("<Q")
+_MOST: Final = (1 << 64) - 1
 _MANY: Final = 16
 _item = itemgetter(1, 2)
 
@@ -48,6 +52,9 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
                 txn.delete(key)
             else:
                 clear_range(txn, dbs, key, param)
+        elif op == _ADD and len(param) == 8 and 0 < len(key) <= DIRECT_KEY and len(old := get(key, b"")) in (0, 8):
+            # A counter, as most operations are. This is `atomics.add`, whose numbers have any length.
+            put(key, _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST) if old else param)
         elif 0 < len(key) <= DIRECT_KEY:
             old = get(key)
             new = operations[op](old, param)

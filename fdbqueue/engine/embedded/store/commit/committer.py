@@ -25,12 +25,13 @@ from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
 from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
 from fdbqueue.engine.embedded.store.commit.process_scheduler import HOLDER, LAST, ProcessScheduler
 from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
+from fdbqueue.engine.embedded.store.disk import memory
 from fdbqueue.engine.embedded.store.disk.files import Files, explain
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
 from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits
 from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
-from fdbqueue.engine.embedded.store.log.write_set import WriteSet, conflicting, conflicts, encode
+from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet, conflicting, conflicts
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, StorageError
 
@@ -128,6 +129,8 @@ class Committer:
         self._begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
+        # A database in memory does not outlast a power cut, and needs no care for it.
+        self._begun = None if memory.made(files.path) else files.disk.begun
         self._begin_to_know()
 
     def _begin_to_know(self) -> None:
@@ -328,7 +331,8 @@ class Committer:
         try:
             recent = self._recent
             txn_id = txn.id()
-            self._disk.begun(txn_id)
+            if self._begun is not None:
+                self._begun(txn_id)
             if txn_id != self._last_txn + 1:
                 # Another process has committed. Its commits stay known even if this transaction aborts.
                 others = recent.catch_up(txn)
@@ -343,7 +347,12 @@ class Committer:
             if not accepted:
                 txn.abort()
                 return
-            tail, made = append(txn, self._dbs, recent.tail, key, encode_requests(now, accepted))
+            first = accepted[0]
+            if len(accepted) == 1 and not first.stamped:
+                keys, ranges = first.write_keys, first.write_ranges
+            else:
+                keys, ranges = written_by(accepted)
+            tail, made = append(txn, self._dbs, recent.tail, key, now, keys, ranges)
             if self._durable:
                 self._disk.label(txn_id, key, now, accepted)
             try:
@@ -363,8 +372,8 @@ class Committer:
             raise
         self._last_txn = txn_id
         self.newest = (txn_id, version)
-        recent.tail = tail
-        recent.add(version, now, made)
+        recent.tail, recent.last_version, recent.last_time_us = tail, version, now
+        recent.fresh.append((version, now, made))
         self._unforgotten += 1
         if self._unforgotten >= FORGET_EVERY:
             self._forget(now)
@@ -476,11 +485,7 @@ class Committer:
         self._host.working()
 
 
-def encode_requests(now: int, requests: list[CommitRequest]) -> bytes:
-    """Return the log record of the keys and ranges that `requests` write."""
-    if len(requests) == 1:
-        request = requests[0]
-        keys = request.write_keys
-        return encode(now, [*keys, *request.stamped] if request.stamped else keys, request.write_ranges)
+def written_by(requests: list[CommitRequest]) -> tuple[list[bytes], list[Range]]:
+    """Return the keys and ranges that `requests` write together."""
     keys = [*chain.from_iterable(chain(request.write_keys, request.stamped) for request in requests)]
-    return encode(now, keys, [span for request in requests for span in request.write_ranges])
+    return keys, [span for request in requests for span in request.write_ranges]

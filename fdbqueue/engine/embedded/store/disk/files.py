@@ -17,7 +17,7 @@ from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
 from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, FolderLock
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.disk.writer_lock import wait_for_stopped
-from fdbqueue.engine.embedded.store.log import log_rows, write_set
+from fdbqueue.engine.embedded.store.log import log_rows
 from fdbqueue.engine.embedded.store.url_options import StoreOptions
 from fdbqueue.engine.errors import StorageError
 
@@ -232,8 +232,7 @@ class Files:
             disk.label_other(number, self._redo)
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
-            record = write_set.encode(commit.time_us, [], [])
-            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), commit.version, record)
+            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), commit.version, commit.time_us, (), ())
         self._redo = None
         disk.ensure(number)
 
@@ -250,8 +249,7 @@ class Files:
             disk.label_other(number, None)
             txn.put(layout.FORMAT_KEY, layout.FORMAT, db=dbs.meta)
             txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
-            record = write_set.encode(clock.now_ns() // 1000, [], [])
-            log_rows.begin(txn, dbs, record, jump=layout.REBOOT_VERSIONS)
+            log_rows.begin(txn, dbs, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
         disk.ensure(number)
 
 

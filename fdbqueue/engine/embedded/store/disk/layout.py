@@ -8,7 +8,7 @@ database  key                                     value
           and a zero byte
 ``long``  id of a level, rest of the key          as in ``data``: a value, or the id of the next level (`long_keys`)
 ``log``   version of a commit, 8 bytes            that commit and some before it: the time of each, and the keys and
-                                                  ranges that it wrote (`log_rows`, `write_set`)
+                                                  ranges that it wrote (`log_rows`)
 ``meta``  ``format``                              ``fdbqueue embedded 2``
 ``meta``  ``boot``                                the boot in which the last process opened the folder
 (own)     ``tail``                                the newest commits, as in ``log``, in the database of databases

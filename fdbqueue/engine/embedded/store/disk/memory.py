@@ -52,6 +52,11 @@ def check(path: str) -> None:
         raise StorageError("The database in memory is gone with the process that made it, or was closed there.")
 
 
+def made(path: str) -> bool:
+    """Return whether this process, or one that it was forked from, made the folder by `make`."""
+    return path in _owned
+
+
 def remove(path: str) -> None:
     """Remove a folder if this process made it."""
     owner = _owned.get(path)

@@ -1,5 +1,5 @@
 """The log of recent commits: which keys and ranges each one wrote, for the conflict check and for watches.
 
-`write_set` is the record of one commit. `log_rows` stores records in LMDB. `commit_log` keeps the recent ones in memory
-for the check. `committed` keeps the state after a commit readable.
+`log_rows` stores the records of commits in LMDB. `commit_log` keeps the recent ones in memory for the check, and
+`write_set` is the check. `committed` keeps the state after a commit readable.
 """

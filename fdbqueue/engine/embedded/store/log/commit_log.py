@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.log.write_set import WriteSet, time_of
+from fdbqueue.engine.embedded.store.log.write_set import WriteSet
 
 CACHE_BYTES: Final = 24 << 20
 BLOCK_BYTES: Final = 32 << 10
@@ -85,29 +85,31 @@ class RecentCommits:
     Only the thread that holds the committer's lead uses it.
     """
 
-    __slots__ = ("_block", "_blocks", "_dbs", "_size", "last_time_us", "last_version", "tail")
+    __slots__ = ("_block", "_blocks", "_dbs", "_size", "fresh", "last_time_us", "last_version", "tail")
 
     def __init__(self, dbs: Databases) -> None:
         self._dbs = dbs
         self._block = Block()
         self._blocks: deque[Block] = deque([self._block])
         self._size = 0
+        self.fresh: list[tuple[int, int, bytes]] = []
+        """The versions, times and runs of the newest commits, in no block yet. Most are forgotten unasked."""
         self.last_version = -1
         self.last_time_us = 0
         self.tail = b""
         """The log's tail in LMDB (`log_rows`) after the last commit."""
 
-    def add(self, version: int, time_us: int, run: bytes) -> None:
-        """Add the run of the newest commit, or of several commits up to it."""
-        self.last_version = version
-        self.last_time_us = time_us
-        block = self._block
-        if block.size >= BLOCK_BYTES:
-            block = self._next_block()
-        block.versions.append(version)
-        block.runs.append(run)
-        block.size += len(run) + RUN_OVERHEAD
-        block.time_us = time_us
+    def _settle(self) -> None:
+        """Put the fresh commits into blocks."""
+        fresh, self.fresh = self.fresh, []
+        for version, time_us, run in fresh:
+            block = self._block
+            if block.size >= BLOCK_BYTES:
+                block = self._next_block()
+            block.versions.append(version)
+            block.runs.append(run)
+            block.size += len(run) + RUN_OVERHEAD
+            block.time_us = time_us
 
     def _next_block(self) -> Block:
         self._block.full = True
@@ -128,22 +130,25 @@ class RecentCommits:
         self.tail = log_rows.tail_of(txn, dbs)
         if new:
             _, record = log_rows.newest(new[-1][1])
-            time_us = time_of(record)
-            for version, run in new:
-                self.add(version, time_us, run)
+            time_us = log_rows.time_of(record)
+            self.fresh += [(version, time_us, run) for version, run in new]
+            self.last_version, self.last_time_us = new[-1][0], time_us
         return [run for _, run in new] if known >= 0 else []
 
     def forget(self, before_us: int) -> None:
         """Drop blocks from before `before_us`, except the newest block."""
+        self._settle()
         while len(self._blocks) > 1 and self._blocks[0].time_us < before_us:
             self._drop()
 
     def reaches(self, txn: Any, version: int) -> bool:
         """Return whether every commit after `version` is known."""
+        self._settle()
         return self._blocks[0].first <= version or 0 < log_rows.first_version(txn, self._dbs) <= version
 
     def since(self, txn: Any, version: int) -> Iterator[WriteSet]:
         """Yield the write sets of commits after `version`."""
+        self._settle()
         for block in reversed(self._blocks):
             if block.versions and block.versions[-1] <= version:
                 return

@@ -10,7 +10,9 @@ of free pages. It writes that list again with every commit until the pages are u
     tail    | version of the last commit | entry | entry | …     the key ``tail`` of the environment's own database
     row     | entry | entry | …                                  of ``log``, its key the version of its last entry
     entry   | version of a commit | length | record |
-              8                     4        encoded by `write_set`
+              8                     4
+    record  | time | numbers of keys and of ranges | lengths of the keys, and of the ends of the ranges | all of them |
+              8      4 + 4                           2 each
 
 Consecutive entries, in a row or in the tail, are a *run*. Commits of other processes stay in their runs until a check
 needs them: most are never needed one by one.
@@ -19,12 +21,13 @@ needs them: most are never needed one by one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.disk.layout import TAIL_KEY, WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
-from fdbqueue.engine.embedded.store.log.write_set import KEY_AT, ONE_KEY, Range, decode
+from fdbqueue.engine.embedded.store.log.write_set import Range
 
 Commit = tuple[int, bytes]
 """A version and its record."""
@@ -37,17 +40,48 @@ TRIM_MOST: Final = 3
 """Old rows that each new row removes at most. It is more than one, because otherwise rows would accumulate."""
 WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
 
+_HEADER: Final = struct.Struct(">QII")
+_SINGLE: Final = struct.Struct(">QIIH")
+_ONE_KEY: Final = 1 << 32
+"""The number of keys and the number of ranges in a record with one key and no range, read as one integer."""
+_KEY_AT: Final = _SINGLE.size
+"""Offset of that key."""
 _ENTRY: Final = struct.Struct(">QI")
 _SHAPE: Final = struct.Struct(">8xI8xQ")
 """Of an entry: the length of its record, and the record's number of keys and of ranges."""
 _VERSION_BYTES: Final = 8
 
 
-def begin(txn: Any, dbs: Databases, record: bytes, *, jump: int) -> None:
-    """Remove all commits and continue, `jump` versions higher, with one commit that has `record`."""
+def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
+    """Return the record of a commit: its time, the single keys and the ranges that it wrote."""
+    if len(keys) == 1 and not ranges:
+        return _SINGLE.pack(time_us, 1, 0, len(keys[0])) + keys[0]
+    parts = [*keys, *chain.from_iterable(ranges)] if ranges else keys
+    count = len(parts)
+    lengths = struct.pack(f">{count}H", *map(len, parts))
+    return b"".join((_HEADER.pack(time_us, len(keys), len(ranges)), lengths, *parts))
+
+
+def time_of(record: bytes) -> int:
+    """Return the time of the record's commit, in microseconds of the machine's clock."""
+    return int.from_bytes(record[:8], "big")
+
+
+def decode(record: bytes) -> tuple[list[bytes], list[Range]]:
+    """Return the keys and ranges of a record."""
+    _, keys, ranges = _HEADER.unpack_from(record)
+    count = keys + 2 * ranges
+    lengths = struct.unpack_from(f">{count}H", record, _HEADER.size)
+    start = _HEADER.size + 2 * count
+    parts = [record[a:b] for a, b in pairwise(accumulate(lengths, initial=start))]
+    return parts[:keys], list(zip(parts[keys::2], parts[keys + 1 :: 2], strict=True))
+
+
+def begin(txn: Any, dbs: Databases, time_us: int, *, jump: int) -> None:
+    """Remove all commits and continue, `jump` versions higher, with one commit that wrote nothing."""
     version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
     txn.drop(dbs.log, delete=False)
-    append(txn, dbs, version, version, record)
+    append(txn, dbs, version, version, time_us, (), ())
 
 
 def last_version(txn: Any, dbs: Databases) -> int:
@@ -65,12 +99,21 @@ def tail_of(txn: Any, dbs: Databases) -> bytes:
     return tail
 
 
-def append(txn: Any, dbs: Databases, tail: bytes, version: bytes, record: bytes) -> tuple[bytes, bytes]:
+def append(
+    txn: Any,
+    dbs: Databases,
+    tail: bytes,
+    version: bytes,
+    time_us: int,
+    keys: Sequence[bytes],
+    ranges: Sequence[Range],
+) -> tuple[bytes, bytes]:
     """Append the newest commit to `tail`, the tail that is stored now. Return the new tail, and the commit's entry.
 
     *Cost:* one write into a page that the commit writes anyway; once in about forty small commits, two searches for
     rows.
     """
+    record = encode(time_us, keys, ranges)
     entry = b"".join((version, len(record).to_bytes(4, "big"), record))
     if len(tail) + len(entry) <= TAIL_BYTES:
         tail = b"".join((version, tail[_VERSION_BYTES:], entry))
@@ -150,8 +193,8 @@ def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
             length, counts = _SHAPE.unpack_from(run, at)
             start = at + _ENTRY.size
             at = start + length
-            if counts == ONE_KEY:
-                keys.append(run[start + KEY_AT : at])
+            if counts == _ONE_KEY:
+                keys.append(run[start + _KEY_AT : at])
             else:
                 some_keys, some_ranges = decode(run[start:at])
                 keys += some_keys

@@ -1,39 +1,14 @@
-"""The write set of a commit, as the log records it, and the check of reads against it.
+"""The write set of commits, and the check of reads against it.
 
 The check is exact: a key is the half-open range ``[key, key + b"\\0")``.
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, pairwise
-from typing import Final
 
 Range = tuple[bytes, bytes]
-
-_HEADER: Final = struct.Struct(">QII")
-_SINGLE: Final = struct.Struct(">QIIH")
-ONE_KEY: Final = 1 << 32
-"""The number of keys and the number of ranges in a record with one key and no range, read as one integer."""
-KEY_AT: Final = _SINGLE.size
-"""Offset of that key."""
-
-
-def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
-    """Return the record of a commit: its time, the single keys and the ranges that it wrote."""
-    if len(keys) == 1 and not ranges:
-        return _SINGLE.pack(time_us, 1, 0, len(keys[0])) + keys[0]
-    parts = [*keys, *chain.from_iterable(ranges)] if ranges else keys
-    count = len(parts)
-    lengths = struct.pack(f">{count}H", *map(len, parts))
-    return b"".join((_HEADER.pack(time_us, len(keys), len(ranges)), lengths, *parts))
-
-
-def time_of(record: bytes) -> int:
-    """Return the time of the record's commit, in microseconds of the machine's clock."""
-    return int.from_bytes(record[:8], "big")
 
 
 class WriteSet:
@@ -98,16 +73,6 @@ def _merge(ranges: Iterable[Range]) -> tuple[list[bytes], list[bytes]]:
             begins.append(begin)
             ends.append(end)
     return begins, ends
-
-
-def decode(record: bytes) -> tuple[list[bytes], list[Range]]:
-    """Return the keys and ranges of a record."""
-    _, keys, ranges = _HEADER.unpack_from(record)
-    count = keys + 2 * ranges
-    lengths = struct.unpack_from(f">{count}H", record, _HEADER.size)
-    start = _HEADER.size + 2 * count
-    parts = [record[a:b] for a, b in pairwise(accumulate(lengths, initial=start))]
-    return parts[:keys], list(zip(parts[keys::2], parts[keys + 1 :: 2], strict=True))
 
 
 def conflicts(written: Iterable[WriteSet], keys: Sequence[bytes], ranges: Sequence[Range]) -> bool:

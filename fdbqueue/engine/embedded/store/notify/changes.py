@@ -13,8 +13,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from fdbqueue.engine.embedded.store.log.log_rows import Commit
-from fdbqueue.engine.embedded.store.log.write_set import Range, decode
+from fdbqueue.engine.embedded.store.log.log_rows import Commit, decode
+from fdbqueue.engine.embedded.store.log.write_set import Range
 from fdbqueue.engine.embedded.store.notify.notifier import Notifier
 from fdbqueue.engine.errors import FDBError, StorageError
 
