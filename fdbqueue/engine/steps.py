@@ -185,28 +185,14 @@ def rows(
             first = batch[-1].key + b"\x00"
 
 
-def first_row(tr: ReadTransaction, begin: bytes, end: bytes) -> Steps[KeyValue | None]:
-    """Return the first row of ``[begin, end)``; None if there is none.
-
-    It does not yield if the engine reads without waiting. So it is not for steps that a caller has `started`: they
-    would run on, past their first read.
-
-    *Cost:* one round trip.
-    """
-    answer = tr.get_range(begin, end, limit=1, streaming_mode=StreamingMode.want_all)
-    page: Any = getattr(answer, "_future", None)
-    if page is None:
-        return next(iter(answer), None)
-    batch, _, _ = page.wait() if page.is_ready() else (yield page)
-    return batch[0] if batch else None
-
-
 def started(steps: Steps[T]) -> Steps[T]:
     """Start `steps` now, so that their first read is in flight while the caller waits for others."""
     try:
         future = next(steps)
     except StopIteration as stop:
         return finished(stop.value)
+    except Exception as error:  # noqa: BLE001 - who waits for the steps gets it, as if they had waited
+        return _failed(error)
     return _continued(steps, future)
 
 
@@ -214,6 +200,12 @@ def finished(result: T) -> Steps[T]:
     """Return `result` as steps without any wait."""
     yield from ()
     return result
+
+
+def _failed(error: Exception) -> Steps[Any]:
+    """Return steps that raise `error`."""
+    yield from ()
+    raise error
 
 
 def _continued(steps: Steps[T], future: Any) -> Steps[T]:

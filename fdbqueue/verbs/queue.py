@@ -26,7 +26,7 @@ from fdbqueue.base.report import BulkReport
 from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps, first_row, rows
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
@@ -590,8 +590,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
-            first = yield from first_row(tr, begin, end)
-            found = [] if first is None else [first]
+            found = yield from rows(tr, begin, end, limit=1)
         else:
             # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
             # enqueue. The taken items depend only on the keys up to the last of them.

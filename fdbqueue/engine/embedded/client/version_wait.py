@@ -173,6 +173,7 @@ class _Late:
     """Base of the futures of late reads."""
 
     __slots__ = ()
+    comes_at_once = False
 
     _late: LateRead
 
