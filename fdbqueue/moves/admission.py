@@ -217,7 +217,7 @@ class Admission:
         last = self._last
         if self._composed:
             return (yield from last)  # type: ignore[no-any-return]
-        return bytes(last if last.is_ready() else (yield last))
+        return bytes(last.wait() if last.is_ready() else (yield last))
 
     def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> Steps[int]:
         """Return the last index in a queue that had a mark, an order or a type before."""

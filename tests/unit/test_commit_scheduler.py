@@ -205,9 +205,13 @@ def led(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
     return lead
 
 
+class Noted(CommitRequest, dict=True):
+    """One whose methods a test may replace."""
+
+
 def test_the_leader_wakes_one_thread_and_each_wakes_the_next(led: threading.Lock) -> None:
     gathering = Gathering()
-    requests = [CommitRequest() for _ in range(5)]
+    requests: list[CommitRequest] = [Noted() for _ in range(5)]
     threads = [sleeping(gathering, request, lead=led) for request in requests]
     woken: list[CommitRequest] = []
     wakers: list[int | None] = []
