@@ -119,8 +119,9 @@ class AgentWatchdog:
     """Runs a command for each item: the item's data are its standard input, and exit code 0 confirms the item.
 
     The command finds FDBQUEUE_ITEM, FDBQUEUE_ATTEMPT, FDBQUEUE_SIZE, FDBQUEUE_ERROR (of the attempt before) and
-    FDBQUEUE_HEADERS (JSON) in its environment. Its output and its standard error go to the standard error of this
-    process. Its verbs make their own transactions: they take a database and refuse a transaction.
+    FDBQUEUE_HEADERS (JSON) in its environment, and the trace in the item's headers as TRACEPARENT and TRACESTATE. Its
+    output and its standard error go to the standard error of this process. Its verbs make their own transactions: they
+    take a database and refuse a transaction.
 
     Args:
         source: leases items for the commands, as for a `Consumer`. Its policy decides what happens to items whose
@@ -419,7 +420,9 @@ def _environment(lease: Lease, size: int) -> dict[str, str]:
         "ERROR": lease.error.replace("\0", ""),
         "HEADERS": msgspec.json.encode(dict(lease.headers), enc_hook=str).decode().replace("\0", ""),
     }
-    return {**os.environ, **{f"FDBQUEUE_{name}": text for name, text in own.items()}}
+    carried = {name.upper(): lease.headers.get(name) for name in ("traceparent", "tracestate")}
+    traced = {name: text for name, text in carried.items() if isinstance(text, str) and "\0" not in text}
+    return {**os.environ, **traced, **{f"FDBQUEUE_{name}": text for name, text in own.items()}}
 
 
 def _checked(command: object) -> tuple[str, ...]:

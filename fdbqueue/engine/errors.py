@@ -7,6 +7,7 @@ base of the binding's own `fdb.FDBError`. So one ``except FDBError`` catches bot
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 OLDEST_API_VERSION = 630
 """The oldest tested API version of the binding. Very old ones encode versionstamps differently."""
@@ -175,6 +176,16 @@ def leaves_in_doubt(error: BaseException) -> bool:
     if not isinstance(error, FDBError):
         return False
     return predicates.maybe_committed(error) or error.code in _NOT_WAITED_FOR
+
+
+on_retry: list[Callable[[int], None]] = []
+"""Called with the code of the error each time that an attempt is repeated; empty unless `fdbqueue.observe` counts."""
+
+
+def note_retry(error: FDBError) -> None:
+    """Note that an attempt is repeated after this error."""
+    for told in on_retry:
+        told(error.code)
 
 
 def adopt_binding() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError, adopt_binding
+from fdbqueue.engine.errors import FDBError, adopt_binding, note_retry
 from fdbqueue.engine.steps import Steps, aio
 
 P = ParamSpec("P")
@@ -97,6 +97,7 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
             return result
         except FDBError as error:
             yield tr.on_error(error.code)
+            note_retry(error)
 
 
 @overload
@@ -166,6 +167,7 @@ def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T
                 return result
             except FDBError as error:
                 tr.on_error(error.code).wait()
+                note_retry(error)
 
     return wrapper
 
@@ -182,6 +184,7 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
                 return result
             except FDBError as error:
                 await aio(tr.on_error(error.code))
+                note_retry(error)
 
     return wrapper
 

@@ -27,6 +27,7 @@ from fdbqueue.engine.errors import (
     FDBError,
     adopt_binding,
     leaves_in_doubt,
+    note_retry,
     predicates,
 )
 from fdbqueue.engine.steps import Steps, rows
@@ -183,6 +184,7 @@ class Claim:
                     if doubt is None:
                         on_retry(failed)
                     yield tr.on_error(failed.code)
+                    note_retry(failed)
                     if failed.code == NOT_COMMITTED and (coming := getattr(tr, "next_turn", no_turn)()) is not None:
                         yield coming
                     last, failed = failed, None

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from ..leases import Lease
 from .handlers import Handler, Threads, in_context, is_async, result_of
+from .observing import around_all
 
 Next: TypeAlias = Callable[[Any], Any]
 """Calls the next middleware with a lease, or the handler. In a coroutine function it is awaited."""
@@ -27,9 +28,6 @@ Middleware: TypeAlias = Callable[[Any, Next], Any]
 """Called with the lease and the next call. Its result is the handler's result for the consumer."""
 Call: TypeAlias = Callable[[Lease], Any]
 """Calls a handler with all that is around it; to be awaited."""
-
-around_all: list[Middleware] = []
-"""Middleware around the handlers of all consumers of this process, outside of their own."""
 
 
 def checked(given: object, handler: Handler) -> tuple[Middleware, ...]:

@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDB
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
 from ..common.logs import fields, item_fields
 from ..common.middleware import Middleware, call_of, with_plain
+from ..common.observing import Acked, on_acked, tell_acked
 from ..common.waiting import FINISH_SECONDS, unfinished
 from ..leases import Disposition, Done, Lease, Leases, exponential
 from ..staged import StagedQueue
@@ -472,10 +473,14 @@ class Run(Keeping):
             if self._pace.is_quick and self._ready and not any(hold.is_awaited() for hold in list(self._done)):
                 time.sleep(GATHER_SECONDS)  # more items are done soon, and share the transaction
             batch = [self._done.popleft() for _ in range(min(len(self._done), BATCH_ITEMS))]
+            began = time.monotonic()
             lost = run(all_acked(self._db, self._leases, batch))
-            self.loop.call_soon_threadsafe(self._acked, batch, lost)
+            self.loop.call_soon_threadsafe(self._acked, batch, lost, time.monotonic() - began)
 
-    def _acked(self, batch: list[Hold], lost: list[Hold]) -> None:
+    def _acked(self, batch: list[Hold], lost: list[Hold], seconds: float) -> None:
+        if on_acked:
+            leases = [hold.lease for hold in batch if hold not in lost]
+            tell_acked(Acked(self._leases.queue, leases, len(leases), len(lost), seconds))
         self._report.acked += len(batch) - len(lost)
         for hold in lost:
             self._lost(hold)

@@ -28,6 +28,7 @@ from fdbqueue.lowlevel import (
 from ..common.handlers import ACKED, Handler
 from ..common.logs import fields, item_fields
 from ..common.middleware import Middleware
+from ..common.observing import Acked, on_acked, tell_acked
 from ..leases import Done as ItemDone
 from ..leases import Lease
 from ..sessions import NewState, SessionLease, Sessions
@@ -396,6 +397,8 @@ class SessionRun(Run):
     def _settled(
         self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled], began: float
     ) -> None:
+        if on_acked and (items := sum(outcome.acked for outcome in settled)):
+            tell_acked(Acked(self._sessions.queue, (), items, 0, time.monotonic() - began))
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if hold.over:
                 continue

@@ -88,6 +88,8 @@ class Lease(Shown, Generic[V]):
     """Whether the item has a completion, for which an ack stores a result (`fdbqueue.layers.results`)."""
     group: str = ""
     """The group that the item is a member of (`fdbqueue.layers.groups`); "": none."""
+    enqueued_at: float | None = None
+    """When it was enqueued, in seconds by that process's clock; None: a plain `Queue.enqueue` stores no time."""
 
     @property
     def handle(self) -> LeaseHandle:
@@ -112,4 +114,5 @@ def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
         seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
         bool(notes.keep_s),
         notes.group,
+        seconds_or_none(notes.enqueued_at_us),
     )

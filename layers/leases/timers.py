@@ -6,7 +6,7 @@ clock. To fire a timer is to move its item to its present place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -71,6 +71,13 @@ class Reclaimed(Shown):
     """How many times it was leased so far; of a session, how many times the session was."""
     session: Any = None
     """If the lease of a session has expired: its name. Then `position` is that of the item in progress."""
+
+
+on_reclaimed: list[Callable[[Layout, Sequence[Reclaimed]], None]] = []
+"""Called with the keys of a queue, and the items that a transaction moves since their timers are due.
+
+The transaction may run again, and then calls again. The list is empty unless `fdbqueue.observe` counts.
+"""
 
 
 def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
@@ -138,6 +145,7 @@ def fire_due(
         packed = pack(position)
         if written > SETTLE_BYTES:
             yield from moves.settle()
+            _tell(layout, reclaimed, retry)
             return reclaimed, False
         if kind == RESULT:
             # Without a read: an item that comes back clears its timer, and conflicts with this transaction.
@@ -203,7 +211,14 @@ def fire_due(
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     yield from moves.settle()
+    _tell(layout, reclaimed, retry)
     return reclaimed, True
+
+
+def _tell(layout: Layout, reclaimed: list[Reclaimed], retry: Retry) -> None:
+    if reclaimed:
+        for told in on_reclaimed:
+            told(layout if retry.custody is None else retry.custody.items.layout, reclaimed)
 
 
 def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, str, list[tuple[str, Any]]] | None:

@@ -86,6 +86,12 @@ def test_a_value_of_another_codec_is_given_as_it_is_stored(db: Any, space: Subsp
     assert (tmp_path / "got").read_text() == '{"n":1}1 {"color":"red"}'
 
 
+def test_a_command_gets_the_trace_in_the_items_headers(db: Any, leases: Leases, tmp_path: Path) -> None:
+    leases.enqueue(db, b"x", headers={"traceparent": "00-a-b-01", "tracestate": 7})
+    watchdog(leases, [], 'printf "%s %s" "$TRACEPARENT" "${TRACESTATE-none}" >"$1"', tmp_path / "got").drain(db)
+    assert (tmp_path / "got").read_text() == "00-a-b-01 none"
+
+
 def test_a_command_that_keeps_failing_gives_a_dead_letter_with_the_end_of_its_standard_error(
     db: Any, leases: Leases, events: list[AgentEvent]
 ) -> None:

@@ -148,6 +148,7 @@ class Working(Generic[V]):
             behind=behind,
             wants_result=bool(notes.keep_s),
             group=notes.group,
+            enqueued_at=seconds_or_none(notes.enqueued_at_us),
         )
 
     def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
