@@ -57,11 +57,11 @@ class Heard:
         A dot in an attribute's name is two underscores here.
         """
         wanted = {name.replace("__", "."): value for name, value in attributes.items()}
-        return sum(
-            float(getattr(point, "value", None) or getattr(point, "count", 0))
-            for point in self.points(metric)
-            if all(dict(point.attributes).get(name) == value for name, value in wanted.items())
-        )
+        found = 0.0
+        for point in self.points(metric):
+            if wanted.items() <= dict(point.attributes).items():
+                found += point.value if hasattr(point, "value") else point.count
+        return found
 
     def close(self) -> None:
         uninstrument()
