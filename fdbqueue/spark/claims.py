@@ -6,6 +6,7 @@ says whether it was processed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fdbqueue.errors import QueuePaused, StreamError
@@ -34,6 +35,7 @@ class Claim:
         """How many items it has; 0 if it is done, or if there was nothing to claim."""
         self.size_bytes = record.size_bytes
         """About how many bytes their payloads have."""
+        self._begun_us = record.begun_us
 
     def __repr__(self) -> str:
         return f"Claim({self.name!r}, {'done' if self.done else f'{self.count:,} items'})"
@@ -62,25 +64,29 @@ class Claim:
         """Remove the items. Call it when the output is complete. A second call changes nothing.
 
         Raises:
-            StreamError: it has no items; or it was released, or the queue cleared. Nothing was removed.
+            StreamError: it has no items; or it was released, also if it was claimed again since, or the queue was
+                cleared. Nothing was removed.
         """
         self._refuse_nothing()
         with existing(self._url) as db:
-            _stream(self._queue, self.name).ack(db, terms(1, 1))
+            _stream(self._queue, self.name).ack(db, replace(terms(1, 1), begun_us=self._begun_us))
         self.done = True
 
     def release(self) -> int:
         """Give the items back to their places, and the name free; return how many items there were.
 
         Raises:
-            StreamError: it has no items, or is done.
+            StreamError: it has no items, is done, or was released before.
         """
         with existing(self._url) as db:
             stream = _stream(self._queue, self.name)
             record = stream.record(db)
             if record is None or record.acked or record.epoch != EPOCH:
                 raise StreamError(f"The claim {self.name!r} is acked, or no claim: there is nothing to give back.")
-            returned = stream.release(db)
+            batch = stream.sealed(db, 1)
+            if self._begun_us and batch is not None and batch.begun_us != self._begun_us:
+                raise stream.refusals.given_back(record)
+            returned = stream.release(db, begun_us=self._begun_us)
             stream.forget(db)
         return returned
 

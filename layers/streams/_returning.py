@@ -13,7 +13,7 @@ from fdbqueue.lowlevel import NO_NOTES, Database, KeyValue, Notes, Steps, Transa
 from ..leases.leases import CONSUMER_BYTES
 from ..leases.transitions import Transitions, cut
 from .keys import StreamKeys
-from .records import StreamRecord, decode, encode
+from .records import BatchRecord, StreamRecord, decode, encode
 
 ROWS = 500
 SIZE_BYTES = 1_000_000
@@ -35,20 +35,21 @@ class Returning:
         self._keys = keys
         self._now_us = now_us
 
-    def give_back(self, epoch: str | None) -> Steps[int]:
+    def give_back(self, epoch: str | None, begun_us: int = 0) -> Steps[int]:
         """Give the items back and return how many. The first transaction refuses the reader from then on.
 
         Args:
             epoch: only if the record still has this epoch; None: in any case.
+            begun_us: only if the batch was begun at this time; 0: in any case.
         """
         total = 0
         while True:
-            returned, more = yield from self._queue.transact(self._db, lambda tr: self._some(tr, epoch))
+            returned, more = yield from self._queue.transact(self._db, lambda tr: self._some(tr, epoch, begun_us))
             total += returned
             if not more:
                 return total
 
-    def _some(self, tr: Transaction, epoch: str | None) -> Steps[tuple[int, bool]]:
+    def _some(self, tr: Transaction, epoch: str | None, begun_us: int) -> Steps[tuple[int, bool]]:
         keys = self._keys
         value = yield tr.get(keys.record)
         if not value.present():
@@ -58,6 +59,8 @@ class Returning:
         if not batches or (epoch is not None and record.epoch != epoch):
             return 0, False
         last = keys.number_of(batches[-1].key)
+        if begun_us and decode(BatchRecord, batches[-1].value, f"batch {last}").begun_us != begun_us:
+            return 0, False
         if record.released < last:
             tr.set(keys.record, encode(replace(record, released=last)))
         moves = Transitions(tr, keys.layout, self._now_us())

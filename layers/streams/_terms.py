@@ -46,6 +46,8 @@ class Terms:
     """Decides which items become dead letters instead of being claimed; None: none."""
     seals_empty: bool = True
     """Whether a batch is sealed though there was nothing to take. Otherwise nothing is written then."""
+    begun_us: int = 0
+    """When the batch to ack was begun; an ack of one that was released and claimed again is refused. 0: any."""
     waits: bool = False
     """Whether a claim waits while the queue is paused. Otherwise that is an error."""
 

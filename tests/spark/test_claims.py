@@ -92,7 +92,11 @@ def test_an_ack_after_a_clear_or_a_release_says_so_and_removes_nothing(
     assert one.release() == 2
     with pytest.raises(StreamError, match=r"no claim 'x'.*it was released, or the queue was cleared"):
         one.ack()
-    one = claim(url=url, queue=queue_name, name="x")
+    late, one = one, claim(url=url, queue=queue_name, name="x")
+    for call in late.ack, late.release:
+        with pytest.raises(StreamError, match=r"claim 'x' was released.*Drop the output"):
+            call()
+    assert queue.stats(db).claimed == 2, "the items of the other claim stay with it"
     queue.clear(db)
     with pytest.raises(StreamError, match=r"no claim 'x'.*the queue was cleared. Nothing was removed"):
         one.ack()
