@@ -13,6 +13,7 @@ from fdbqueue.base.reprs import Table as TextTable
 from fdbqueue.base.times import (
     HELD_US,
     LONGEST_SECONDS,
+    HeldUntil,
     check_number,
     not_negative,
     positive,
@@ -78,7 +79,7 @@ from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import CheckPart, PagePart, Section, add_to_check, add_to_page
 from fdbqueue.stored.catalogue import check_encodes, doubt, queue_text
 from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
-from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
+from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V, reason_of
 from fdbqueue.stored.counters import (
     COUNTED_RANKS,
     count,
@@ -169,6 +170,7 @@ __all__ = [
     "GRANT",
     "GROUP",
     "HELD_US",
+    "HeldUntil",
     "HOLD",
     "IN_QUEUE",
     "LEASE",
@@ -336,6 +338,7 @@ __all__ = [
     "read_own_stats",
     "read_record",
     "read_stats",
+    "reason_of",
     "refuse_if_changed",
     "refuse_renamed",
     "register",

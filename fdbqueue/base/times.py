@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from numbers import Real
 
-LONGEST_SECONDS = 4e12
-"""More than 100,000 years. In microseconds it still fits into its stored form, also as a time from 1970 on."""
+LONGEST_SECONDS = 1e12
+"""More than 30,000 years. In microseconds, from 1970 on, it is less than the time of a held item, `HELD_US`."""
+
+
+class HeldUntil(float):
+    """A time at or after `HELD_US`, in seconds, for the layer that enqueues held items. No caller may give one."""
 
 
 def positive(seconds: float, name: str) -> int:
@@ -42,7 +46,9 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
     """
     if delay is not None and at is not None:
         raise ValueError("An item becomes available after a delay, or at a time; not both.")
-    if at is not None:
+    if type(at) is HeldUntil:
+        at_us = int(at * 1e6)
+    elif at is not None:
         at_us = not_negative(at, "at")
     else:
         at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import ItemTooLarge, Position, Queue
-from fdbqueue.lowlevel import HELD_US, Notes, Steps, Transaction, encode_result, only_transaction
+from fdbqueue.lowlevel import HELD_US, HeldUntil, Notes, Steps, Transaction, encode_result, only_transaction
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .marking import entered_at, mark
@@ -87,7 +87,7 @@ class FollowUp:
             report = yield from enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
             position = report.first
         else:
-            position = position_in((yield from target.enqueue.steps(tr, self.value, at=until_us / 1e6, **terms)))
+            position = position_in((yield from target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms)))
         if position is None:
             return []
         at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
