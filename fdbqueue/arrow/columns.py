@@ -14,7 +14,7 @@ from fdbqueue.arrow.positions import Positions, parsed
 from fdbqueue.arrow.stored import Page, Stored, whole
 from fdbqueue.base.position import Position
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.stored.codecs import CODEC_ERRORS, Codec
+from fdbqueue.stored.codecs import CODEC_ERRORS, Codec, reason_of
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
 from fdbqueue.stored.layout import Layout
 
@@ -168,14 +168,14 @@ class Columns:
             if opened.blob is not None and opened.blob.is_value:
                 return None
             return self._shown(payload)
-        except (FormatError, *CODEC_ERRORS) as error:
+        except Exception as error:  # a codec may be code that is not ours
             if self._on_bad == "null":
                 return None
             if isinstance(error, FormatError):
                 raise self._unreadable(item.packed, error) from error
             raise CodecError(
                 f"The item {text_of(item.packed)} of {self._layout.describe()} does not decode by the codec"
-                f" {self._codec.name}: {error}. Read it with the codec bytes, or show it as null: on_bad='null', or"
+                f" {self._codec.name}: {reason_of(error)}. Read it with the codec bytes, or show it as null: on_bad='null', or"
                 " Spark's option onBadItem."
             ) from error
 

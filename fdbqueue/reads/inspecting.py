@@ -26,7 +26,7 @@ from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, quota_of
 from fdbqueue.reads.registry import PagePart, Section, page_parts
-from fdbqueue.stored.codecs import CODEC_ERRORS, Codec
+from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
@@ -413,8 +413,8 @@ def _seen(place: Place, codec: Codec[Any], now: float, row: KeyValue) -> SeenIte
             note = f"{opened.chunked.size_bytes:,} bytes"
         else:
             value = codec.decode(opened.payload)
-    except (FormatError, *CODEC_ERRORS) as error:
-        note = f"can't be read: {error}"
+    except Exception as error:  # noqa: BLE001 - a codec may be code that is not ours
+        note = f"can't be read: {reason_of(error)}"
     return SeenItem(place.position(row.key), value, headers, _age_s(notes, now), notes.attempt, note)
 
 

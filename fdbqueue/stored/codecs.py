@@ -45,14 +45,35 @@ CODEC_ERRORS = (
     *(ValueError, TypeError, OverflowError, IndexError, KeyError, RecursionError),
     *(struct.error, msgspec.MsgspecError),
 )
-"""The errors of codecs for values that they don't take, and for bytes of another codec."""
+"""The errors of the built-in codecs for values that they don't take, and for bytes of another codec.
+
+A codec of a caller's may raise any other, and so may a class that a built-in codec makes objects of.
+"""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason in an error of a codec as one line without a period, in its own words.
+
+    >>> from fdbqueue.stored.codecs import reason_of
+    >>> reason_of(ValueError("no sku."))
+    'no sku'
+    >>> reason_of(AttributeError("no attribute 'sku'"))
+    "AttributeError: no attribute 'sku'"
+    """
+    if callable(parts := getattr(error, "errors", None)) and hasattr(error, "error_count"):
+        # pydantic's text has a line for each part, the input, and a link to its own documents.
+        found = [(".".join(map(str, part["loc"])), str(part["msg"])) for part in parts(include_url=False)]
+        return "; ".join(f"{at}: {told}" if at else told for at, told in found).rstrip(".")
+    told = " ".join(str(error).split()).rstrip(".")
+    expected = isinstance(error, ValueError | TypeError | CodecError | msgspec.MsgspecError) and told
+    return told if expected else f"{type(error).__name__}: {told}".removesuffix(": ")
 
 
 @runtime_checkable
 class Codec(Protocol[V]):
     """Two inverse functions, and a name for messages.
 
-    Both functions raise `CodecError`, or a TypeError or ValueError, which the queue turns into a `CodecError`.
+    Both functions raise `CodecError`, or another error, which the queue turns into a `CodecError`.
     """
 
     name: str

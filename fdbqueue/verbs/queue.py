@@ -38,7 +38,7 @@ from fdbqueue.reads.browse import Browser, Pace, Pages
 from fdbqueue.reads.check import CheckReport, check_queue
 from fdbqueue.reads.inspecting import Inspection, inspect_queue
 from fdbqueue.stored.catalogue import Registration, check_decodes, forget_queue, is_checked, path_of
-from fdbqueue.stored.codecs import CODEC_ERRORS, BytesCodec, Codec, V, codec_named
+from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
 from fdbqueue.stored.items import (
     INLINE_BYTES,
@@ -400,8 +400,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             raise TypeError(f"the codec {self.codec.name!r} made {type(payload).__name__} of it, and not bytes")
         except CodecError:
             raise
-        except CODEC_ERRORS as error:
-            raise CodecError(f"{self!r} can't encode {type(value).__name__}: {error}") from error
+        except Exception as error:  # a codec may be code that is not ours
+            raise CodecError(f"{self!r} can't encode {type(value).__name__}: {reason_of(error)}.") from error
 
     def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
         """Return the rank of an item by this queue's order; None if the queue has no order.
@@ -653,10 +653,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return Item(position, cast(V, opened.blob), opened.headers)
         try:
             return Item(position, self.codec.decode(payload), opened.headers)
-        except CODEC_ERRORS as error:
-            reason = str(error).rstrip(".")
+        except Exception as error:  # a codec may be code that is not ours
             raise CodecError(
-                f"The item {position.text} of {self!r} does not decode and was left there: {reason}. With the codec"
+                f"The item {position.text} of {self!r} does not decode and was left there: {reason_of(error)}. With the codec"
                 " 'bytes' it can be looked at and taken out."
             ) from error
 

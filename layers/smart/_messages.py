@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from fdbqueue import CodecError, Position
-from fdbqueue.lowlevel import CODEC_ERRORS, refuse_if_changed
+from fdbqueue.lowlevel import refuse_if_changed
 
 from ..leases.times import positive
 from ._functions import Functions
@@ -187,7 +187,3 @@ def _check_type(given: object) -> None:
 
 class _Tagged(msgspec.Struct):
     type: str
-
-
-MESSAGE_ERRORS = CODEC_ERRORS
-"""Errors for stored bytes that are no message."""

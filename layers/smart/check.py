@@ -17,13 +17,14 @@ from fdbqueue.lowlevel import (
     Transaction,
     pages,
     parse,
+    reason_of,
     rows,
     strinc,
 )
 
 from ..leases import LeaseStats
 from ._functions import Functions
-from ._messages import MESSAGE_ERRORS, Messages
+from ._messages import Messages
 from .index import SmartIndex
 from .orphans import keys_of, orphans, other_dependent_keys
 from .recipients import Recipients
@@ -124,9 +125,12 @@ class IndexCheck(ItemCheck):
             if opened.chunked is not None:
                 begin, end = layout.chunk_range_of(packed)
                 payload = b"".join(chunk.value for page in pages(self._tr, begin, end) for chunk in page)
-            message = messages.decode(payload)
-        except (FormatError, *MESSAGE_ERRORS) as error:
+        except FormatError as error:
             return f"can't be read as a message: {error}", b""
+        try:
+            message = messages.decode(payload)
+        except Exception as error:  # noqa: BLE001 - the class of a message may be code that is not ours
+            return f"can't be read as a message: {reason_of(error)}", b""
         own = messages.type_of(message)
         try:
             key = self._functions.key(own, message, whose="that item")

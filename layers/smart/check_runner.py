@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
-from fdbqueue.lowlevel import Layout
+from fdbqueue.lowlevel import Layout, reason_of
 
 from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes
-from ._messages import MESSAGE_ERRORS, Messages
+from ._messages import Messages
 from ._time_limit import TimeLimitExceeded, within
 from ._types import MessageType
 from .scanning import Found, position_of
@@ -100,8 +100,8 @@ class CheckRunner:
         payload = self._queue.encode(message)
         try:
             found, copy = self._messages.decode_typed(payload)
-        except MESSAGE_ERRORS as error:
-            raise CodecError(f"The message does not fit its type in {self._queue!r}: {error}") from error
+        except Exception as error:  # the class of a message may be code that is not ours
+            raise CodecError(f"The message does not fit its type in {self._queue!r}: {reason_of(error)}.") from error
         # Store the encoded copy: this check and later ones see the same message.
         stored = self._messages.encode_as(found, copy)
         return Incoming(copy, found, self.functions.of(found, copy, now_us), stored)
@@ -144,7 +144,7 @@ class CheckRunner:
                 continue
             try:
                 own, message = decode(one.payload)
-            except MESSAGE_ERRORS as error:
+            except Exception as error:
                 raise self._undecodable(one, error) from error
             may_be_over = predicates and not ttl_at_us and one.state != "leased" and own.name in predicates
             if may_be_over and self._is_over(own, message, new, now_us, at):
@@ -206,8 +206,8 @@ class CheckRunner:
                 return one.payload
             again = self._messages.decode(payload)
             was = self._messages.decode(one.payload)
-        except MESSAGE_ERRORS as error:
-            raise self._failed(one, new, f"what it made of its message can't be stored ({error})") from error
+        except Exception as error:
+            raise self._failed(one, new, f"what it made of its message can't be stored ({reason_of(error)})") from error
         if found is not own:
             raise self._failed(one, new, f"it made its message one of type {found.name!r}")
         try:

@@ -12,7 +12,7 @@ from fdbqueue.arrow.columns import Columns, look_fields
 from fdbqueue.arrow.stored import Stored
 from fdbqueue.spark.look.options import NULL, LookOptions, ReadOptions
 from fdbqueue.spark.look.session_ranges import shown_name
-from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
+from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named, reason_of
 
 
 def look_schema(options: LookOptions) -> t.StructType:
@@ -95,7 +95,7 @@ def bad_payload(codec: str) -> Callable[[bytes], str]:
         try:
             decode(payload)
         except CODEC_ERRORS as error:
-            return f"It does not decode by the codec {codec}: {error}."
+            return f"It does not decode by the codec {codec}: {reason_of(error)}."
         return ""
 
     return bad

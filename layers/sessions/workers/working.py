@@ -21,7 +21,6 @@ from fdbqueue import (
     SessionClosed,
 )
 from fdbqueue.lowlevel import (
-    CODEC_ERRORS,
     Database,
     Layout,
     Notes,
@@ -37,6 +36,7 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     pack,
+    reason_of,
     register,
     rows,
     started,
@@ -490,10 +490,10 @@ class Working(Generic[V]):
         """
         try:
             return None if stored is None else self._states.codec.decode(stored)
-        except CODEC_ERRORS as error:
+        except Exception as error:  # a codec may be code that is not ours
             raise CodecError(
                 f"The state of a session of {self._queue!r} does not decode with the codec {self._states.codec.name!r}:"
-                f" {str(error).rstrip('.')}. Give Sessions the state_codec that wrote it."
+                f" {reason_of(error)}. Give Sessions the state_codec that wrote it."
             ) from error
 
     def remove_done(
