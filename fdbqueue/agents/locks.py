@@ -14,6 +14,7 @@ whose leases are over; `sweep` clears all of them. (docs/adr/0092)
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
@@ -156,6 +157,11 @@ class Locks:
             if handle is not None:
                 held[id] = handle
                 tr.clear(key)
+        times = Counter(handle.position for handle in held.values())
+        for id, handle in list(held.items()):
+            # An error of `ack_many` names an item. An old ID of it may not drop the live one.
+            if times[handle.position] > 1 and not (yield from self._is_live(tr, str(handle))):
+                del held[id]
         try:
             yield from self._leases.ack_many.steps(tr, held.values())
         except LeaseLost as error:

@@ -10,7 +10,9 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import parse
-from fdbqueue.errors import StorageError, UnknownQueue
+from fdbqueue.errors import OtherCodec, StorageError, UnknownQueue
+from fdbqueue.spark.optionvalues import CODECS
+from fdbqueue.stored.catalogue import RAW, codec_of, fits
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import refuse_renamed
 from fdbqueue.verbs.queues import is_there, nearest
@@ -51,6 +53,30 @@ def check_queue(db: Database, layout: Layout) -> None:
     near = run(nearest(db, layout))
     told = f"There is no queue {layout.describe()}. {near}".rstrip()
     raise UnknownQueue(f"{told} fdbqueue.queues(db) lists all. Queue.register makes one that is empty.")
+
+
+def check_reads(db: Database, layout: Layout, codec: str) -> bool:
+    """Refuse to show values by a codec that is not that of the queue's items. Return whether the queue is registered.
+
+    Raises:
+        OtherCodec: the queue is registered with another codec, and this one is not ``bytes``.
+    """
+    stored = run(attempts(db, partial(_record, layout=layout)))
+    if not stored:
+        return False
+    registered = codec_of(layout, stored)
+    if codec == RAW or fits(codec, registered):
+        return True
+    remedy = f"Set codec={registered}. The codec bytes" if registered in CODECS else "Set codec=bytes, which"
+    raise OtherCodec(
+        f"The queue {layout.describe()} is registered with the codec {registered!r}, and the option codec is"
+        f" {codec!r}. Nothing was taken. {remedy} shows the items as they are stored."
+    )
+
+
+def _record(tr: Transaction, layout: Layout) -> Steps[bytes]:
+    stored = yield tr.snapshot.get(layout.catalogue_key)
+    return bytes(stored) if stored.present() else b""
 
 
 def _is_there(tr: Transaction, layout: Layout) -> Steps[bool]:

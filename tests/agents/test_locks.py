@@ -195,3 +195,19 @@ def test_an_item_that_was_changed_under_an_agents_hands_is_not_confirmed(
     found = leases.get(db, lease.position)
     assert (found and found.value) == {"cancel": None, "update": b"new"}.get(verb, b"data")
     assert leases.check(db).problems == ()
+
+
+def test_an_old_and_a_live_id_of_one_item_in_one_call_are_told_apart(
+    db: Any, leases: Leases[bytes], clock: Clock
+) -> None:
+    old = leased(leases, db)
+    old_id = locked(leases, db, old)
+    clock.now += 1_000
+    live = leases.lease(db)
+    assert live is not None
+    live_id = locked(leases, db, live)
+    other_id = locked(leases, db, leased(leases, db))
+
+    assert Locks(leases).confirm_many(db, [old_id, live_id, other_id]) == [False, True, True]
+
+    assert leases.stats(db).leased == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue, QueuePaused, StorageError, StreamError, UnknownQueue
+from fdbqueue import OtherCodec, Queue, QueuePaused, StorageError, StreamError, UnknownQueue
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import claim, release, streams
 from fdbqueue.spark.look.item_columns import stream_schema
@@ -115,6 +115,20 @@ def test_a_release_that_was_interrupted_is_finished_by_the_next_claim(
         release(FaultyDatabase.failing_at(db, {1}, ("before", Killed())), queue_name, "x")
     assert claim(url=url, queue=queue_name, name="x").count == 600
     assert queue.check(db).ok
+
+
+def test_a_claim_is_not_read_by_another_codec(db: Any, url: str, queue: Queue[str], queue_name: str) -> None:
+    queue.enqueue(db, "53")
+    one = claim(url=url, queue=queue_name, name="x")
+    for codec, refused in ("json", True), ("str", False), ("bytes", False):
+        options = parse_claim({"url": url, "queue": queue_name, "claim": "x", "codec": codec})
+        reader = FdbQueueClaimReader(options, stream_schema(options, headers=False))
+        if refused:
+            with pytest.raises(OtherCodec, match="registered with the codec 'str'"):
+                reader.partitions()
+        else:
+            assert len(reader.partitions()) == 1
+    one.ack()
 
 
 def test_the_readers_of_a_claim_speak_of_claims(db: Any, url: str, queue: Queue[str], queue_name: str) -> None:

@@ -185,7 +185,15 @@ def test_spark_shows_the_queue_with_its_columns(spark: SparkSession, db: Any, ur
 def test_spark_refuses_wrong_columns_and_items_that_do_not_decode(
     spark: SparkSession, db: Any, url: str, queue_name: str
 ) -> None:
+    queue = Queue(queue_name, codec="str")
+    queue.enqueue(db, "x")
+    with pytest.raises(Exception, match=r"registered with the codec 'str', and the option codec is 'json'.*codec=str"):
+        read(spark, url, queue_name, codec="json").collect()
+    states = spark.read.format("fdbqueue").schema("state string").options(url=url, queue=queue_name, codec="json").load()
+    assert states.collect() == [("available",)], "without values nothing is decoded"
     queue = Queue(queue_name)
+    queue.register(db, on_codec="replace")
+    queue.clear(db)
     queue.enqueue(db, b"\xff")
     for schema, told in (
         ("nothing string", "no column 'nothing'"),
@@ -194,9 +202,11 @@ def test_spark_refuses_wrong_columns_and_items_that_do_not_decode(
     ):
         with pytest.raises(Exception, match=told):
             spark.read.format("fdbqueue").schema(schema).options(url=url, queue=queue_name).load().collect()
+    Queue(queue_name, codec="json").register(db, on_codec="replace")
     with pytest.raises(Exception, match="does not decode by the codec json"):
         read(spark, url, queue_name, codec="json").collect()
     assert [row.value for row in read(spark, url, queue_name, codec="json", onBadItem="null").collect()] == [None]
+    queue.register(db, on_codec="replace")
     with pytest.raises(Exception, match="drain_to_table"):
         read(spark, url, queue_name, streamName="s").collect()
     position = queue.enqueue(db, b"x")

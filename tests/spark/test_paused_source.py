@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue, QueuePaused, QueueRenamed, StreamError, UnknownQueue
+from fdbqueue import OtherCodec, Queue, QueuePaused, QueueRenamed, StreamError, UnknownQueue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.stream.claim_splits import terms
@@ -45,6 +45,18 @@ def test_a_query_that_ends_fails_on_a_paused_queue_and_logs_no_batch(db: Any, qu
     queue.resume(db)
     query(db, queue, checkpoint).until_dry()
     assert checkpoint.rows() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("now", [True, False])
+def test_a_query_with_another_codec_takes_nothing(db: Any, space: Subspace, now: bool) -> None:
+    numbers = Queue(space, codec="json")
+    numbers.enqueue(db, 53)
+    checkpoint = Checkpoint()
+    with pytest.raises(OtherCodec, match=r"codec 'json', and the option codec is 'msgpack'. Nothing was taken"):
+        query(db, numbers, checkpoint, now=now, codec="msgpack").trigger()
+    assert (checkpoint.offsets, numbers.stats(db).available) == ({}, 1)
+    query(db, numbers, checkpoint, codec="json").until_dry()
+    assert checkpoint.rows() == [b"53"]
 
 
 def test_a_query_that_runs_on_waits_quietly_and_logs_no_batch(db: Any, queue: Queue[bytes]) -> None:

@@ -13,7 +13,7 @@ from fdbqueue.spark.look.item_columns import Table
 from fdbqueue.spark.look.options import LookOptions
 from fdbqueue.spark.look.ranges import Range, pages, ranges
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
-from fdbqueue.spark.opening import check_queue, existing
+from fdbqueue.spark.opening import check_queue, check_reads, existing
 from fdbqueue.spark.telling import tells
 
 
@@ -43,13 +43,15 @@ class FdbQueueReader(DataSourceReader):
 
         Raises:
             StorageError: there is no database. UnknownQueue: there is no such queue. StreamError: it has items in
-                sessions, and ``includeSessions`` is false.
+                sessions, and ``includeSessions`` is false. OtherCodec: it has another codec, and values are read.
         """
         options, layout = self._options, self._options.layout()
         whole = Range(options.begin, options.end)
         at_least = 1 if options.limit is not None else options.min_partitions
         with existing(options.url) as db:
             check_queue(db, layout)
+            if Table(options, self._schema).payloads:
+                check_reads(db, layout, options.codec)
             found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.sessions)
             names = session_ranges(db, layout, at_least) if options.sessions else []
         if options.limit is not None:

@@ -17,7 +17,7 @@ from fdbqueue.reads.check import CLAIMED
 from fdbqueue.spark.look.item_columns import Table
 from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.look.ranges import Page
-from fdbqueue.spark.opening import existing
+from fdbqueue.spark.opening import check_reads, existing
 from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.telling import tells
 from fdbqueue.stored.items import is_chunked
@@ -45,9 +45,10 @@ class FdbQueueClaimReader(DataSourceReader):
         """Return the splits of the claim.
 
         Raises:
-            StreamError: there is no such claim, or it is acked.
+            StreamError: there is no such claim, or it is acked. OtherCodec: the queue has another codec.
         """
         with existing(self._options.url) as db:
+            check_reads(db, self._options.layout(), self._options.codec)
             return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
 
     def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

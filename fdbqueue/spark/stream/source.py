@@ -22,7 +22,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
 from fdbqueue.moves.pausing import paused_error
 from fdbqueue.spark.look.options import DEAD, FAIL, WAIT, StreamOptions
-from fdbqueue.spark.opening import check_queue
+from fdbqueue.spark.opening import check_queue, check_reads
 from fdbqueue.spark.stream.claim_splits import EPOCH
 from fdbqueue.verbs.queue import Queue
 
@@ -111,6 +111,7 @@ class Source:
         self._run = secrets.token_hex(8)
         self._established = False
         self._acked = 0
+        self._codec_fits = False
         self._left: int | None = None
         self._unlimited = False
         self._asked = 0
@@ -141,7 +142,7 @@ class Source:
 
         Raises:
             StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, and the
-                query does not wait. ValueError: the query runs without end, and there is a limit.
+                query does not wait. OtherCodec: the queue has another codec. ValueError: the query runs without end, and there is a limit.
         """
         if self._options.limit is not None and self._left is None:
             raise ValueError(
@@ -149,6 +150,7 @@ class Source:
                 f" {self._options.limit:,} items. Use trigger(availableNow=True). The size of one batch is"
                 " maxItemsPerTrigger."
             )
+        self._check_codec()
         place = Place.parse(start, self._options.stream)
         self._ack(place)
         self._unlimited = unlimited
@@ -166,12 +168,13 @@ class Source:
 
         Raises:
             StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, the batch is
-                not sealed, and the query does not wait.
+                not sealed, and the query does not wait. OtherCodec: the queue has another codec.
         """
         before, place = Place.parse(start, self._options.stream), Place.parse(end, self._options.stream)
         if place.batch == before.batch:
             return []
         self._ack(before)
+        self._check_codec()
         try:
             batch = self._stream.claim(self._db, self._terms(place))
         except QueuePaused as error:
@@ -186,6 +189,11 @@ class Source:
     def commit(self, end: Offset) -> None:
         """Ack a batch that is in the commit log."""
         self._ack(Place.parse(end, self._options.stream))
+
+    def _check_codec(self) -> None:
+        """Refuse another codec than the queue's, until the queue is seen to be registered with this one."""
+        if not self._codec_fits:
+            self._codec_fits = check_reads(self._db, self._stream.queue.layout, self._options.codec)
 
     def _ack(self, place: Place) -> None:
         if place.batch != self._acked:  # an idle query asks again and again
