@@ -21,7 +21,15 @@ for _engines in (FdbQueueError, UrlError, StorageError, ClusterError):
 
 
 class CodecError(FdbQueueError, ValueError):
-    """A value doesn't fit the queue's codec, or stored bytes don't decode; nothing was changed."""
+    """A value doesn't fit the queue's codec, or stored bytes don't decode; nothing was changed.
+
+    Attributes:
+        position: the item whose stored bytes don't decode; None if the error is about no stored item.
+    """
+
+    def __init__(self, message: str = "", *, position: Position | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class OtherCodec(CodecError):
@@ -36,7 +44,15 @@ class ItemTooLarge(FdbQueueError, ValueError):
 
 
 class FormatError(FdbQueueError):
-    """Stored bytes are not an item that this version of the library can read; they were left where they are."""
+    """Stored bytes are not an item that this version of the library can read; they were left where they are.
+
+    Attributes:
+        position: the item; None if the bytes are those of something else.
+    """
+
+    def __init__(self, message: str = "", *, position: Position | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class OrderError(FdbQueueError):

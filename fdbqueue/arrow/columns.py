@@ -175,8 +175,8 @@ class Columns:
                 raise self._unreadable(item.packed, error) from error
             raise CodecError(
                 f"The item {text_of(item.packed)} of {self._layout.describe()} does not decode by the codec"
-                f" {self._codec.name}: {reason_of(error)}. Read it with the codec bytes, or show it as null: on_bad='null', or"
-                " Spark's option onBadItem."
+                f" {self._codec.name}: {reason_of(error)}. Read it with the codec bytes, or show it as null:"
+                " on_bad='null', or Spark's option onBadItem."
             ) from error
 
     def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:

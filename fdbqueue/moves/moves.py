@@ -21,7 +21,16 @@ from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.groups import begin_sweep, count_members, group_keys, group_record, settle
 from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.stored.counters import count, count_levels
-from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, has_parts, kept_size_of, notes_of, with_notes
+from fdbqueue.stored.items import (
+    NO_NOTES,
+    Notes,
+    has_notes,
+    has_parts,
+    kept_size_of,
+    notes_of,
+    salvaged_notes,
+    with_notes,
+)
 from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
 from fdbqueue.stored.payloads import clear_parts
 
@@ -257,10 +266,31 @@ class Moves:
     def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the dead letters, and clear its dependent keys: for other layers it is out of the queue."""
         self._tr.set(self._layout.dead.key(packed), with_notes(stored, notes))
+        self._die(packed, notes)
+
+    def _die(self, packed: bytes, notes: Notes) -> None:
         self._clear_dependent(packed, notes)
         if notes.is_tracked:
             self._end(packed, notes, "dead", "", error=notes.error)
         self.tally("dead", 1)
+
+    def bury(self, packed: bytes, stored: bytes, error: str, *, cleared: bool = False) -> None:
+        """Make an available item a dead letter, also one that can't be read. Of that, the stored bytes stay.
+
+        Args:
+            packed: its packed position.
+            stored: its stored bytes.
+            error: why.
+            cleared: the caller clears its key together with others.
+        """
+        notes, is_readable = salvaged_notes(stored)
+        self.leave_available(packed, notes, cleared=cleared)
+        if is_readable:
+            told = cut_error(error, notes)
+            self.enter_dead(packed, stored, at_rest(notes, error=told, died_at_us=self.now_us()))
+            return
+        self._tr.set(self._layout.dead.key(packed), stored)
+        self._die(packed, structs.replace(notes, error=error))
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
         """Store an available or delayed item again in its place. This is not an arrival."""

@@ -85,7 +85,7 @@ class Claim:
                 raise StreamError(f"The claim {self.name!r} is acked, or no claim: there is nothing to give back.")
             batch = stream.sealed(db, 1)
             if self._begun_us and batch is not None and batch.begun_us != self._begun_us:
-                raise stream.refusals.given_back(record)
+                raise ClaimRefusals(self.name).given_back(record)
             returned = stream.release(db, begun_us=self._begun_us)
             stream.forget(db)
         return returned

@@ -655,12 +655,14 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return Item(position, self.codec.decode(payload), opened.headers)
         except Exception as error:  # a codec may be code that is not ours
             raise CodecError(
-                f"The item {position.text} of {self!r} does not decode and was left there: {reason_of(error)}. With the codec"
-                " 'bytes' it can be looked at and taken out."
+                f"The item {position.text} of {self!r} does not decode and was left there: {reason_of(error)}. With the"
+                " codec 'bytes' it can be looked at and taken out.",
+                position=position,
             ) from error
 
     def _unreadable(self, position: Position, error: FormatError) -> FormatError:
-        return FormatError(f"The item {position.text} of {self!r} can't be read and was left there. {error}")
+        told = f"The item {position.text} of {self!r} can't be read and was left there. {error}"
+        return FormatError(told, position=position)
 
     def _encoding(self) -> Encoding:
         as_they_are = type(cast(Any, self.codec)) is BytesCodec

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, Literal, TypeAlias, cast, overload
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
@@ -26,6 +26,9 @@ from ..subscriptions import Subscription
 from ._run import Run
 from ._session_run import SessionRun
 from ._terms import ConsumerReport, Terms
+
+OnBad: TypeAlias = Literal["fail", "dead"]
+"""What becomes of an item that can't be read."""
 
 
 class Consumer(Named, Generic[V]):
@@ -49,6 +52,8 @@ class Consumer(Named, Generic[V]):
         handler_timeout: the number of seconds after which a handler's attempt fails; None: never. A coroutine is then
             cancelled. A thread runs on until its function returns, and its lease is given back.
         consumer: the consumer's name in its leases, for monitoring; host name and process id by default.
+        on_bad: "fail": an item that can't be read ends the run with its error, and in a session it blocks the session.
+            "dead": it becomes a dead letter, and the next item comes.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT. They do so in the main thread only, and
             restore the former handlers. In an event loop a consumer touches no signal handler.
         middleware: functions around each call of the handler, the outermost first, as `fdbqueue.layers.middleware` has
@@ -84,6 +89,7 @@ class Consumer(Named, Generic[V]):
         grace: float = ...,
         handler_timeout: float | None = ...,
         consumer: str | None = ...,
+        on_bad: OnBad = ...,
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
     ) -> None: ...
@@ -99,6 +105,7 @@ class Consumer(Named, Generic[V]):
         grace: float = ...,
         handler_timeout: float | None = ...,
         consumer: str | None = ...,
+        on_bad: OnBad = ...,
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
     ) -> None: ...
@@ -113,6 +120,7 @@ class Consumer(Named, Generic[V]):
         grace: float = 30.0,
         handler_timeout: float | None = None,
         consumer: str | None = None,
+        on_bad: OnBad = "fail",
         signals: bool = True,
         middleware: Sequence[Middleware] = (),
     ) -> None:
@@ -124,6 +132,8 @@ class Consumer(Named, Generic[V]):
         if handler_timeout is not None:
             positive(handler_timeout, "handler_timeout")
         this_consumer(consumer)
+        if on_bad not in ("fail", "dead"):
+            raise ValueError(f"on_bad is 'fail' or 'dead', not {on_bad!r}.")
         given: Any = getattr(source, "sessions", None) or source  # those of Results, Groups or SmartSessions
         if not isinstance(given, Subscription | Sessions):
             given = given_leases(given, "Consumer", "or a Subscription, or Sessions")
@@ -140,7 +150,15 @@ class Consumer(Named, Generic[V]):
         capacity = concurrency + ahead
         adapts = prefetch is None and isinstance(source, Leases)
         self._terms = Terms(
-            concurrency, capacity, duration, grace, handler_timeout, consumer, until_empty=False, adapts=adapts
+            concurrency,
+            capacity,
+            duration,
+            grace,
+            handler_timeout,
+            consumer,
+            until_empty=False,
+            adapts=adapts,
+            buries=on_bad == "dead",
         )
         self._signals = signals
         self._run: Run | None = None
@@ -162,7 +180,7 @@ class Consumer(Named, Generic[V]):
 
         Raises:
             FDBError: the database failed. Leased items were given back if that was still possible.
-            FormatError, CodecError: the first item can't be read; it stays in its place.
+            FormatError, CodecError: the first item can't be read, and `on_bad` is "fail"; it stays in its place.
             QueueRenamed, SubscriptionError: the queue was renamed, or another consumer has it exclusively.
             RuntimeError: this consumer is running already, or the call would block a running event loop.
 

@@ -11,7 +11,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from fdbqueue import LeaseLost
+from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
 
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
@@ -270,6 +270,21 @@ class Run(Keeping):
 
     async def _lease(self, limit: int) -> list[Lease]:
         """Lease some items. Wait for the first one, unless this is a drain or the run is stopped."""
+        buried = None
+        while True:
+            try:
+                return await self._lease_readable(limit)
+            except (CodecError, FormatError) as error:
+                at = error.position
+                if not self._terms.buries or at is None or at == buried or isinstance(error, OtherCodec):
+                    raise
+                buried = at
+                if await self._leases.dead.bury.aio(self._db, at, error=str(error)):
+                    _log.warning("%s It is a dead letter now.", error)
+                    self._report.buried += 1
+
+    async def _lease_readable(self, limit: int) -> list[Lease]:
+        """Lease some items, as `_lease`; raise the error of one that can't be read."""
         terms = self._terms
         timeout = 0.0 if terms.until_empty else None
         verb = self._lease_many(self._db, limit=limit, duration=terms.duration, timeout=timeout)

@@ -35,6 +35,7 @@ from ..sessions import NewState, SessionLease, Sessions
 from ..sessions.line.line import Where
 from ..sessions.line.line_queue import LineLeases, LineQueue
 from ..sessions.session.lease import Begun, Behind, Done
+from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
@@ -159,11 +160,20 @@ class SessionRun(Run):
                 lease = await self._next(hold, lease)
         except OtherCodec:
             raise  # the session is whole, and no item of this queue can be read here
-        except (FormatError, CodecError, CheckFailed):
-            told = "An item of a session of %r can't be read: the session is blocked."
-            _log.exception(told, self._name, extra=fields(self._sessions.queue))
+        except (FormatError, CodecError, CheckFailed) as error:
+            if self._terms.buries and not isinstance(error, CheckFailed):
+                await self._skip(hold, error)
+            else:
+                told = "An item of a session of %r can't be read: the session is blocked."
+                _log.exception(told, self._name, extra=fields(self._sessions.queue))
         if hold.leaving is None:
             self._let_go(hold)
+
+    async def _skip(self, hold: TurnHold, error: Exception) -> None:
+        """Make the item that blocks a session a dead letter, so that the session goes on."""
+        if await self._sessions.skip.aio(self._db, name_of(hold.lease.value.pointer.name)):
+            _log.warning("%s It is a dead letter now.", error)
+            self._report.buried += 1
 
     async def _next(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:
         """Work through the session's turn from this item on, as long as items were read ahead. Return the item after

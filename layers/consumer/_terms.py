@@ -23,6 +23,8 @@ class Terms:
     until_empty: bool
     adapts: bool
     """Whether quick handlers have more items leased ahead."""
+    buries: bool
+    """Whether an item that can't be read becomes a dead letter. Otherwise it ends the run, or blocks its session."""
 
 
 @dataclass(slots=True, repr=False)
@@ -41,6 +43,8 @@ class ConsumerReport(Shown):
     """Items given back, not begun or not finished: at the end, at a pause, or since their group was cancelled."""
     lost: int = 0
     """Leases that were lost while the consumer relied on them; each is logged as a warning."""
+    buried: int = 0
+    """Items that can't be read and became dead letters, by the consumer's `on_bad`."""
     extended: int = 0
     """Extensions of leases; a lease counts each time."""
     seconds: float = 0.0

@@ -37,7 +37,7 @@ from fdbqueue.lowlevel import (
 
 from .browsing import StoredItem, browse
 from .times import not_negative
-from .transitions import Transitions
+from .transitions import Transitions, check_error
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000
@@ -87,6 +87,46 @@ class DeadLetters(Named, Generic[V]):
             reverse=reverse,
             duty_cycle=duty_cycle,
         )
+
+    @verb
+    def bury(self, tr: Transaction | Database, position: Position, *, error: str | None = None) -> Steps[bool]:
+        """Make an available item a dead letter, also one that can't be read. Return False if it is not available.
+
+        For an item that holds up the queue. The stored bytes of one that can't be read stay as they are. `redrive` puts
+        it back when this version of the library can read it; `Leases.cancel` removes it for good.
+
+        Args:
+            tr: a transaction, or a database.
+            position: the item's position, as `FormatError.position` and `CodecError.position` have it.
+            error: why, for those who look at the dead letters.
+
+        *Conflicts:* with a transaction that takes or changes this item. *Cost:* one read and about three writes.
+
+        >>> import fdbqueue
+        >>> from fdbqueue.layers import Leases
+        >>> with fdbqueue.open("memory:") as db:
+        ...     leases = Leases(fdbqueue.Queue("orders", codec="str"))
+        ...     position = leases.enqueue(db, "teapot")
+        ...     leases.dead.bury(db, position, error="no such order"), leases.stats(db).dead
+        (True, 1)
+        """
+        if not isinstance(position, Position):
+            raise TypeError(f"The item to bury is named by its Position, not by {position!r}.")
+        check_error(error)
+        packed = pack(position)
+
+        def body(tr: Transaction) -> Steps[bool]:
+            found = yield tr.get(self._layout.available.key(packed))
+            if not found.present():
+                yield from check_renamed(tr, self._layout)
+                return False
+            moves = Transitions(tr, self._layout, self._now_us())
+            moves.bury(packed, bytes(found), error or "")
+            yield from moves.settle()
+            moves.finish()
+            return True
+
+        return (yield from self._queue.transact(tr, body))
 
     @verb
     def redrive(

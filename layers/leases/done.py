@@ -87,7 +87,9 @@ class FollowUp:
             report = yield from enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
             position = report.first
         else:
-            position = position_in((yield from target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms)))
+            position = position_in(
+                (yield from target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms))
+            )
         if position is None:
             return []
         at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))

@@ -473,7 +473,11 @@ class Delivery:
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         stored, packed = row.value, row.key[self._packed_at :]
-        notes = NO_NOTES if stored[:1] == _PLAIN else notes_of(stored)
+        try:
+            notes = NO_NOTES if stored[:1] == _PLAIN else notes_of(stored)
+        except FormatError:
+            self._queue.open_envelope(self._layout.position_of(row.key), stored)  # it names the item
+            raise
         item: Item | None = None
         outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
         if notes.group and not outdated and groups is not None:

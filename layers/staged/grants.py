@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue.lowlevel import Future, Steps, Transaction, own_process, set_mark
+from fdbqueue.lowlevel import Future, Steps, Transaction, keep_out, own_process, set_mark
 
 from ..common.batcher import Alarm
 from ..leases import Leases
@@ -57,11 +57,18 @@ class Grants:
     def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> Steps[None]:
         """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
 
+        If the queue is paused, the items go back instead.
+
         Raises:
             Leave: there is nothing to commit.
         """
-        attempt.request = None
+        # The grant may be older than a pause: this process may have stood still in between.
+        paused = yield from keep_out(tr, self._leases.layout, self._leases.now_us)
         client = request.wish.client
+        attempt.request = None
+        if paused:
+            yield from self._return(tr, client, grant)
+            return
         if self._duration_us == granted_us(self._duration_us) and not grant.again:
             good = yield from self._delivery.accept(tr, grant.leases, self._duration_us)
             if good is not None and self._has_time(tr, attempt, client, grant):
@@ -100,10 +107,13 @@ class Grants:
         value = yield tr.get(grant_key)
         self._requests.remove(tr, request.key)
         if value.present():
-            unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
-            grant = self._requests.granted(bytes(value))
-            yield from self._delivery.collect(tr, grant.leases, unwanted)
-            self._forget(tr, request.wish.client, grant)
+            yield from self._return(tr, request.wish.client, self._requests.granted(bytes(value)))
+
+    def _return(self, tr: Transaction, client: bytes, grant: Grant) -> Steps[None]:
+        """Put granted items back in their places, uncounted."""
+        unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
+        yield from self._delivery.collect(tr, grant.leases, unwanted)
+        self._forget(tr, client, grant)
 
 
 class Alarms:

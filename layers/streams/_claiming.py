@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError
 from fdbqueue.lowlevel import (
-    NO_NOTES,
     NOT_COMMITTED,
     TAKEN,
     AdaptiveLimit,
@@ -21,7 +20,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     blob_of,
     envelope,
-    has_notes,
     has_parts,
     is_chunked,
     join_chunks,
@@ -118,7 +116,7 @@ class Claiming:
             self._take_plain(moves, haul, found, batch)
         for row in found[haul.dealt :]:
             try:
-                notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+                notes = notes_of(row.value)
                 if notes.group and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
                     self._leave(moves, row, notes, "deleted", how="cancelled")
                     haul.dealt += 1
@@ -126,6 +124,10 @@ class Claiming:
                 error = "" if self._terms.bad is None else (yield from self._error(tr, row))
                 taken = self._take(moves, haul, row, notes, batch, error)
             except (CodecError, FormatError) as refused:
+                if self._terms.bad is not None and isinstance(refused, FormatError):
+                    moves.bury(self._layout.available.packed(row.key), row.value, str(refused), cleared=True)
+                    haul.dealt += 1
+                    continue
                 if not haul.keys and not batch.count:
                     raise self._unreadable(row, refused) from refused
                 haul.full = True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from fdbqueue import FormatError
 from fdbqueue.lowlevel import (
     KeyValue,
     Notes,
     Steps,
     Transaction,
-    has_parts,
+    is_chunked,
     join_chunks,
     notes_of,
     parse,
@@ -65,10 +66,16 @@ class Sifting:
         return batch, after
 
     def _error(self, tr: Transaction, row: KeyValue) -> Steps[str]:
-        payload = (opened := parse(row.value)).payload
-        if opened.chunked is not None:
+        chunks: list[KeyValue] = []
+        if is_chunked(row.value):
             span = self._keys.layout.chunk_range_of(self._place.packed(row.key))
-            payload = join_chunks(opened.chunked, [chunk.value for chunk in (yield from rows(tr.snapshot, *span))])
+            chunks = yield from rows(tr.snapshot, *span)
+        try:
+            payload = (opened := parse(row.value)).payload
+            if opened.chunked is not None:
+                payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
+        except FormatError as error:
+            return str(error)
         return "" if self._terms.bad is None else self._terms.bad(payload)
 
     def _without(
@@ -94,7 +101,7 @@ class Sifting:
             count=batch.count - 1,
             size_bytes=max(0, batch.size_bytes - size),
             splits=tuple(split for split in splits if split.count),
-            chunked=batch.chunked - (has_parts(row.value) and parse(row.value).chunked is not None),
+            chunked=batch.chunked - is_chunked(row.value),
             tracked=batch.tracked - notes.is_tracked,
         )
 

@@ -94,7 +94,7 @@ class Stream(Generic[V]):
         self._keys = StreamKeys(self.queue.layout, name)
         self._layout = self.queue.layout
         self._clock = clock
-        self.refusals = refusals(name)
+        self._refusals = refusals(name)
 
     def __repr__(self) -> str:
         return f"Stream({self._layout.describe()}, {self.name!r})"
@@ -220,7 +220,7 @@ class Stream(Generic[V]):
             limit = max(1, min(READ_ROWS, READ_BYTES // mean))
             yield page
         if found != split.count:
-            raise self.refusals.short(batch, found, split.count)
+            raise self._refusals.short(batch, found, split.count)
 
     def payload(self, db: Database, batch: int, row: KeyValue) -> bytes:
         """Return the payload of an item in chunks.
@@ -337,10 +337,10 @@ class Stream(Generic[V]):
         record = self._decoded((yield stored))
         if record is None:
             if terms.batch > 1 and terms.strict:
-                raise self.refusals.gone(terms.batch)
+                raise self._refusals.gone(terms.batch)
             yield from refuse_sessions(tr, self._layout, "a stream")
             record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
-        elif not check_record(record, self.refusals, terms):
+        elif not check_record(record, self._refusals, terms):
             return BatchRecord(sealed=True), True
         if record.acked != terms.batch - 1:
             raise StreamError(
@@ -371,10 +371,10 @@ class Stream(Generic[V]):
             stored, value = tr.get(self._keys.record), tr.get(self._keys.batch(terms.batch))
             record = self._decoded((yield stored))
             found = yield value
-            if record is not None and not check_record(record, self.refusals, terms):
+            if record is not None and not check_record(record, self._refusals, terms):
                 return BatchRecord(sealed=True), b""
             if record is None or not found.present():
-                raise self.refusals.gone(terms.batch)
+                raise self._refusals.gone(terms.batch)
             before = self._batch(bytes(found), terms.batch)
             left, after = yield from Sifting(self._keys, terms, self._now_us()).some(tr, before, begin, limit)
             if left != before:
@@ -391,23 +391,23 @@ class Stream(Generic[V]):
         record = self._decoded((yield tr.get(keys.record)))
         if record is None:
             if terms.strict:
-                raise self.refusals.gone(last)
+                raise self._refusals.gone(last)
             tr.set(keys.record, encode(StreamRecord(epoch=terms.epoch, acked=last, begun_us=self._now_us())))
             return False
         if record.epoch != terms.epoch:
-            raise self.refusals.foreign(record)
+            raise self._refusals.foreign(record)
         check_run(record, self.name, terms.run, established=terms.established)
         if record.acked > last and terms.strict:
-            raise self.refusals.restored(record, last + 1)
+            raise self._refusals.restored(record, last + 1)
         if record.acked >= last:
             return bool((yield from rows(tr.snapshot, *keys.all_chunks(last), limit=1)))
         if record.released >= last:
-            raise self.refusals.given_back(record)
+            raise self._refusals.given_back(record)
         found = [self._batch(row.value, keys.number_of(row.key)) for row in (yield from rows(tr, *keys.batches(last)))]
         if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
-            raise self.refusals.gone(last)
+            raise self._refusals.gone(last)
         if terms.begun_us and any(batch.begun_us != terms.begun_us for batch in found):
-            raise self.refusals.given_back(record)
+            raise self._refusals.given_back(record)
         yield from self._remove(tr, record, last, found)
         return any(batch.chunked for batch in found)
 
@@ -455,13 +455,13 @@ class Stream(Generic[V]):
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         record = self._decoded((yield stored))
         if record is None:
-            raise self.refusals.gone(batch)
+            raise self._refusals.gone(batch)
         if record.epoch != epoch:
-            raise self.refusals.foreign(record)
+            raise self._refusals.foreign(record)
         if record.acked >= batch:
-            raise self.refusals.restored(record, batch)
+            raise self._refusals.restored(record, batch)
         if record.released >= batch:
-            raise self.refusals.given_back(record)
+            raise self._refusals.given_back(record)
         return found
 
     def _take_over(self, db: Database, terms: Terms) -> Steps[None]:

@@ -87,6 +87,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         take: takes items of the subscription, if there are some.
         timeout: seconds to wait; 0: do not wait; None: no limit.
         on_retry: called with the error before a transaction that takes items is repeated.
+        may_begin: returns whether granted items may begin: the queue is not paused, the subscription not suspended.
         every: the call looks again after this many seconds at the latest.
         sole: whether all waiting calls want the first item; the first waiter then looks for itself only.
     """
@@ -100,6 +101,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         timeout: float | None,
         on_retry: Callable[[FDBError], None],
         *,
+        may_begin: Callable[[Transaction], Steps[bool]],
         every: float = REQUEST_SECONDS,
         exclusive_all: bool = False,
     ) -> None:
@@ -109,6 +111,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._terms = terms
         self._take = take
         self._on_retry = on_retry
+        self._may_begin = may_begin
         self._waits = timeout != 0
         self._deadline = time.monotonic() + timeout if timeout else None
         self._waiters = waiters
@@ -196,7 +199,7 @@ class Awaiting(Batcher[None, list[Lease]]):
             if value.present():
                 look.request = None
                 look.leases = yield from self._collect(tr, self._granted(tr, bytes(value)))
-                return look, True
+                return look, True  # without leases after a pause, and so it looks again
             if not (yield own).present():
                 request = look.request = None
             elif request.seconds_until_renewal(self._leases.now_us()) < 0:
@@ -308,10 +311,13 @@ class Awaiting(Batcher[None, list[Lease]]):
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
     def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
-        """Move granted leases to this call; leave out lost ones.
+        """Move granted leases to this call; leave out lost ones. Give them back if the queue is paused.
 
         The reads are plain: of a reclaim and this transaction, one commits.
         """
+        if granted and not (yield from self._may_begin(tr)):
+            yield from self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
+            return []
         now_us, terms = self._leases.now_us(), self._terms
         moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]

@@ -158,6 +158,7 @@ class Subscription(Named, Generic[V]):
             take,
             timeout,
             adaptive.note,
+            may_begin=self._may_begin,
             every=every,
             exclusive_all=self._exclusive_all,
         )
@@ -304,6 +305,12 @@ class Subscription(Named, Generic[V]):
             head.found_nothing(tr)
         again = taken.again or (head.more and not taken.leases)
         return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
+
+    def _may_begin(self, tr: Transaction) -> Steps[bool]:
+        """Return whether items that were granted to a waiting call may begin."""
+        stored = tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
+        paused = yield from is_paused(tr, self._layout)
+        return not paused and not self._registration((yield stored)).suspended
 
     def _head(self, terms: Terms, now_us: int) -> Cursor | ExclusiveHead:
         if self._exclusive_all:

@@ -566,6 +566,20 @@ MUTANTS = (
         tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
     ),
     Mutant(
+        "a waiting call takes what was granted to it before a pause",
+        "layers/staged/grants.py",
+        (("        if paused:\n", "        if False:\n"),),
+        tests=("tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_before_a_pause_goes_back",),
+    ),
+    Mutant(
+        "a waiting call of a subscription takes what was granted to it before a pause",
+        "layers/subscriptions/_awaiting.py",
+        (("if granted and not (yield from self._may_begin(tr)):", "if False:"),),
+        tests=(
+            "tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back",
+        ),
+    ),
+    Mutant(
         "an enqueue gives its item to a consumer that waits at a paused queue",
         "layers/subscriptions/immediate_delivery.py",
         (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),

@@ -189,7 +189,9 @@ def test_spark_refuses_wrong_columns_and_items_that_do_not_decode(
     queue.enqueue(db, "x")
     with pytest.raises(Exception, match=r"registered with the codec 'str', and the option codec is 'json'.*codec=str"):
         read(spark, url, queue_name, codec="json").collect()
-    states = spark.read.format("fdbqueue").schema("state string").options(url=url, queue=queue_name, codec="json").load()
+    states = (
+        spark.read.format("fdbqueue").schema("state string").options(url=url, queue=queue_name, codec="json").load()
+    )
     assert states.collect() == [("available",)], "without values nothing is decoded"
     queue = Queue(queue_name)
     queue.register(db, on_codec="replace")

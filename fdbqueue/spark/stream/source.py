@@ -142,7 +142,8 @@ class Source:
 
         Raises:
             StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, and the
-                query does not wait. OtherCodec: the queue has another codec. ValueError: the query runs without end, and there is a limit.
+                query does not wait. OtherCodec: the queue has another codec. ValueError: the query runs without end,
+                and there is a limit.
         """
         if self._options.limit is not None and self._left is None:
             raise ValueError(

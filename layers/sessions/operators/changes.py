@@ -17,9 +17,9 @@ from fdbqueue.lowlevel import (
     pack,
     reopen_outcome,
     rows,
+    salvaged_notes,
 )
 
-from ...leases.transitions import at_rest
 from ..line.line import Line
 from ..session.records import REFUSING, RENEWING, Record, record_of
 from ..session.session import Session, SessionMoves
@@ -151,17 +151,12 @@ class Operating:
                 found += yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
         for row in found:
             tr.add_read_conflict_key(row.key)
-        return found
+        # One that can't be read is left to the newer version of the library that wrote it, or to `cancel`.
+        return [row for row in found if salvaged_notes(row.value)[1]]
 
     def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> Steps[None]:
-        """Make an item that can't be read a dead letter.
-
-        Raises:
-            FormatError: a newer version of the library wrote its notes.
-        """
-        notes, packed = notes_of(row.value), session.layout.available.packed(row.key)
-        moves = SessionMoves(tr, session)
-        moves.leave_available(packed, notes)
-        moves.enter_dead(packed, row.value, at_rest(notes, error=error[:1_000], died_at_us=self._line.leases.now_us()))
+        """Make an item that can't be read a dead letter."""
+        moves = SessionMoves(tr, session, self._line.leases.now_us())
+        moves.bury(session.layout.available.packed(row.key), row.value, error)
         yield from moves.settle()
         moves.finish()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,15 +15,19 @@ import pytest
 import fdbqueue
 from fdbqueue import BulkInterrupted, Queue, QueueRenamed, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, Subscriptions
+from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, StagedQueue, Subscriptions
+from fdbqueue.layers.common.batcher import Batcher
 from fdbqueue.layers.consumer._terms import ConsumerReport
 from fdbqueue.layers.sessions.session.records import Held
+from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
+from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
 from fdbqueue.moves.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.moves.pausing import write_pause
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
-from tests.helpers.subscribing import stand_in_line
+from tests.helpers.staging import wait_until
+from tests.helpers.subscribing import stand_in_line, waiting
 
 MANY = 40
 
@@ -363,6 +370,109 @@ def test_a_waiting_consumer_begins_nothing_after_a_pause(db: Any, queue: Queue) 
             await until(lambda: len(begun) == 1 + MANY)
 
     asyncio.run(main())
+
+
+class StandsStill:
+    """Lets the waiting calls of other threads stand still before they look again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *coordinators: type[Batcher[Any, Any]]) -> None:
+        self._may = threading.Condition()
+        self._stands = False
+        self._inside = 0
+        for kind in coordinators:
+            monkeypatch.setattr(kind, "serve", self._late(kind.serve))
+
+    def _late(self, serve: Any) -> Any:
+        def late(one: Any, leader: Any) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                return (yield from serve(one, leader))
+            with self._may:
+                assert self._may.wait_for(lambda: not self._stands, 20)
+                self._inside += 1
+            try:
+                return (yield from serve(one, leader))
+            finally:
+                self._inside -= 1
+
+        return late
+
+    def stop(self) -> None:
+        """Let them stand still from now on."""
+        with self._may:
+            self._stands = True
+        wait_until(lambda: not self._inside)
+
+    def go_on(self) -> None:
+        with self._may:
+            self._stands = False
+            self._may.notify_all()
+
+
+@pytest.fixture
+def stands_still(monkeypatch: pytest.MonkeyPatch) -> StandsStill:
+    return StandsStill(monkeypatch, HeadCoordinator, Awaiting)
+
+
+@pytest.mark.parametrize("verb", ["lease", "dequeue", "lease_many", "dequeue_many"])
+def test_an_item_that_was_granted_before_a_pause_goes_back(
+    db: Any, queue: Queue, stands_still: StandsStill, verb: str
+) -> None:
+    own = StagedQueue(Leases(Queue(queue.layout.space, codec=queue.codec)))
+    limit = {"limit": 1} if verb.endswith("many") else {}
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(partial(getattr(own, verb), db, timeout=20, **limit))
+        wait_until(lambda: own.stats(db).requests == 1)
+        stands_still.stop()
+        queue.enqueue_many(db, ["a", "b"])
+        assert StagedQueue(queue).dequeue(db) is not None
+        assert own.stats(db).items.leased == 1, "the first item is granted to the waiting call"
+        pause_elsewhere(db, queue)
+        own.queue.layout.open_until = 0.0
+        stands_still.go_on()
+        wait_until(lambda: own.stats(db).items.leased == 0)
+        assert not waits.done()
+        queue.resume(db)
+        got = waits.result(20)
+    [lease] = got if isinstance(got, list) else [got]
+    assert lease.value == "a"
+    assert getattr(lease, "attempt", 1) == 1
+
+
+@pytest.mark.parametrize("stop", ["pause", "suspend"])
+def test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back(
+    db: Any, queue: Queue, stands_still: StandsStill, stop: str
+) -> None:
+    subscriptions = Subscriptions(Leases(queue))
+    own = Subscriptions(Leases(Queue(queue.layout.space, codec=queue.codec)))
+    subscription = own.subscribe(db, "all")
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(subscription.lease, db, timeout=20)
+        wait_until(lambda: waiting(own, db))
+        stands_still.stop()
+        delivery = subscriptions.enqueue(db, "a", immediate=True)
+        assert delivery is not None
+        assert delivery.subscription == "all"
+        if stop == "pause":
+            pause_elsewhere(db, queue)
+        else:
+            subscription.suspend(db)
+        own.leases.layout.unpaused_until = 0.0
+        stands_still.go_on()
+        wait_until(lambda: own.leases.stats(db).leased == 0)
+        assert not waits.done()
+        (queue.resume if stop == "pause" else subscription.resume)(db)
+        lease = waits.result(20)
+    assert lease is not None
+    assert (lease.value, lease.attempt) == ("a", 1)
+
+
+def test_an_uncontended_take_sees_a_pause_of_another_process_at_once(db: Any, queue: Queue) -> None:
+    queue.enqueue_many(db, names())
+    staged = StagedQueue(queue)
+    assert [item.value for item in [staged.dequeue(db) for _ in range(5)] if item] == names(5)
+    pause_elsewhere(db, queue)
+    assert [staged.dequeue(db) for _ in range(3)] == [None] * 3
+    assert queue.stats(db).available == MANY - 5
 
 
 @pytest.mark.usefixtures("each_looks")

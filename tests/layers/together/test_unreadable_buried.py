@@ -1,0 +1,175 @@
+"""An item that can't be read becomes a dead letter by choice. Every call names it, and then nothing is held up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import CodecError, FormatError, Position, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import (
+    Consumer,
+    Leases,
+    Messages,
+    MessageType,
+    Sessions,
+    SmartQueue,
+    StagedQueue,
+    Subscriptions,
+)
+from fdbqueue.layers.streams import Stream, Terms
+from fdbqueue.stored.items import salvaged_notes
+from fdbqueue.transfer import copy_queue
+from tests.helpers.raw import raw
+from tests.layers.together.test_unreadable_removed import AT, BAD, damaged
+
+ROWS = [*BAD, b"\x10\xff"]
+"""The last one is an item whose value does not decode."""
+
+
+@pytest.fixture
+def leases(space: Subspace) -> Leases[str]:
+    return Leases(Queue(space, codec="str"), max_attempts=1)
+
+
+@pytest.mark.parametrize("stored", ROWS)
+@pytest.mark.parametrize("layer", ["leases", "staged", "staged dequeue", "dequeue", "subscription", "browse"])
+def test_every_take_and_look_names_it(db: Any, leases: Leases[str], stored: bytes, layer: str) -> None:
+    damaged(db, leases.queue, stored)
+    first = leases.queue.dequeue(db)
+    assert first is not None
+    assert first.value == "first"
+    takes: dict[str, Callable[[], object]] = {
+        "leases": lambda: leases.lease(db),
+        "staged": lambda: StagedQueue(leases).lease(db),
+        "staged dequeue": lambda: StagedQueue(leases).dequeue(db),
+        "dequeue": lambda: leases.queue.dequeue_many(db),
+        "subscription": lambda: Subscriptions(leases).subscribe(db, "all").lease(db),
+        "browse": lambda: list(leases.queue.browse(db)),
+    }
+    for _ in range(2):
+        with pytest.raises((CodecError, FormatError), match="The item 7:626164 ") as told:
+            takes[layer]()
+        assert getattr(told.value, "position", None) == AT
+    assert leases.dead.bury(db, AT, error="damaged") is True
+    assert leases.dead.bury(db, AT) is False
+    assert (leases.stats(db).available, leases.stats(db).dead) == (1, 1)
+    takes[layer]()
+
+
+@pytest.mark.parametrize("stored", ROWS)
+def test_a_buried_item_keeps_its_bytes_and_is_removed_by_cancel(db: Any, leases: Leases[str], stored: bytes) -> None:
+    damaged(db, leases.queue, stored)
+    leases.dead.bury(db, AT, error="damaged")
+    table = leases.queue.to_arrow(db, on_bad="null", columns=["state", "value"]).to_pylist()
+    assert {"state": "dead", "value": None} in table
+    with pytest.raises((CodecError, FormatError), match="The item 7:626164 "):
+        list(leases.dead.browse(db))
+    if not salvaged_notes(stored)[1]:
+        assert leases.dead.redrive(db) == leases.dead.purge(db) == 0
+        db[leases.layout.dead.key(leases.layout.available.packed(leases.layout.item_key(AT)))] = b"\x10healed"
+        assert leases.dead.redrive(db) == 1
+        assert [item.value for item in leases.queue.browse(db)] == ["first", "healed", "last"]
+        return
+    if stored == ROWS[-1]:
+        assert [one.error for one in Leases(raw(leases.layout.space)).dead.browse(db)] == ["damaged"]
+    assert leases.cancel(db, AT) is True
+    assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("stored", ROWS)
+@pytest.mark.parametrize("of", ["leases", "subscription"])
+def test_a_consumer_buries_it_by_choice(db: Any, leases: Leases[str], stored: bytes, of: str) -> None:
+    damaged(db, leases.queue, stored)
+    done: list[str] = []
+    source: Any = leases if of == "leases" else Subscriptions(leases).subscribe(db, "all")
+    with pytest.raises((CodecError, FormatError), match="The item 7:626164 "):
+        Consumer(source, lambda lease: done.append(lease.value), concurrency=1).drain(db)
+    report = Consumer(source, lambda lease: done.append(lease.value), concurrency=1, on_bad="dead").drain(db)
+    assert (report.buried, sorted(done)) == (1, ["first", "last"])
+    assert leases.stats(db).dead == 1
+
+
+def test_only_fail_and_dead_are_choices(leases: Leases[str]) -> None:
+    with pytest.raises(ValueError, match="on_bad is 'fail' or 'dead', not 'null'"):
+        Consumer(leases, print, on_bad="null")  # type: ignore[call-overload]
+
+
+def spoil(db: Any, space: Subspace, position: Position, stored: bytes) -> None:
+    """Replace the stored bytes of an item of a session."""
+    [row] = [row for row in db.get_range_startswith(space["items"].key()) if row.value.endswith(b"bad")]
+    db[row.key] = stored
+
+
+@pytest.mark.parametrize("stored", ROWS)
+def test_a_skip_buries_it_in_a_session(db: Any, space: Subspace, stored: bytes) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    position, _ = (sessions.enqueue(db, value, session="ann") for value in ("bad", "good"))
+    spoil(db, space, position, stored)
+    with pytest.raises((CodecError, FormatError), match=f"The item {position.text} "):
+        sessions.lease(db)
+    assert sessions.skip(db, "ann") is True
+    lease = sessions.lease(db, timeout=10)
+    assert lease is not None
+    assert lease.value == "good"
+    sessions.ack(db, lease)
+    assert sessions.stats(db).dead == 1
+    if not salvaged_notes(stored)[1]:
+        assert sessions.redrive(db, "ann") == sessions.purge(db, "ann") == 0
+    assert sessions.cancel(db, "ann", position) is True
+    assert sessions.check(db).ok
+
+
+@pytest.mark.parametrize("stored", ROWS)
+def test_a_consumer_of_sessions_buries_it_by_choice(db: Any, space: Subspace, stored: bytes) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    sessions.enqueue(db, "before", session="ann")
+    position = sessions.enqueue(db, "bad", session="ann")
+    sessions.enqueue(db, "good", session="ann")
+    spoil(db, space, position, stored)
+    done: list[str] = []
+    report = Consumer(sessions, lambda lease: done.append(lease.value), concurrency=1, on_bad="dead").drain(db)
+    assert (report.buried, done) == (1, ["before", "good"])
+    assert sessions.stats(db).dead == 1
+
+
+@pytest.mark.parametrize("stored", ROWS[:-1])
+def test_a_batch_of_a_stream_buries_it_by_choice(db: Any, leases: Leases[str], stored: bytes) -> None:
+    damaged(db, leases.queue, stored)
+    stream = Stream(leases, "totals")
+    terms: dict[str, Any] = {"epoch": "1f", "batch": 1, "run": "", "items": 10, "size_bytes": 1_000}
+    assert leases.queue.cancel(db, next(iter(leases.queue.browse(db))).position)
+    unchecked = stored[:1] and stored[0] in (0x11, 0x12)  # its notes can be read, so that a claim takes it as it is
+    if not unchecked:
+        with pytest.raises(FormatError, match=r"The item 7:626164 of .* can't be claimed and was left there"):
+            stream.claim(db, Terms(**terms))
+    batch = stream.claim(db, Terms(**terms, bad=lambda payload: ""))
+    assert (batch.sealed, batch.count) == (True, 1)
+    assert leases.stats(db).dead == 1
+    stream.ack(db, Terms(**terms))
+    assert leases.stats(db).available == leases.stats(db).claimed == 0
+
+
+def test_in_a_smart_queue_it_leaves_the_index(db: Any, space: Subspace) -> None:
+    smart = SmartQueue(Queue(space, codec=Messages(MessageType("call"))))
+    position = smart.enqueue(db, {"type": "call"}).position
+    assert position is not None
+    key = smart.queue.layout.item_key(position)
+    db[key] = bytes([db[key][0] | 0x30]) + db[key][1:]
+    with pytest.raises(FormatError, match=f"The item {position.text} "):
+        smart.dequeue(db)
+    assert smart.leases.dead.bury(db, position)
+    assert smart.enqueue(db, {"type": "call"}).position is not None
+    assert smart.leases.cancel(db, position)
+    assert smart.check(db).ok
+
+
+@pytest.mark.parametrize("stored", BAD)
+def test_a_copy_names_it(db: Any, space: Subspace, stored: bytes) -> None:
+    leases = Leases(Queue(space, codec="str"))
+    damaged(db, leases.queue, stored)
+    with fdbqueue.open("memory:") as other, pytest.raises(FormatError, match="7:626164 "):
+        copy_queue(db, other, leases.queue)
