@@ -185,8 +185,7 @@ def test_spark_shows_the_queue_with_its_columns(spark: SparkSession, db: Any, ur
 def test_spark_refuses_wrong_columns_and_items_that_do_not_decode(
     spark: SparkSession, db: Any, url: str, queue_name: str
 ) -> None:
-    queue = Queue(queue_name, codec="str")
-    queue.enqueue(db, "x")
+    Queue(queue_name, codec="str").enqueue(db, "x")
     with pytest.raises(Exception, match=r"registered with the codec 'str', and the option codec is 'json'.*codec=str"):
         read(spark, url, queue_name, codec="json").collect()
     states = (
