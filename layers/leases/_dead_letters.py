@@ -37,7 +37,7 @@ from fdbqueue.lowlevel import (
 
 from .browsing import StoredItem, browse
 from .times import not_negative
-from .transitions import Transitions, check_error
+from .transitions import Transitions, check_failure
 
 BATCH_ITEMS = 50
 BATCH_BYTES = 1_000_000
@@ -112,7 +112,7 @@ class DeadLetters(Named, Generic[V]):
         """
         if not isinstance(position, Position):
             raise TypeError(f"The item to bury is named by its Position, not by {position!r}.")
-        check_error(error)
+        check_failure(error)
         packed = pack(position)
 
         def body(tr: Transaction) -> Steps[bool]:

@@ -163,7 +163,7 @@ class Transitions(Moves):
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
 
 
-def check_failure(error: object, last: object) -> None:
+def check_failure(error: object, last: object = False) -> None:
     """Refuse the reason of a failure that is no text, and a `last` that is no bool.
 
     Raises:
