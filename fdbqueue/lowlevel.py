@@ -74,7 +74,7 @@ from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.moves.pausing import pause_of, paused_error
 from fdbqueue.reads.blob_check import check_blobs
 from fdbqueue.reads.browse import Browser, Pace, Pages, pages
-from fdbqueue.reads.check import CLAIMED, ItemCheck, MakesCheck, check_queue, items_of_all_places, read_in
+from fdbqueue.reads.check import ItemCheck, MakesCheck, check_queue, items_of_all_places, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import CheckPart, PagePart, Section, add_to_check, add_to_page
 from fdbqueue.stored.catalogue import check_encodes, doubt, queue_text
@@ -139,9 +139,9 @@ from fdbqueue.stored.layout import (
 from fdbqueue.stored.lossless import refuse_if_changed
 from fdbqueue.stored.order import MAX_RANK, PRIORITY
 from fdbqueue.stored.payloads import clear_parts
-from fdbqueue.stored.places import IN_QUEUE, RANGE_READ_ITEMS, Standing, locate
+from fdbqueue.stored.places import RANGE_READ_ITEMS, Standing, locate
 from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed, renamed
-from fdbqueue.stored.states import STATES, State, stored_item
+from fdbqueue.stored.states import CLAIMED, IN_QUEUE, STATES, InQueue, State, stored_item
 from fdbqueue.verbs.by_position import (
     ByPosition,
     in_batches,
@@ -211,6 +211,7 @@ __all__ = [
     "GroupRecord",
     "Halving",
     "HeldUntil",
+    "InQueue",
     "Item",
     "ItemCheck",
     "KeyValue",

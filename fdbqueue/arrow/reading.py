@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fdbqueue.arrow.columns import Columns, OnBad, look_fields
-from fdbqueue.arrow.stored import STATES, Look, Page, Range
+from fdbqueue.arrow.stored import Look, Page, Range
 from fdbqueue.base.arguments import check_borders, check_limit
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -21,6 +21,7 @@ from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.items import is_chunked, join_chunks, parse
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.states import ALL_STATES
 
 TAKEN = ("position", "rank", "index", "value", "headers")
 """The columns of items that were taken out."""
@@ -165,11 +166,13 @@ def _chosen(whole: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
 
 def _states(given: str | Iterable[str] | None) -> tuple[str, ...]:
     if given is None:
-        return STATES
+        return ALL_STATES
     if not isinstance(given, Iterable):
         raise TypeError(f"states are names, as states=['available'], not {given!r}.")
     wanted = [given] if isinstance(given, str) else list(given)
-    unknown = [one for one in wanted if one not in STATES]
+    unknown = [one for one in wanted if one not in ALL_STATES]
     if unknown or not wanted:
-        raise ValueError(f"states are some of {', '.join(STATES)}, not {unknown[0] if unknown else 'an empty list'!r}.")
-    return tuple(state for state in STATES if state in wanted)
+        raise ValueError(
+            f"states are some of {', '.join(ALL_STATES)}, not {unknown[0] if unknown else 'an empty list'!r}."
+        )
+    return tuple(state for state in ALL_STATES if state in wanted)

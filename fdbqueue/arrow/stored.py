@@ -17,12 +17,11 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.reads.check import CLAIMED, PLACES
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
 from fdbqueue.stored.layout import Layout, Place
+from fdbqueue.stored.states import CLAIMED
 
-STATES = (*PLACES, CLAIMED)
 PAGE_ROWS = 5_000
 PAGE_BYTES = 1_000_000
 CHUNKED_BYTES = 2_000_000

@@ -35,8 +35,7 @@ from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.reads.check import PLACES
-from fdbqueue.stored.states import StoredItem
+from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
 
@@ -128,7 +127,7 @@ def _cancel_where(
         raise typer.BadParameter("items of a session are named by their positions", param_hint="--where")
     own = queue_of(queue)
     with opened_queue(url, own) as db:
-        found: Iterable[list[Position]] = chosen_positions(db, where, own.layout, PLACES, limit)
+        found: Iterable[list[Position]] = chosen_positions(db, where, own.layout, STATES, limit)
         if not yes:
             found = list(found)  # only those that were asked for
             if found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +22,7 @@ from fdbqueue.errors import CompletionError
 from fdbqueue.layers.groups import Groups, GroupStats
 
 SCREENFUL = 20
-STATES = ("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted")
+STATES = [field.name for field in fields(GroupStats) if field.name not in ("state", "ended")]
 
 
 def groups(

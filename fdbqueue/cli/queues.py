@@ -21,6 +21,7 @@ from fdbqueue.cli.output import say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
+from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import QueueInfo, find_queues
 from fdbqueue.verbs.queues import queues as registered_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
@@ -40,8 +41,7 @@ class OnCodec(Enum):
     replace = "replace"
 
 
-FIGURES = ("available", "leased", "delayed", "dead")
-COLUMNS = ("codec", "order", *FIGURES, "in sessions")
+COLUMNS = ("codec", "order", *STATES, "in sessions")
 
 
 def queues(
@@ -209,7 +209,7 @@ def _record(info: QueueInfo) -> dict[str, Any]:
     texts = {name: text for name in ("codec", "order", "policy") if (text := getattr(info, name))}
     path = {"path": list(info.path)} if info.path else {}
     since = {} if info.registered_at is None else {"registered_at": info.registered_at}
-    figures = {name: getattr(info.stats, name) for name in (*FIGURES, "enqueued", "dequeued")}
+    figures = {name: getattr(info.stats, name) for name in (*STATES, "enqueued", "dequeued")}
     sessions = {} if info.sessions is None else {"sessions": asdict(info.sessions)}
     return {
         "queue": info.text,
@@ -227,7 +227,7 @@ def _record(info: QueueInfo) -> dict[str, Any]:
 def _table(listed: list[QueueInfo], width: int) -> bytes:
     """Return queues as a table. A name that does not fit has a line of its own, as in `df`; so have pause and quota."""
     rows = [_figures(info) for info in listed]
-    shown = [at for at, column in enumerate(COLUMNS) if column in ("codec", *FIGURES) or any(row[at] for row in rows)]
+    shown = [at for at, column in enumerate(COLUMNS) if column in ("codec", *STATES) or any(row[at] for row in rows)]
     heads = [COLUMNS[at] for at in shown]
     cells = [[row[at] for at in shown] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
@@ -261,5 +261,5 @@ def _name(info: QueueInfo) -> str:
 
 def _figures(info: QueueInfo) -> tuple[str, ...]:
     within = "" if info.sessions is None else f"{info.sessions.available:,}"
-    figures = (f"{getattr(info.stats, figure):,}" for figure in FIGURES)
+    figures = (f"{getattr(info.stats, figure):,}" for figure in STATES)
     return info.codec or "not registered", info.order, *figures, within

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import structs
 
@@ -33,6 +33,7 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
 from fdbqueue.stored.payloads import clear_parts
+from fdbqueue.stored.states import InQueue
 
 _ONE = (1).to_bytes(8, "little")
 ERROR_BYTES = 1_200
@@ -211,7 +212,7 @@ class Moves:
         if notes.group:
             self._count_member(notes, "delayed", -1)
 
-    def leave(self, state: Literal["available", "leased", "delayed"], packed: bytes, notes: Notes) -> None:
+    def leave(self, state: InQueue, packed: bytes, notes: Notes) -> None:
         """Remove an item from its place in the queue."""
         if state == "available":
             self.leave_available(packed, notes)

@@ -23,15 +23,12 @@ from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats, read_stats
 from fdbqueue.stored.items import NO_NOTES, Blob, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
 
 T = TypeVar("T")
 
-PLACES = ("available", "leased", "delayed", "dead")
-"""The states of an item that have one place each."""
 LOOKED_AT = ("items", "order", "chunks", "counters")
 """What every check compares."""
-CLAIMED = "claimed"
-"""The state of an item that a batch of a stream has. Each batch is a place of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def check_queue(
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
     of_items: dict[Position, Blob] = {} if blobs is None else blobs
-    found = dict.fromkeys((*PLACES, CLAIMED), 0)
+    found = dict.fromkeys(map(str, ALL_STATES), 0)
     previous = b""
     made = [make() for make in parts]
     for packed, name, row in _shown_to(made, items_of_all_places(tr, layout)):
@@ -177,7 +174,7 @@ def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[
                 yield place.packed(row.key), name, row
 
     batches = read_in(tr, partial(claimed_places, layout=layout))
-    places = [(name, getattr(layout, name)) for name in PLACES] + [(CLAIMED, batch.place) for batch in batches]
+    places = [(name, getattr(layout, name)) for name in STATES] + [(CLAIMED, batch.place) for batch in batches]
     return heapq.merge(*(items_in(name, place) for name, place in places), key=itemgetter(0))
 
 

@@ -27,7 +27,7 @@ COLOURS = {
     "delayed": "#009E73",
     "dead": "#D55E00",
 }
-"""A colour for each state of items."""
+"""A colour for each state of items, in the order in which they are shown."""
 OTHERS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 INK, FAINT = "#333333", "#dddddd"
 STYLE: dict[Any, Any] = {

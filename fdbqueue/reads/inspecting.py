@@ -25,13 +25,14 @@ from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, quota_of
+from fdbqueue.reads.figures import COLOURS
 from fdbqueue.reads.registry import PagePart, Section, page_parts
 from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.states import STATES
 
-STATES = ("available", "leased", "claimed", "delayed", "dead")
 PLACES_LOOKED_AT = 32
 ITEMS_AT_A_PLACE = 4
 SMALL_QUEUE = PLACES_LOOKED_AT * ITEMS_AT_A_PLACE
@@ -210,8 +211,8 @@ class Inspection:
 
     def charts(self) -> Iterator[str]:
         """Yield the charts, drawn with text."""
-        counts = [(state, getattr(self.stats, state)) for state in STATES]
-        yield _bars([pair for pair in counts if pair[1] or pair[0] in ("available", "leased", "delayed", "dead")])
+        counts = [(state, getattr(self.stats, state)) for state in COLOURS]
+        yield _bars([pair for pair in counts if pair[1] or pair[0] in STATES])
         yield self.facts
         if self.ages_s:
             yield f"{self.ages_title}\n{_bars([pair for pair in self.age_counts.items() if pair[1]])}"

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.states import IN_QUEUE
 
 RANGE_READ_ITEMS = 16
 """For this many items or more, try one range read."""
-IN_QUEUE = ("available", "leased", "delayed")
-"""The states of an item in the queue. A dead letter has left it."""
 
 
 class Standing(NamedTuple):

@@ -1,4 +1,4 @@
-"""Items with their stored notes, in any state."""
+"""The states of items, and an item with its stored notes in any of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ from fdbqueue.stored.codecs import V
 from fdbqueue.stored.items import Item, notes_of
 
 State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
+"""A state whose items stand in one place."""
 STATES: tuple[State, ...] = get_args(State)
+InQueue: TypeAlias = Literal["available", "leased", "delayed"]
+"""A state of an item in the queue. A dead letter has left it."""
+IN_QUEUE: tuple[InQueue, ...] = get_args(InQueue)
 Claimed: TypeAlias = Literal["claimed"]
-"""The state of an item that a batch of a stream has."""
+"""The state of an item that a batch of a stream has. Each batch is a place of its own."""
+CLAIMED: Claimed = "claimed"
+ALL_STATES: tuple[State | Claimed, ...] = (*STATES, CLAIMED)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -26,7 +26,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.arrow.stored import STATES, Look, Page, Range, Stored
+from fdbqueue.arrow.stored import Look, Page, Range, Stored
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
@@ -59,6 +59,7 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.places import has_items
+from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.importing import enter, keep_quota, progress_key
 from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers, unreadable
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
@@ -194,7 +195,7 @@ def release_copy(source: Database, queue: Queue, *, target: Database | None = No
 def digest_of(db: Database, layout: Layout) -> Digest:
     """Return a digest of all items of a queue as they are stored, which does not depend on their order or state."""
     digest = Digest()
-    look = Look(db, layout, Range(None, None), STATES, payloads=True)
+    look = Look(db, layout, Range(None, None), ALL_STATES, payloads=True)
     while (page := run(look.next())) is not None:
         for item in page:
             digest.add(_digest(item))

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fdbqueue.arrow.stored import STATES, Look, Range
+from fdbqueue.arrow.stored import Look, Range
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
@@ -20,6 +20,7 @@ from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack
+from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, Source, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers
 from fdbqueue.transfer.records import FORMAT, Header, records_of, to_line
@@ -125,7 +126,7 @@ def export_items(
         parts.begin(header)
     last = parts.last()
     begin = None if last is None else pack(Position.parse(last.position)) + b"\x00"
-    look = Look(db, layout, Range(begin, None), STATES, payloads=True)
+    look = Look(db, layout, Range(begin, None), ALL_STATES, payloads=True)
     lines: list[bytes] = []
     skipped: list[Position] = []
     size = 0

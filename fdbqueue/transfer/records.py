@@ -20,13 +20,14 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue.arrow.stored import STATES, Page, whole
+from fdbqueue.arrow.stored import Page, whole
 from fdbqueue.base.position import Position
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.stored.items import with_notes as with_notes_of
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.marks import marks_of, refusal, unreadable
 
 FORMAT = 1
@@ -262,8 +263,8 @@ def checked(record: Record) -> Record:
         Position.parse(record.position)
     except ValueError as error:
         raise TransferError(str(error).rstrip(".")) from error
-    if record.state not in STATES:
-        raise TransferError(f"state is one of {', '.join(STATES)}, not {record.state!r}")
+    if record.state not in ALL_STATES:
+        raise TransferError(f"state is one of {', '.join(ALL_STATES)}, not {record.state!r}")
     if len(record.payload) > MAX_ITEM_BYTES:
         raise TransferError(f"its value has {len(record.payload):,} bytes, over the limit of {MAX_ITEM_BYTES:,}")
     times = (record.enqueued_at_us, record.visible_at_us, record.ttl_at_us, record.died_at_us)

@@ -35,12 +35,12 @@ from fdbqueue.engine.verb import verb
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
-from fdbqueue.reads.check import PLACES
 from fdbqueue.stored.catalogue import name_of, name_text, path_of
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place
 from fdbqueue.stored.rename_marks import Mark, keys_of_marks, mark_of, pack_mark, refusal
+from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import nearest
 
 LONGEST_SECONDS = 6.0
@@ -206,7 +206,7 @@ class _Rename:
 
     def _refuse_marks(self) -> Steps[None]:
         """Refuse items that another queue, or a waiting caller, knows by this name."""
-        look = Look(self._db, self._source, Range(None, None), PLACES, payloads=False)
+        look = Look(self._db, self._source, Range(None, None), STATES, payloads=False)
         while (page := (yield from look.next())) is not None:
             for at, value in enumerate(page.values):
                 notes = _notes(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -75,7 +75,8 @@ class GroupStats(Shown):
     """Members that were removed in other ways."""
 
 
-_STATES = ("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted")
+MEMBER_STATES = tuple(field.name for field in fields(GroupStats) if field.name not in ("state", "ended"))
+"""What has become of members, as `GroupStats` counts them."""
 
 
 class Group(Named):
@@ -288,7 +289,7 @@ class Group(Named):
             )
         group = read_group(bytes(value))
         counts = yield from read_member_counts(tr, self._layout, self.name)
-        members = {state: counts.get(state, 0) for state in _STATES}
+        members = {state: counts.get(state, 0) for state in MEMBER_STATES}
         return group, GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
 
     def _look_for_end(self, tr: Transaction) -> Steps[GroupStats | NotEnded]:

@@ -17,6 +17,7 @@ import msgspec
 from fdbqueue import FormatError, Position
 from fdbqueue.lowlevel import (
     CLAIMED,
+    STATES,
     UNREADABLE,
     KeyValue,
     Layout,
@@ -32,7 +33,6 @@ from fdbqueue.lowlevel import (
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
-STATES = ("available", "leased", "delayed", "dead")
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
 _SESSION_STATES = ("delay", "dead")
 _SHOWN_NAMES = ("request", "session", "line", "lines", "gate", "group", "upload")

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Shown
+from fdbqueue.lowlevel import InQueue, Shown
 
 
 class Decision(StrEnum):
@@ -61,7 +61,7 @@ class Asked:
     states. It is no field here, since it costs three reads, and a conflict with later enqueues if it is True.
     """
 
-    state: Literal["available", "leased", "delayed"]
+    state: InQueue
     """The item's state; a consumer is working on a leased item."""
     position: Position
     """The item's identity."""

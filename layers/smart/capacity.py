@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
     TTL,
     Database,
     Future,
+    InQueue,
     Steps,
     Transaction,
     attempts,
@@ -36,7 +37,7 @@ from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
 from .check_runner import Incoming
 from .index import SmartIndex, Span
 from .limits import MOST_COUNTED, Limit
-from .scanning import Standing, State, locate, place_of
+from .scanning import Standing, locate, place_of
 
 R = TypeVar("R")
 
@@ -45,7 +46,7 @@ WATCHED_ENTRIES = 100
 _AT_LEAST_SECONDS = 0.01
 _GONE = ("dequeued", "expired", "purged", "deleted", "dead")
 _FAR_US = (1 << 62) - 1
-_UNLEASED: tuple[State, ...] = ("available", "delayed")
+_UNLEASED: tuple[InQueue, ...] = ("available", "delayed")
 
 
 @dataclass(slots=True)
@@ -235,7 +236,7 @@ class Capacity:
             return items
         return [item._replace(state="leased") if item.packed in self.begun else item for item in items]
 
-    def _span(self, state: State, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
+    def _span(self, state: InQueue, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
         place = place_of(self._layout, state)
         if below is not None:

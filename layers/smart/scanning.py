@@ -8,12 +8,14 @@ would also conflict with changes behind the deciding item, which were read only 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
 from fdbqueue.lowlevel import (
+    IN_QUEUE,
     RANGE_READ_ITEMS,
     Envelope,
+    InQueue,
     KeyValue,
     Layout,
     Place,
@@ -36,7 +38,6 @@ __all__ = [
     "Found",
     "Scan",
     "Standing",
-    "State",
     "depend_on_last",
     "last_of",
     "locate",
@@ -46,12 +47,9 @@ __all__ = [
 
 WINDOW = 1_000
 """How many items one read returns."""
-State: TypeAlias = Literal["available", "leased", "delayed"]
-STATES: tuple[State, ...] = ("available", "leased", "delayed")
-"""The states of an item in the queue; a dead letter has left it."""
 
 
-_Row: TypeAlias = tuple[bytes, State, bytes]
+_Row: TypeAlias = tuple[bytes, InQueue, bytes]
 """As `Standing`, but cheaper to make."""
 
 
@@ -59,7 +57,7 @@ class Found(NamedTuple):
     """A found item with its parsed envelope."""
 
     packed: bytes
-    state: State
+    state: InQueue
     stored: bytes
     opened: Envelope
     payload: bytes
@@ -147,7 +145,7 @@ class Scan:
         other transaction fail and scan again: the new entry is a key in a range that it read.
         """
         if self._spans is None:
-            for state in STATES:
+            for state in IN_QUEUE:
                 place: Place = getattr(self._layout, state)
                 end = place.end if last is None else place.key(last.packed) + b"\x00"
                 self._tr.add_read_conflict_range(place.begin, end)
@@ -168,7 +166,7 @@ class Scan:
         """Read the next window of all places together."""
         if self._after is None:
             return []
-        places: list[tuple[State, Place]] = [(state, place_of(self._layout, state)) for state in STATES]
+        places: list[tuple[InQueue, Place]] = [(state, place_of(self._layout, state)) for state in IN_QUEUE]
         reads = []
         for state, place in places:
             begin = place.key(self._after) + b"\x00" if self._after else place.begin
@@ -220,7 +218,7 @@ class Scan:
 def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
     """Return the last item of a queue, in any state, by a snapshot read; None if the queue is empty."""
     reads = []
-    for state in STATES:
+    for state in IN_QUEUE:
         place = place_of(layout, state)
         reads.append((state, place, started(rows(tr.snapshot, place.begin, place.end, limit=1, reverse=True))))
     last = None
@@ -241,7 +239,7 @@ def depend_on_last(tr: Transaction, layout: Layout, last: Standing, told: list[b
     if told:  # while the last item is in the queue, the items before it are not the last
         tr.add_read_conflict_key(place_of(layout, last.state).key(last.packed))
     if True in told:
-        for state in STATES:
+        for state in IN_QUEUE:
             place = place_of(layout, state)
             tr.add_read_conflict_range(place.key(last.packed) + b"\x00", place.end)
 
@@ -251,6 +249,6 @@ def position_of(layout: Layout, packed: bytes) -> Position:
     return layout.available.position(layout.prefix + packed)
 
 
-def place_of(layout: Layout, state: State) -> Place:
+def place_of(layout: Layout, state: InQueue) -> Place:
     place: Place = getattr(layout, state)
     return place

@@ -14,10 +14,10 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.cli.output import Output
-from fdbqueue.cli.queues import FIGURES
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Subscriptions
+from fdbqueue.stored.states import STATES
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
@@ -260,7 +260,7 @@ def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
 
     lines = shown.splitlines()
     assert max(map(len, lines)) <= columns
-    assert lines[0].split() == ["queue", "codec", "order", *FIGURES, "in", "sessions"]
+    assert lines[0].split() == ["queue", "codec", "order", *STATES, "in", "sessions"]
     assert [line.split()[0] for line in lines if line[0] != " "] == [
         "queue",
         "deliveries",

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.arrow.stored import STATES
 from fdbqueue.spark.batch import options as sink
 from fdbqueue.spark.batch.options import parse
 from fdbqueue.spark.look import options as readoptions
 from fdbqueue.spark.look.options import LOOK_NAMES, STREAM_NAMES, parse_look, parse_stream
 from fdbqueue.spark.sink import options as sinkoptions
 from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.stored.states import ALL_STATES
 
 TABLE = re.compile(r"^\| option \| default \| meaning \|\n\| --- \| --- \| --- \|\n((?:\|.*\|\n)+)", re.MULTILINE)
 SINK_NAMES = {*sinkoptions._OWN, *sink.NAMES} - {"jobId", "delivery", "partitions"}
@@ -32,7 +32,7 @@ FIELDS = {"streamName": "stream", "from": "begin", "to": "end"}
 """The fields of parsed options that are not named as their option."""
 NEEDS = {"levels": {"priorityColumn": "p"}}
 """Options that an option can't do without."""
-ALL_STATES = ",".join(STATES)
+EVERY_STATE = ",".join(ALL_STATES)
 
 
 def table(repository: Path, guide: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ def test_a_guide_has_each_option_with_its_default(
         elif default in ("none", "the query's id"):
             assert value_of(parsed(without), name) is None, name
         else:
-            given = ALL_STATES if default == "all" else default
+            given = EVERY_STATE if default == "all" else default
             assert parsed({**without, name: given}) == parsed(without), (name, default)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fdbqueue import Queue, StreamError
-from fdbqueue.arrow.stored import STATES, Range, pages
+from fdbqueue.arrow.stored import Range, pages
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.leases import Leases
@@ -20,12 +20,15 @@ from fdbqueue.spark.look.options import parse_look
 from fdbqueue.spark.look.ranges import ranges
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import pack
+from fdbqueue.stored.states import ALL_STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def seen(db: Any, queue: Queue[Any], *, parts: int = 1, states: tuple[str, ...] = STATES) -> list[tuple[bytes, str]]:
+def seen(
+    db: Any, queue: Queue[Any], *, parts: int = 1, states: tuple[str, ...] = ALL_STATES
+) -> list[tuple[bytes, str]]:
     found = []
     for span in ranges(db, queue.layout, Range(None, None), states, parts):
         for page in pages(db, queue.layout, span, states, payloads=True):
@@ -56,7 +59,7 @@ def test_a_look_shows_no_value_where_a_blob_is_the_value(db: Any, space: Subspac
             file.write(bytes(1_200_000))
     options = parse_look({"url": "file:x", "queueKey": space.key().hex(), "codec": codec})
     table = Table(options, look_schema(options))
-    (page,) = pages(db, queue.layout, Range(None, None), STATES, payloads=True)
+    (page,) = pages(db, queue.layout, Range(None, None), ALL_STATES, payloads=True)
     assert table.batch(page).column("value").to_pylist() == [None, b'"beside"' if codec == "bytes" else '"beside"']
 
 
@@ -73,7 +76,7 @@ def test_pages_and_ranges_of_any_number_are_whole(db: Any, space: Subspace, coun
     queue.enqueue_many(db, [b"%d" % number for number in range(count)])
     for parts in 1, 3:
         assert len(seen(db, queue, parts=parts)) == len(set(seen(db, queue, parts=parts))) == count
-    limited = list(pages(db, queue.layout, Range(None, None), STATES, payloads=True, limit=70))
+    limited = list(pages(db, queue.layout, Range(None, None), ALL_STATES, payloads=True, limit=70))
     assert sum(map(len, limited)) == min(count, 70)
 
 
@@ -110,13 +113,13 @@ def test_large_payloads_are_read_with_their_items(db: Any, space: Subspace) -> N
     queue = Queue(space)
     large = [bytes([number]) * 1_200_000 for number in range(4)]
     queue.enqueue_many(db, large)
-    found = [item for page in pages(db, queue.layout, Range(None, None), STATES, payloads=True) for item in page]
+    found = [item for page in pages(db, queue.layout, Range(None, None), ALL_STATES, payloads=True) for item in page]
     assert [item.payload for item in found] == large
 
 
 def test_options_are_checked_and_a_consuming_read_points_to_what_consumes() -> None:
     plain = {"url": "file:/x", "queue": "q"}
-    assert parse_look(plain).states == STATES
+    assert parse_look(plain).states == ALL_STATES
     assert parse_look({**plain, "STATES": "dead, Leased"}).states == ("leased", "dead")
     for wrong, told in (
         ({"streamName": "s"}, "drain_to_table"),

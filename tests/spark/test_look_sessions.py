@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.arrow.stored import STATES
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
 from fdbqueue.spark.look.item_columns import Table, look_schema
 from fdbqueue.spark.look.options import LookOptions, parse_look
 from fdbqueue.spark.look.ranges import Stored
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges, shown_name
+from fdbqueue.stored.states import ALL_STATES
 from tests.helpers.clock import Clock
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def sessions(space: Subspace, clock: Clock) -> Sessions[bytes]:
 
 
 def look(db: Any, sessions: Sessions[Any], *, parts: int = 1, **how: Any) -> list[Stored]:
-    layout, given = sessions.queue.layout, {"states": STATES, "payloads": True, **how}
+    layout, given = sessions.queue.layout, {"states": ALL_STATES, "payloads": True, **how}
     spans = session_ranges(db, layout, parts)
     return [item for span in spans for page in session_pages(db, layout, span, **given) for item in page]
 

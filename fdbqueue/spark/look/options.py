@@ -41,7 +41,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.arrow.stored import STATES
 from fdbqueue.base.position import Position
 from fdbqueue.spark.optionvalues import (
     CODECS,
@@ -56,6 +55,7 @@ from fdbqueue.spark.optionvalues import (
     url_of,
 )
 from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.states import ALL_STATES
 
 FAIL, NULL, DEAD, WAIT = "fail", "null", "dead", "wait"
 MAX_ITEMS = 10_000
@@ -235,9 +235,9 @@ def _shared(values: Mapping[str, str], bad: tuple[str, ...]) -> dict[str, Any]:
 
 def _states(value: str | None) -> tuple[str, ...]:
     if value is None:
-        return STATES
-    chosen = {one_of("states", one.strip(), STATES) for one in value.split(",")}
-    return tuple(state for state in STATES if state in chosen)
+        return ALL_STATES
+    chosen = {one_of("states", one.strip(), ALL_STATES) for one in value.split(",")}
+    return tuple(state for state in ALL_STATES if state in chosen)
 
 
 def _position(name: str, value: str | None) -> bytes | None:

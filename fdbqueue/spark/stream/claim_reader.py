@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fdbqueue.layers.streams import Refusals, Split, Stream
-from fdbqueue.reads.check import CLAIMED
 from fdbqueue.spark.look.item_columns import Table
 from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.look.ranges import Page
@@ -21,6 +20,7 @@ from fdbqueue.spark.opening import check_reads, existing
 from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.telling import tells
 from fdbqueue.stored.items import is_chunked
+from fdbqueue.stored.states import CLAIMED
 from fdbqueue.verbs.queue import Queue
 
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import (
+    IN_QUEUE,
     Browser,
     Database,
     KeyValue,
@@ -170,12 +171,12 @@ class Listing:
             return None
         record = unpack_record(found[0].value)
         session = self._line.session(name, record.generation)
-        places = {
+        places: dict[str, Steps[bytes]] = {
             place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
-            for place in (("available", "leased", "delayed") if record.pointer else ())
+            for place in (IN_QUEUE if record.pointer else ())
         }
         counted = yield from read_stats(tr, session.layout)
-        pointers = {}
+        pointers: dict[str, bytes] = {}
         for place, reading in places.items():
             pointers[place] = yield from reading
         status, consumer, since, until = _where(record, pointers)
