@@ -37,6 +37,7 @@ from fdbqueue.cli.sweep import sweep
 from fdbqueue.cli.top import top
 from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
+from fdbqueue.cli.web import web
 from fdbqueue.cli.worker import worker
 
 app = typer.Typer(
@@ -55,7 +56,7 @@ COMMANDS = (
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(worker, schedules),
     *(export, import_, copy, backup),
-    *(inspect, watch, stats, check, top, watchdog, sweep),
+    *(inspect, watch, stats, check, top, watchdog, sweep, web),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

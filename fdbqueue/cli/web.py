@@ -1,0 +1,129 @@
+"""``fdbqueue web``."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fdbqueue.cli import errors
+from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import Url, named
+
+TOKEN_VARIABLE = "FDBQUEUE_WEB_TOKEN"
+DEFAULT = "127.0.0.1:8080"
+
+
+def web(
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen. Port 0: any that is free.")
+    ] = DEFAULT,
+    url: Url = None,
+    allow_changes: Annotated[
+        bool, typer.Option("--allow-changes", help="Show buttons that change items, sessions and queues.")
+    ] = False,
+    within: Annotated[
+        str | None, typer.Option("--within", metavar="NAME", help="Only queues below this name, or key tuple as JSON.")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="Another name under which the page is served. May be repeated."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help=f"The token to log in with; or in {TOKEN_VARIABLE}."),
+    ] = None,
+    cert: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server: TLS.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key.")] = None,
+) -> None:
+    """Serve a page about all queues until SIGTERM or Ctrl-C. It changes nothing unless --allow-changes is given.
+
+    It listens on the loopback interface. Another address needs a token, and --cert and --key unless a server in
+    front of it speaks TLS. It needs the extra fdbqueue[web].
+
+    Example: fdbqueue web --listen 127.0.0.1:8080 --allow-changes
+    """
+    try:
+        import uvicorn
+
+        from fdbqueue.web import AdminApp
+    except ModuleNotFoundError as missing:
+        typer.echo(f"Error: {missing}. The page needs more packages: pip install 'fdbqueue[web]'", err=True)
+        raise typer.Exit(errors.USAGE) from missing
+    address, port = _address(listen)
+    if (cert is None) != (key is None):
+        raise typer.BadParameter("TLS needs both --cert and --key", param_hint="--cert / --key")
+    with system_errors():
+        token = _token(token_file)
+        for path in filter(None, (cert, key)):
+            path.read_bytes()
+    names = {"localhost", "127.0.0.1", "[::1]", *(host or ())}
+    if not _is_loopback(address):
+        if token is None:
+            raise typer.BadParameter(
+                f"{address} can be reached by other machines: give --token-file, or set {TOKEN_VARIABLE}",
+                param_hint="--listen",
+            )
+        names.add(f"[{address}]" if ":" in address else address)
+    below = None if within is None else named(within)
+    with system_errors(), opened(url) as db:
+        app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
+        config = uvicorn.Config(
+            app,
+            host=address,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ssl_certfile=None if cert is None else os.fspath(cert),
+            ssl_keyfile=None if key is None else os.fspath(key),
+            timeout_graceful_shutdown=5,
+        )
+        _serve(config, "http" if cert is None else "https", address)
+
+
+def _serve(config: Any, scheme: str, address: str) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                port = self.servers[0].sockets[0].getsockname()[1]
+                shown = f"[{address}]" if ":" in address else address
+                typer.echo(f"The page is at {scheme}://{shown}:{port}/. Ctrl-C ends it.", err=True)
+
+    server = Server(config)
+    server.run()
+    if not server.started:
+        raise typer.Exit(errors.ENGINE)  # uvicorn has said why
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise typer.BadParameter(f"{listen!r} is not HOST:PORT, as in {DEFAULT}", param_hint="--listen")
+    return host.strip("[]"), int(port)
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(path: Path | None) -> str | None:
+    token = os.environ.get(TOKEN_VARIABLE) or None if path is None else path.read_text().strip()
+    if token is not None and len(token) < 16:
+        raise typer.BadParameter(
+            "a token has at least 16 characters; Python's secrets.token_urlsafe() makes one",
+            param_hint="--token-file" if path else TOKEN_VARIABLE,
+        )
+    return token

@@ -1,0 +1,397 @@
+"""The web page as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import anyio.to_thread
+import jinja2
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
+from fdbqueue.stored.catalogue import name_of as tuple_of
+from fdbqueue.stored.catalogue import name_text
+from fdbqueue.web import changes, looks, shown
+from fdbqueue.web.guard import LOOPBACK, Guard
+from fdbqueue.web.sampling import Sampler
+from fdbqueue.web.searching import STATES, Wanted, search
+
+_log = logging.getLogger("fdbqueue.web")
+HERE = Path(__file__).parent
+QUEUES_A_PAGE = 100
+SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
+STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
+
+
+class AdminApp:
+    """The pages about the queues of one database, as an ASGI application.
+
+    `fdbqueue web` serves it on the loopback interface. Mount it in an application of your own behind your own login.
+
+    Args:
+        db: the database.
+        allow_changes: whether the page has buttons that change something. Without it every change is refused.
+        hosts: the names under which it is served, without ports; None: any, if a server in front checks the name.
+        token: what a browser must log in with; None: no login, for the loopback interface or behind your own.
+        within: only queues below this name are shown and changed; None: all.
+
+    Raises:
+        TypeError, ValueError: an argument is of another kind; the token has fewer than 16 characters.
+
+    >>> import fdbqueue
+    >>> from fdbqueue.web import AdminApp
+    >>> app = AdminApp(fdbqueue.open("memory:"))
+    >>> app
+    AdminApp(<Database memory:>, allow_changes=False)
+    """
+
+    def __init__(
+        self,
+        db: Any,
+        *,
+        allow_changes: bool = False,
+        hosts: Collection[str] | None = LOOPBACK,
+        token: str | None = None,
+        within: Any = None,
+    ) -> None:
+        if not hasattr(db, "create_transaction"):
+            raise TypeError(f"AdminApp takes a database, as fdbqueue.open returns it, not {db!r}.")
+        if not isinstance(allow_changes, bool):
+            raise TypeError(f"allow_changes is True or False, not {allow_changes!r}.")
+        if isinstance(hosts, str):
+            raise TypeError(f"hosts is a list of names, as in hosts=[{hosts!r}].")
+        if token is not None and len(token) < 16:
+            raise ValueError("The token is a text of at least 16 characters, as secrets.token_urlsafe() makes one.")
+        self._db = db
+        self._changes = allow_changes
+        self._has_login = token is not None
+        self._within = within
+        self._sampler = Sampler(db, within)
+        self._pages = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        self._pages.filters.update(
+            number=shown.number,
+            when=shown.when,
+            span=shown.span,
+            cell=shown.cell,
+            clean=shown.clean,
+            column=shown.column,
+            heading=shown.heading,
+        )
+        get, post = ["GET"], ["POST"]
+        routes = [
+            Route("/", self._overview, methods=get),
+            Route("/queue", self._queue, methods=get),
+            Route("/items", self._items, methods=get),
+            Route("/item", self._item, methods=get),
+            Route("/dead", self._dead, methods=get),
+            Route("/sessions", self._sessions, methods=get),
+            Route("/session", self._session, methods=get),
+            Route("/parts", self._parts, methods=get),
+            Route("/preview", self._preview, methods=post),
+            Route("/apply", self._apply, methods=post),
+            Route("/login", self._login, methods=[*get, *post]),
+            Route("/static/{name}", self._static, methods=get),
+        ]
+        handlers: Any = {
+            UnknownQueue: self._failed,
+            QueueRenamed: self._failed,
+            FdbQueueError: self._failed,
+            FDBError: self._failed,
+            ValueError: self._failed,
+            TypeError: self._failed,
+            TimeoutError: self._failed,
+            HTTPException: self._failed,
+            Exception: self._broken,
+        }
+
+        @asynccontextmanager
+        async def lifespan(_: Any) -> Any:
+            yield
+            self._sampler.close()
+
+        self._app = Guard(
+            Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), hosts=hosts, token=token
+        )
+
+    def __repr__(self) -> str:
+        return f"AdminApp({self._db!r}, allow_changes={self._changes})"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)
+
+    def close(self) -> None:
+        """End the thread that reads the figures, if this is mounted where no lifespan reaches it."""
+        self._sampler.close()
+
+    # Pages. Each is read in a thread, as its verbs wait for the database.
+
+    async def _overview(self, request: Request) -> Response:
+        return await self._shown(request, "overview.html", self._overview_of)
+
+    def _overview_of(self, request: Request) -> dict[str, Any]:
+        sample = self._sampler.look()
+        needle = request.query_params.get("find", "").casefold()
+        wanted = [info for info in sample.queues if needle in info.text.casefold()]
+        after = request.query_params.get("after", "")
+        begin = next((at + 1 for at, info in enumerate(wanted) if info.text == after), 0)
+        page = wanted[begin : begin + QUEUES_A_PAGE]
+        rows = []
+        for info in page:
+            history = self._sampler.history(info.name)
+            came, went = history.rates()
+            rows.append({"info": info, "in": came, "out": went, "spark": shown.spark(history.depths)})
+        more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
+        return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": time.time() - sample.at}
+
+    async def _queue(self, request: Request) -> Response:
+        return await self._shown(request, "queue.html", self._queue_of)
+
+    def _queue_of(self, request: Request) -> dict[str, Any]:
+        queue = self._opened(request)
+        page = queue.inspect(self._db)
+        history = self._sampler.history(tuple_of(queue.layout.prefix))
+        came, went = history.rates()
+        return {"page": page, "spark": shown.spark(history.depths, 480, 60), "rates": (came, went)}
+
+    async def _items(self, request: Request) -> Response:
+        return await self._shown(request, "items.html", self._items_of)
+
+    def _items_of(self, request: Request) -> dict[str, Any]:
+        queue, given = self._opened(request), request.query_params
+        wanted = Wanted(
+            given.get("state", "available"), given.get("where", ""), given.get("text", ""), given.get("error", "")
+        )
+        after = given.get("after")
+        page = search(self._db, queue, wanted, None if not after else Position.parse(after))
+        more = "" if page.after is None else page.after.text
+        return {"wanted": wanted, "found": page.items, "looked": page.looked_at, "more": more, "states": STATES}
+
+    async def _item(self, request: Request) -> Response:
+        return await self._shown(request, "item.html", self._item_of)
+
+    def _item_of(self, request: Request) -> dict[str, Any]:
+        queue, given = self._opened(request), request.query_params
+        position, session = Position.parse(given.get("position", "")), given.get("session", "")
+        problem, item, notes = "", None, None
+        try:
+            if session:
+                item = looks.sessions_of(queue).get(self._db, shown.session_name(session), position)
+            else:
+                item = queue.get(self._db, position)
+                notes = looks.notes_at(self._db, queue, position)
+        except FdbQueueError as error:
+            problem, notes = str(error), looks.notes_at(self._db, queue, position)
+        if item is None and not problem:
+            raise HTTPException(404, f"The item {position.text} has left the queue {given['queue']}.")
+        value, left_out = ("", 0) if item is None else shown.plain(item.value)
+        headers = "" if item is None else shown.plain(dict(item.headers))[0]
+        return {
+            "position": position.text,
+            "session": session,
+            "item": item,
+            "notes": notes,
+            "problem": problem,
+            "value": value,
+            "left_out": left_out,
+            "headers": headers if item is not None and item.headers else "",
+        }
+
+    async def _dead(self, request: Request) -> Response:
+        return await self._shown(request, "dead.html", self._dead_of)
+
+    def _dead_of(self, request: Request) -> dict[str, Any]:
+        queue = self._opened(request)
+        groups, read = looks.errors_of(self._db, queue)
+        return {"groups": groups, "read": read, "total": queue.stats(self._db).dead}
+
+    async def _sessions(self, request: Request) -> Response:
+        return await self._shown(request, "sessions.html", self._sessions_of)
+
+    def _sessions_of(self, request: Request) -> dict[str, Any]:
+        sessions, given = looks.sessions_of(self._opened(request)), request.query_params
+        status, after = given.get("status", ""), given.get("after", "")
+        if status and status not in SESSION_STATES:
+            raise ValueError(f"A session is {', '.join(SESSION_STATES)}, not {status[:40]!r}.")
+        begin = shown.session_name(after) if after else None
+        chosen: Any = status or None
+        found = list(sessions.list(self._db, status=chosen, after=begin, limit=looks.MOST_LISTED + 1))
+        page = found[: looks.MOST_LISTED]
+        return {
+            "found": [(shown.session_text(one.session), one) for one in page],
+            "status": status,
+            "states": SESSION_STATES,
+            "totals": sessions.stats(self._db),
+            "gates": [(shown.session_text(one.gate), one) for one in looks.some(sessions.gates(self._db))],
+            "more": shown.session_text(page[-1].session) if len(found) > len(page) else "",
+        }
+
+    async def _session(self, request: Request) -> Response:
+        return await self._shown(request, "session.html", self._session_of)
+
+    def _session_of(self, request: Request) -> dict[str, Any]:
+        sessions, text = looks.sessions_of(self._opened(request)), request.query_params.get("session", "")
+        name = shown.session_name(text)
+        info = sessions.info(self._db, name)
+        if info is None:
+            raise HTTPException(404, f"The session {text} has no items, no dead letters and no pause.")
+        scheduled = sessions.scheduled(self._db, name, limit=looks.MOST_LISTED)
+        dead = sessions.dead(self._db, name, limit=looks.MOST_LISTED)
+        return {"info": info, "session": text, "scheduled": scheduled, "dead": dead}
+
+    async def _parts(self, request: Request) -> Response:
+        return await self._shown(request, "parts.html", self._parts_of)
+
+    def _parts_of(self, request: Request) -> dict[str, Any]:
+        queue, after = self._opened(request), request.query_params.get("after") or None
+        return {
+            "subscriptions": looks.subscriptions_of(self._db, queue, after),
+            "streams": looks.streams_of(self._db, queue),
+            "groups": looks.groups_of(self._db, queue, after),
+        }
+
+    # Changes.
+
+    async def _preview(self, request: Request) -> Response:
+        return await self._shown(request, "preview.html", self._preview_of)
+
+    def _preview_of(self, request: Request) -> dict[str, Any]:
+        self._check_allowed()
+        name, fields, positions = _form(request)
+        queue = self._opened(request, fields)
+        found = changes.preview(self._db, queue, name, fields, positions)
+        kept = {key: value for key, value in fields.items() if key not in ("csrf", "position", "most")}
+        if name == "session-cancel":
+            kept["position"] = fields.get("position", "")
+        return {"name": name, "found": found, "kept": kept, "fields": fields}
+
+    async def _apply(self, request: Request) -> Response:
+        done = await anyio.to_thread.run_sync(self._applied, request)
+        return RedirectResponse(done, 303)
+
+    def _applied(self, request: Request) -> str:
+        self._check_allowed()
+        name, fields, positions = _form(request)
+        queue = self._opened(request, fields)
+        number = changes.apply(self._db, queue, name, fields, positions)
+        _log.info("%s by the web page: %d", name, number, extra={"queue": fields["queue"], "change": name})
+        self._sampler.refresh()
+        told = f"{changes.change_named(name).title}: {number:,} done"
+        page = "session" if name.startswith("session-") and name != "session-remove" else _page_behind(name)
+        query = {"queue": fields["queue"], "told": told}
+        if page == "session":
+            query["session"] = fields["session"]
+            if looks.sessions_of(queue).info(self._db, shown.session_name(fields["session"])) is None:
+                page = "sessions"
+        return _url(request, page, **query)
+
+    def _check_allowed(self) -> None:
+        if not self._changes:
+            raise HTTPException(403, "This page changes nothing. To allow it: fdbqueue web --allow-changes.")
+
+    # What all pages share.
+
+    async def _login(self, request: Request) -> Response:
+        if not self._has_login:
+            return RedirectResponse(_url(request, ""), 303)
+        return self._page(request, "login.html", {"wrong": "wrong" in request.query_params})
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in STATIC:
+            raise HTTPException(404, "There is no such file.")
+        return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers={"Cache-Control": "max-age=3600"})
+
+    def _opened(self, request: Request, fields: Any = None) -> Any:
+        text = (request.query_params if fields is None else fields).get("queue", "")
+        queue = looks.queue_named(self._db, text)
+        if self._within is not None and not _is_below(queue.layout, self._within):
+            raise HTTPException(404, f"The queue {text} is not among those of this page.")
+        return queue
+
+    async def _shown(self, request: Request, template: str, read: Any) -> Response:
+        found = await anyio.to_thread.run_sync(read, request)
+        return self._page(request, template, found)
+
+    def _page(self, request: Request, template: str, found: dict[str, Any], status: int = 200) -> Response:
+        fields = request.scope.get("fdbqueue.form")
+        given = dict(fields) if fields is not None else request.query_params
+        page = self._pages.get_template(template)
+        common = {
+            "url": lambda page, **query: _url(request, page, **query),
+            "csrf": request.scope.get("fdbqueue.csrf", ""),
+            "changes": self._changes,
+            "kinds": changes.CHANGES,
+            "queue": given.get("queue", ""),
+            "given": given,
+            "told": request.query_params.get("told", ""),
+            "plain": lambda value: shown.plain(value)[0],
+            "session_text": shown.session_text,
+            "name_text": name_text,
+        }
+        return HTMLResponse(page.render({**common, **found}), status)
+
+    async def _broken(self, request: Request, error: Exception) -> Response:
+        _log.error("A page has a fault.", exc_info=error, extra={"path": request.url.path})
+        detail = f"The page has a fault: {type(error).__name__}. The server's log has the rest."
+        return self._page(request, "failed.html", {"status": 500, "detail": detail}, 500)
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        status = _status_of(error)
+        detail = error.detail if isinstance(error, HTTPException) else str(error)
+        if status >= 500:
+            _log.warning("A page failed: %s", error, extra={"path": request.url.path})
+        return self._page(request, "failed.html", {"status": status, "detail": detail}, status)
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, UnknownQueue | QueueRenamed):
+        return 404
+    if isinstance(error, FDBError | TimeoutError):
+        return 503
+    if isinstance(error, FdbQueueError) and not isinstance(error, ValueError):
+        return 409
+    return 400
+
+
+def _form(request: Request) -> tuple[str, dict[str, str], list[str]]:
+    """Return the name of the change, the fields of the form, and the chosen items."""
+    form: list[tuple[str, str]] = request.scope["fdbqueue.form"]
+    fields = dict(form)
+    name = fields.get("change", "")
+    positions = [] if name == "session-cancel" else [value for key, value in form if key == "position" and value]
+    return name, fields, positions
+
+
+def _page_behind(change: str) -> str:
+    return {"redrive": "dead", "purge": "dead", "session-remove": "sessions"}.get(change, "queue")
+
+
+def _url(request: Request, page: str, **query: Any) -> str:
+    base = request.scope.get("root_path", "")
+    given = {key: value for key, value in query.items() if value not in (None, "")}
+    return f"{base}/{page}" + (f"?{urlencode(given)}" if given else "")
+
+
+def _is_below(layout: Any, within: Any) -> bool:
+    from fdbqueue.stored.layout import Layout
+
+    prefix: bytes = Layout(within).prefix
+    return bool(layout.prefix.startswith(prefix))

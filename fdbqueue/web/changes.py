@@ -1,0 +1,197 @@
+"""The buttons: each change says first how many things it would change, and is then made as it was previewed.
+
+A change of items names them by their positions, or by the search that found them. A search is made again when the
+change is confirmed, and takes at most as many items as the preview said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue import Position, Queue
+from fdbqueue.layers import Leases, Sessions
+from fdbqueue.web.searching import MOST_CHOSEN, Wanted, chosen
+from fdbqueue.web.shown import session_name
+
+Fields = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One kind of change."""
+
+    title: str
+    """What it does, as the button says it."""
+    of: str
+    """What it changes: "items", "queue", "session" or "gate"."""
+    apply: Callable[..., int]
+    """Makes it; returns how many things it changed."""
+    danger: bool = False
+    """Whether it removes something for good."""
+    states: tuple[str, ...] = ()
+    """The states of items that it takes."""
+
+
+def _cancel(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+    return sum(queue.cancel_many(db, positions))
+
+
+def _reschedule(db: Any, queue: Queue[Any], positions: list[Position], fields: Fields) -> int:
+    found = queue.reschedule_many(db, positions, delay=seconds(fields.get("delay", "0")))
+    return sum(position is not None for position in found)
+
+
+def _redrive(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+    return Leases(queue).dead.redrive(db, positions)
+
+
+def _purge(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+    return Leases(queue).dead.purge(db, positions)
+
+
+def _pause(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    queue.pause(db, reason=fields.get("reason", ""), by=fields.get("by") or "web page")
+    return 1
+
+
+def _resume(db: Any, queue: Queue[Any], _: Fields) -> int:
+    was = queue.paused(db) is not None
+    queue.resume(db)
+    return int(was)
+
+
+def _quota(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    items = fields.get("items", "").strip()
+    if not items:
+        queue.set_quota(db, None)
+        return 1
+    if not items.isdecimal() or not int(items):
+        raise ValueError(f"A quota is a number of items, 1 or more, or nothing for no quota, not {items[:40]!r}.")
+    wait = fields.get("when_full") == "wait"
+    queue.set_quota(db, int(items), when_full="wait" if wait else "refuse")
+    return 1
+
+
+def _of_session(verb: str) -> Callable[..., int]:
+    def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
+        sessions = Sessions(queue)
+        name = session_name(fields.get("session", ""))
+        if sessions.info(db, name) is None:
+            return 0
+        found = getattr(sessions, verb)(db, name)
+        return int(found) if isinstance(found, int) else 1
+
+    return apply
+
+
+def _cancel_in_session(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    position = Position.parse(fields.get("position", ""))
+    return int(Sessions(queue).cancel(db, session_name(fields.get("session", "")), position))
+
+
+CHANGES: Mapping[str, Change] = {
+    "redrive": Change("Redrive", "items", _redrive, states=("dead",)),
+    "purge": Change("Purge", "items", _purge, danger=True, states=("dead",)),
+    "cancel": Change("Cancel", "items", _cancel, danger=True, states=("available", "leased", "delayed", "dead")),
+    "reschedule": Change("Reschedule", "items", _reschedule, states=("available", "leased", "delayed", "dead")),
+    "pause": Change("Pause", "queue", _pause),
+    "resume": Change("Resume", "queue", _resume),
+    "quota": Change("Set the quota of", "queue", _quota),
+    "session-pause": Change("Pause", "session", _of_session("pause")),
+    "session-resume": Change("Resume", "session", _of_session("resume")),
+    "session-skip": Change("Unblock", "session", _of_session("skip")),
+    "session-redrive": Change("Redrive the dead letters of", "session", _of_session("redrive")),
+    "session-purge": Change("Purge the dead letters of", "session", _of_session("purge"), danger=True),
+    "session-remove": Change("Remove", "session", _of_session("remove"), danger=True),
+    "session-cancel": Change("Cancel an item of", "session", _cancel_in_session, danger=True),
+}
+"""All changes, by the name in a form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a change would do."""
+
+    change: Change
+    number: int
+    """How many items; 1 for a queue or a session."""
+    is_all: bool
+    """Whether the search found no more than that."""
+    positions: tuple[str, ...]
+    """The named items; empty if a search names them."""
+
+
+def change_named(name: str) -> Change:
+    """Return a change by its name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name not in CHANGES:
+        raise ValueError(f"There is no change {name[:40]!r}. There are {', '.join(CHANGES)}.")
+    return CHANGES[name]
+
+
+def preview(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list[str]) -> Preview:
+    """Return what a change would do. It changes nothing.
+
+    Raises:
+        ValueError: the form names no items, or wrong ones.
+    """
+    change = change_named(name)
+    if name == "reschedule":
+        seconds(fields.get("delay", "0"))
+    if change.of != "items":
+        return Preview(change, 1, is_all=True, positions=())
+    if positions:
+        return Preview(change, len(_parsed(positions)), is_all=True, positions=tuple(positions))
+    found = chosen(db, queue, _wanted(change, fields), MOST_CHOSEN + 1)
+    return Preview(change, min(len(found), MOST_CHOSEN), is_all=len(found) <= MOST_CHOSEN, positions=())
+
+
+def apply(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list[str]) -> int:
+    """Make a change; return how many things it changed.
+
+    Raises:
+        ValueError: the form names no items, or wrong ones; nothing was changed.
+    """
+    change = change_named(name)
+    if change.of != "items":
+        return change.apply(db, queue, fields)
+    if positions:
+        return change.apply(db, queue, _parsed(positions), fields)
+    most = fields.get("most", "")
+    if not most.isdecimal() or not 0 < int(most) <= MOST_CHOSEN:
+        raise ValueError("The form does not say how many items were previewed. Begin with the preview.")
+    return change.apply(db, queue, chosen(db, queue, _wanted(change, fields), int(most)), fields)
+
+
+def _wanted(change: Change, fields: Fields) -> Wanted:
+    state = fields.get("state", "")
+    if state not in change.states:
+        raise ValueError(f"{change.title} takes items that are {' or '.join(change.states)}, not {state[:40]!r}.")
+    wanted = Wanted(state, fields.get("where", ""), fields.get("text", ""), fields.get("error", ""))
+    if not (wanted.where or wanted.text or wanted.error or fields.get("all") == "yes"):
+        raise ValueError("No item is chosen. Choose some, give a condition, or choose all.")
+    return wanted
+
+
+def _parsed(positions: list[str]) -> list[Position]:
+    return [Position.parse(text) for text in dict.fromkeys(positions)]
+
+
+def seconds(text: str) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        ValueError: it is none, or less than 0.
+    """
+    try:
+        found = float(text or 0)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 10 * 365 * 86_400:
+        raise ValueError(f"The delay is a number of seconds, 0 or more, not {text[:40]!r}.")
+    return found

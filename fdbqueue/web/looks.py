@@ -1,0 +1,120 @@
+"""Read what the pages show. Each look makes a bounded number of reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from fdbqueue import CodecError, Position, Queue, UnknownQueue
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
+from fdbqueue.layers.streams import Stream
+from fdbqueue.stored.claimed import claimed_places
+from fdbqueue.stored.items import NO_NOTES, Notes, salvaged_notes
+from fdbqueue.stored.layout import pack
+from fdbqueue.stored.places import locate
+from fdbqueue.stored.states import STATES
+from fdbqueue.verbs.queues import is_there
+from fdbqueue.web.shown import name_of
+
+MOST_LISTED = 50
+"""How many sessions, gates, groups or subscriptions a page lists; it offers to go on."""
+MOST_DEAD = 1_000
+"""How many dead letters are read to group them by their errors."""
+NO_ERROR = "(no error was stored)"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Dead letters whose errors have the same first line."""
+
+    error: str
+    items: int
+    last_died_at: float
+
+    @property
+    def searched(self) -> str:
+        """The beginning of the error, for a search; "" if there is none."""
+        return "" if self.error == NO_ERROR else self.error
+
+
+def queue_named(db: Any, text: str) -> Queue[Any]:
+    """Return a queue by its name as text, with the codec that it is registered with.
+
+    A queue whose codec is a program's own is opened with the codec bytes, which shows items as they are stored.
+
+    Raises:
+        UnknownQueue: there is none. ValueError: the text is no name.
+    """
+    name = name_of(text)
+    try:
+        return Queue.open(db, name)
+    except CodecError:
+        return Queue(name)
+    except UnknownQueue:
+        plain = Queue(name)
+        if run(plain.read(db, partial(is_there, layout=plain.layout))):
+            return plain
+        raise
+
+
+def errors_of(db: Any, queue: Queue[Any]) -> tuple[list[ErrorGroup], int]:
+    """Group dead letters by the first line of their error, the most frequent first.
+
+    Returns the groups, and how many dead letters were read: the first 1,000 at most.
+    """
+    place = queue.layout.dead
+
+    def body(tr: Transaction) -> Steps[Any]:
+        return (yield from rows(tr.snapshot, place.begin, place.end, limit=MOST_DEAD))
+
+    found = run(queue.read(db, body))
+    times: dict[str, list[float]] = {}
+    for row in found:
+        notes, _ = salvaged_notes(row.value)
+        first = notes.error.partition("\n")[0][:200] or NO_ERROR
+        times.setdefault(first, []).append(notes.died_at_us / 1e6)
+    groups = [ErrorGroup(error, len(died), max(died)) for error, died in times.items()]
+    return sorted(groups, key=lambda one: (-one.items, one.error)), len(found)
+
+
+def notes_at(db: Any, queue: Queue[Any], position: Position) -> Notes:
+    """Return the notes of an item, as far as they can be read; those of a new item if it is not there."""
+
+    def body(tr: Transaction) -> Steps[Any]:
+        return (yield from locate(tr.snapshot, queue.layout, [pack(position)], STATES))
+
+    found = run(queue.read(db, body))
+    return salvaged_notes(found[0].stored)[0] if found else NO_NOTES
+
+
+def streams_of(db: Any, queue: Queue[Any]) -> list[Any]:
+    """Return the state of each stream that has an open batch."""
+    batches = run(queue.read(db, partial(claimed_places, layout=queue.layout)))
+    names = sorted({batch.stream for batch in batches})[:MOST_LISTED]
+    return [state for name in names if (state := Stream(queue, name).state(db)) is not None]
+
+
+def groups_of(db: Any, queue: Queue[Any], after: str | None) -> list[tuple[str, Any]]:
+    """Return the names and the stats of the next groups."""
+    found = Groups(Leases(queue)).list(db, after=after, limit=MOST_LISTED)
+    return [(group.name, group.stats(db)) for group in found]
+
+
+def subscriptions_of(db: Any, queue: Queue[Any], after: str | None) -> list[Any]:
+    """Return the stats of the next subscriptions."""
+    return list(Subscriptions(queue).stats(db, after=after, limit=MOST_LISTED))
+
+
+def some(found: Iterable[Any]) -> list[Any]:
+    """Return the first of many, and one more to tell that there are more."""
+    return list(islice(found, MOST_LISTED + 1))
+
+
+def sessions_of(queue: Queue[Any]) -> Sessions[Any]:
+    """Return the sessions of a queue."""
+    return Sessions(queue)

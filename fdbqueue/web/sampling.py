@@ -1,0 +1,160 @@
+"""Remember the figures of all queues, for rates, sparklines and a first page that costs no reads.
+
+One thread reads the catalogue every few seconds while somebody looks, and every 15 seconds otherwise. A page shows the
+last sample and its age. So a thousand open pages cost the database as much as one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import fdbqueue
+from fdbqueue import FDBError, FdbQueueError, QueueInfo
+
+_log = logging.getLogger("fdbqueue.web")
+
+SECONDS = 15.0
+LIVE_SECONDS = 3.0
+"""How often it reads while a page was shown in the last half minute."""
+WATCHED_SECONDS = 30.0
+HOUR = 3_600.0
+POINTS = 240
+FIRST_SECONDS = 20.0
+"""How long the first page waits for the first sample."""
+
+
+@dataclass(slots=True)
+class History:
+    """The last hour of one queue: the time, the waiting items, and the totals that came and went."""
+
+    points: deque[tuple[float, int, int, int]] = field(default_factory=lambda: deque(maxlen=POINTS))
+
+    def add(self, at: float, depth: int, came: int, went: int) -> None:
+        """Add a point. Between the points that are kept lie 15 seconds or more; the newest one is always kept."""
+        points = self.points
+        if points and (came < points[-1][2] or at < points[-1][0]):
+            points.clear()  # the queue was cleared, or the clock was set back
+        if len(points) > 1 and points[-1][0] - points[-2][0] < SECONDS:
+            points.pop()
+        points.append((at, depth, came, went))
+        while points[0][0] < at - HOUR:
+            points.popleft()
+
+    def rates(self) -> tuple[float | None, float | None]:
+        """Return items a second that came and went since the point before the last; None if there is none."""
+        if len(self.points) < 2:
+            return None, None
+        (then, _, came, went), (now, _, comes, goes) = self.points[-2], self.points[-1]
+        return ((comes - came) / (now - then), (goes - went) / (now - then)) if now > then else (None, None)
+
+    @property
+    def depths(self) -> list[float]:
+        """The waiting items, from the oldest point to the newest."""
+        return [float(point[1]) for point in self.points]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All queues at one time."""
+
+    at: float
+    seconds: float
+    """How long the read took."""
+    queues: tuple[QueueInfo, ...]
+    problem: str = ""
+    """Why the last read failed; the queues are those of the one before."""
+
+
+def depth_of(info: QueueInfo) -> int:
+    """Return the available items of a queue, with those of its sessions."""
+    return info.stats.available + (0 if info.sessions is None else info.sessions.available)
+
+
+class Sampler:
+    """Reads the figures of all queues in a thread of its own, from its first use until `close`.
+
+    Args:
+        db: the database.
+        within: only queues below this name; None: all.
+    """
+
+    def __init__(self, db: Any, within: Any = None) -> None:
+        self._db = db
+        self._within = within
+        self._histories: dict[Any, History] = {}
+        self._last: Sample | None = None
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._seen = 0.0
+
+    def look(self) -> Sample:
+        """Return the last sample. The first call waits until there is one.
+
+        Raises:
+            TimeoutError: the database has not answered for 20 seconds.
+        """
+        now = time.monotonic()
+        with self._lock:
+            was_idle, self._seen = now - self._seen > WATCHED_SECONDS, now
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="fdbqueue web samples", daemon=True)
+                self._thread.start()
+        if was_idle:
+            self._wake.set()
+        if not self._ready.wait(FIRST_SECONDS) or self._last is None:
+            raise TimeoutError("The database has not answered for 20 seconds.")
+        return self._last
+
+    def history(self, name: Any) -> History:
+        """Return the last hour of a queue."""
+        return self._histories.get(name) or History()
+
+    def refresh(self) -> None:
+        """Read again soon, after a change."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._closed:
+            begun = time.monotonic()
+            try:
+                self._sample()
+            except (FdbQueueError, FDBError, OSError) as error:
+                _log.warning("The figures of the queues could not be read: %s", error)
+                old = self._last
+                self._last = Sample(
+                    time.time() if old is None else old.at, 0.0, () if old is None else old.queues, str(error)
+                )
+            self._ready.set()
+            took = time.monotonic() - begun
+            live = time.monotonic() - self._seen < WATCHED_SECONDS
+            self._wake.wait(max(LIVE_SECONDS if live else SECONDS, 10 * took))
+            self._wake.clear()
+
+    def _sample(self) -> None:
+        begun = time.monotonic()
+        found = tuple(fdbqueue.queues(self._db, within=self._within))
+        now = time.time()
+        for info in found:
+            totals = info.stats, info.sessions
+            came = sum(getattr(one, "enqueued", 0) for one in totals)
+            went = sum(getattr(one, "dequeued", 0) for one in totals)
+            self._histories.setdefault(info.name, History()).add(now, depth_of(info), came, went)
+        known = {info.name for info in found}
+        for gone in self._histories.keys() - known:
+            del self._histories[gone]
+        self._last = Sample(now, time.monotonic() - begun, found)

@@ -1,0 +1,177 @@
+"""`fdbqueue web` as a process of its own, and its page in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.layers import Leases
+from tests.web.conftest import EVIL
+
+COMMAND = (sys.executable, "-m", "fdbqueue", "web", "--listen", "127.0.0.1:0")
+
+
+_servers: list[Server] = []
+
+
+@pytest.fixture(autouse=True)
+def _stops_servers() -> Iterator[None]:
+    yield
+    while _servers:
+        _servers.pop().kill()
+
+
+class Server:
+    """A served page."""
+
+    def __init__(self, *options: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        _servers.append(self)
+        assert self.process.stderr
+        self.line = self.process.stderr.readline()
+        found = re.search(r"http\S+(?=/\.)", self.line)
+        self.address = found[0] if found else ""
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr
+        self.process.stderr.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    url = f"file:{tmp_path / 'shop'}"
+    with fdbqueue.open(url) as db:
+        orders = Leases(fdbqueue.Queue("orders", codec="json"), max_attempts=1)
+        orders.enqueue_many(db, [{"sku": "cup"}, {"sku": EVIL}, {"sku": "pot"}])
+        lease = orders.lease(db)
+        assert lease
+        orders.nack(db, lease, error=EVIL.replace("\x00", ""))
+    return url
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_is_and_ends_by_a_signal(folder: str, number: int) -> None:
+    server = Server("--url", folder)
+    with urllib.request.urlopen(server.address, timeout=20) as page:
+        assert b"orders" in page.read()
+    assert server.stop(number) in (0, 128 + number, -number)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "token"),
+        (["--listen", "0.0.0.0:0", "--token-file", "missing"], "missing"),
+        (["--cert", "x.pem"], "--key"),
+        (["--url", "memory:"], "ends with the command"),
+        (["--url", "file:nowhere"], "no"),
+    ],
+)
+def test_wrong_options_are_refused(folder: str, tmp_path: Path, options: list[str], said: str) -> None:
+    given = options if "--url" in options else [*options, "--url", folder]
+    found = subprocess.run([*COMMAND, *given], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    assert found.returncode in (2, 3)
+    assert said in " ".join(found.stderr.replace("│", " ").split())
+    assert "Traceback" not in found.stderr
+
+
+def test_a_port_in_use_is_an_error(folder: str) -> None:
+    server = Server("--url", folder)
+    port = server.address.rpartition(":")[2]
+    again = subprocess.run(
+        [*COMMAND[:-1], f"127.0.0.1:{port}", "--url", folder], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert again.returncode == 3
+    assert "in use" in again.stderr
+    server.stop()
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("no chromium: sudo apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for one in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"):
+        options.add_argument(f"--{one}")
+    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    opened.implicitly_wait(10)
+    yield opened
+    opened.quit()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_person_redrives_and_pauses_in_a_browser(folder: str, browser: Any) -> None:
+    server = Server("--url", folder, "--allow-changes")
+
+    def click(css: str) -> None:
+        browser.find_element("css selector", css).click()
+
+    browser.get(server.address + "/")
+    browser.find_element("link text", "orders").click()
+    browser.find_element("link text", "Dead letters").click()
+    assert EVIL.split("\x00")[0].strip() in browser.find_element("css selector", "table").text
+    click("button[value=redrive]")
+    assert "Redrive 1 item of orders?" in browser.page_source
+    click("main button[value=redrive]")
+    assert "1 done" in browser.find_element("css selector", "[role=status]").text
+    browser.find_element("link text", "Queue").click()
+    browser.find_element("name", "reason").send_keys("stocktaking")
+    click("button[value=pause]")
+    click("main button[value=pause]")
+    assert "stocktaking" in browser.find_element("css selector", ".warn").text
+    browser.find_element("link text", "Items").click()
+    click("input[data-all]")
+    assert all(box.is_selected() for box in browser.find_elements("name", "position"))
+    problems = [entry for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
+    assert problems == []
+    server.stop()
+    with fdbqueue.open(folder) as db:
+        orders = fdbqueue.Queue("orders", codec="json")
+        pause = orders.paused(db)
+        assert pause
+        assert pause.reason == "stocktaking"
+        assert orders.stats(db).dead == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_every_page_can_be_used_without_a_mouse_and_on_a_phone(folder: str, browser: Any) -> None:
+    server = Server("--url", folder, "--allow-changes")
+    browser.set_window_size(500, 900)
+    for page in ("", "queue?queue=orders", "items?queue=orders", "dead?queue=orders", "sessions?queue=orders"):
+        browser.get(f"{server.address}/{page}")
+        width = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+        assert width[0] <= width[1], f"{page} is wider than the window"
+        nameless = browser.execute_script(
+            "return [...document.querySelectorAll('input:not([type=hidden]),select,button,a')].filter(one =>"
+            " !(one.labels?.length || one.ariaLabel || one.textContent.trim())).map(one => one.outerHTML)"
+        )
+        assert nameless == []
+        assert browser.find_elements("css selector", "h1, main, html[lang]")
+    server.stop()
