@@ -531,8 +531,8 @@ MUTANTS = (
         "layers/consumer/_run.py",
         (
             (
-                "        if not await self.may_begin():\n            await self._return([hold",
-                "        if False:\n            await self._return([hold",
+                "        if not self._permit.is_good() and not await self.may_begin():\n            await self._ret",
+                "        if False:\n            await self._ret",
             ),
         ),
         tests=("tests/layers/together/test_pause_stops.py::test_items_that_were_leased_ahead_go_back_at_a_pause",),
