@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
+
+import fdbqueue
+
+_LIBRARY = os.path.dirname(fdbqueue.__file__) + os.sep
 
 
 @contextmanager
@@ -35,3 +41,44 @@ def python_calls(action: Callable[[], object]) -> int:
     with entering() as entered:
         action()
     return len(entered)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way of an action through the library."""
+
+    files: int
+    """How many of its files the action enters."""
+    calls: int
+    """How many Python functions it enters or resumes, others than the library's included."""
+    moves: int
+    """How often it goes from one of its files to another, forth and back."""
+
+
+def way_of(action: Callable[[], object]) -> Way:
+    """Return the way of an action in this thread."""
+    files: set[str] = set()
+    calls = moves = 0
+    here = ""
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls, moves, here
+        if event == "call":
+            calls += 1
+            now = frame.f_code.co_filename
+        elif event == "return":
+            now = frame.f_back.f_code.co_filename if frame.f_back is not None else ""
+        else:
+            return
+        if now.startswith(_LIBRARY):
+            files.add(now)
+            moves += here not in ("", now)
+            here = now
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(before)
+    return Way(len(files), calls, moves)
