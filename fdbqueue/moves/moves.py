@@ -120,7 +120,8 @@ class Moves:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
         changes = {name: change for name, change in self._tally.items() if change}
         count(self._tr, self._layout, **changes)
-        count_levels(self._tr, self._layout, self._levels)
+        if self._levels:
+            count_levels(self._tr, self._layout, self._levels)
         for name, members in self._members.items():
             count_members(self._tr, self._home, name, **members)
         if self.subscribed and (self.arrived or "enqueued" in changes):

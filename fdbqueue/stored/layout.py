@@ -252,6 +252,7 @@ class Layout:
         "subscribed_key",
         "subscriptions",
         "timers",
+        "timers_prefix",
         "trimmed_key",
         "trimming_key",
         "type_key",
@@ -291,6 +292,7 @@ class Layout:
         self.claimed_tracked = self.space["claimed tracked"]
         self.streams = self.space["stream"]
         self.timers = self.space["timer"]
+        self.timers_prefix: bytes = self.timers.key()
         # This sorts behind the items, so that one read of the last key shows whether there is a mark.
         self.high_water_mark_key: bytes = self.space.pack((True,))
         self.has_high_water_mark = False
@@ -436,7 +438,7 @@ class Layout:
 
     def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
         """Return the key of a timer of an item, given its time, the packed position and the timer's kind."""
-        return b"%b%b%b\x02%b\x00" % (self.timers.key(), _pack_integer(at_us), packed, kind.encode())
+        return b"%b%b%b\x02%b\x00" % (self.timers_prefix, _pack_integer(at_us), packed, kind.encode())
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str]:
         """Return time, position and kind in a timer's key.
@@ -454,7 +456,7 @@ class Layout:
 
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due up to a time, or between two times."""
-        return self.timers.key() + _pack_integer(since_us), self.timers.key() + _pack_integer(at_us + 1)
+        return self.timers_prefix + _pack_integer(since_us), self.timers_prefix + _pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""

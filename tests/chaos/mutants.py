@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "items that leave a level are not counted",
         "fdbqueue/moves/moves.py",
-        (("        count_levels(self._tr, self._layout, self._levels)\n", ""),),
+        (("            count_levels(self._tr, self._layout, self._levels)\n", "            pass\n"),),
         Kind.priority,
     ),
     Mutant(
