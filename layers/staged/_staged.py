@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
@@ -151,6 +151,8 @@ class StagedQueue(Named, ByPosition[V]):
         read and one commit, as the plain dequeue. At a cluster, repeated single dequeues cost only the commit. Under
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
+        if type(timeout) is float and not timeout and (known := self._known(db, 0.0)) is not None:
+            return _first_of(known, db)
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         return self.take_one(db, "dequeue", timeout, 0)
 
@@ -176,6 +178,9 @@ class StagedQueue(Named, ByPosition[V]):
 
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
+        at_once = type(timeout) is type(duration) is float and not timeout and duration > 0
+        if at_once and (known := self._known(db, duration)) is not None:
+            return _first_of(known, db)
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
         return self.take_one(db, "lease", timeout, positive(duration, "duration"))
 
@@ -247,10 +252,24 @@ class StagedQueue(Named, ByPosition[V]):
             duration_us: the duration of the lease, checked by the caller; 0: the item is taken out.
         """
         if type(timeout) is float and not timeout:
-            got = yield from self._state().coordinator(db, duration_us).request(db, ONE)
-            return got[0].given if got else None
+            return _first_of(self._state().coordinator(db, duration_us), db)
+        return self._wait_for_one(db, verb, timeout, duration_us)
+
+    def _wait_for_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
         items = yield from self._take(db, verb, 1, timeout, duration_us)
         return items[0] if items else None
+
+    def _known(self, db: Database, duration: float) -> HeadCoordinator | None:
+        """Return the coordinator of the last call if it had this database and duration, which were checked then.
+
+        Args:
+            duration: in seconds; 0: a call that takes items out.
+        """
+        state = self._states.get(os.getpid())
+        latest = None if state is None else state.latest
+        if latest is None or latest.seconds != duration or latest.db() is not db:
+            return None
+        return latest.coordinator
 
     def _state(self) -> _ProcessState:
         pid = os.getpid()  # a forked process starts with a state of its own
@@ -266,6 +285,23 @@ _Stored = tuple[bytes, list[bytes], int | None]
 """Envelope, chunks and rank."""
 
 
+class _Latest(NamedTuple):
+    """A coordinator, and the calls that it serves."""
+
+    db: Callable[[], object]
+    """A weak reference to their database."""
+    duration_us: int
+    seconds: float
+    """The duration of their leases; 0: they take items out."""
+    coordinator: HeadCoordinator
+
+
+def _first_of(coordinator: HeadCoordinator, db: Database) -> Steps[Any]:
+    """Take the first item for a call that does not wait."""
+    got = yield from coordinator.request(db, ONE)
+    return got[0].given if got else None
+
+
 class _ProcessState:
     """Serves the calls of one process."""
 
@@ -278,16 +314,16 @@ class _ProcessState:
         self._recent_leases = RecentLeases()
         self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
         self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
-        self._latest: tuple[Callable[[], object], int, HeadCoordinator] | None = None
-        """The coordinator of the last call, with a weak reference to its database and its duration."""
+        self.latest: _Latest | None = None
+        """The coordinator of the last call."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
         self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
 
     def coordinator(self, db: Database, duration_us: int) -> HeadCoordinator:
         """Return the coordinator that serves calls with one duration in a database."""
-        latest = self._latest
-        if latest is not None and latest[1] == duration_us and latest[0]() is db:
-            return latest[2]
+        latest = self.latest
+        if latest is not None and latest.duration_us == duration_us and latest.db() is db:
+            return latest.coordinator
         by_terms = self._turns.setdefault(db, {})
         coordinator = by_terms.get(duration_us)
         if coordinator is None:
@@ -306,7 +342,7 @@ class _ProcessState:
                 saves_reads=not has_turns(db),
             )
             coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
-        self._latest = weakref.ref(db), duration_us, coordinator
+        self.latest = _Latest(weakref.ref(db), duration_us, duration_us / 1e6, coordinator)
         return coordinator
 
     def _version_of(self, db: Database) -> RecentVersion:

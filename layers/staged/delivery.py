@@ -301,7 +301,7 @@ class Delivery:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
             LifeOver: the item's life is over, or it has a group; nothing was written.
         """
-        notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
+        notes = NO_NOTES if row.value[:1] == _PLAIN else notes_of(row.value)
         if notes.group:
             raise LifeOver
         if self._says_over is not None:
@@ -309,7 +309,7 @@ class Delivery:
             if self._says_over(item, notes, self._clock_us()):
                 raise LifeOver
         [item] = yield from self._queue.take_rows(tr, [row])
-        return Got(item, self._places.packed(row.key), row.value, notes)
+        return Got(item, row.key[self._packed_at :], row.value, notes)
 
     def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
         """Take up to `limit` items out, in the head's order, after due timers were fired.

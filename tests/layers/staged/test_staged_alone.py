@@ -46,7 +46,8 @@ def test_a_lone_call_costs_little_more_than_a_plain_one(db: Any, queue: Queue, l
         source.ack(db, source.lease(db))
 
     pairs: list[tuple[Callable[[], object], Callable[[], object], float]] = [
-        (lambda: staged.dequeue(db), lambda: queue.dequeue(db), 1.4),
+        # A snapshot read and a conflict range of its own, since it may take nothing; and about twenty steps of waiting.
+        (lambda: staged.dequeue(db), lambda: queue.dequeue(db), 1.8),
         (lambda: lease_and_ack(staged), lambda: lease_and_ack(leases), 1.1),
     ]
     queue.enqueue_many(db, ["x"] * 60)
@@ -301,3 +302,28 @@ def test_a_lone_call_beside_leases_in_hand_conflicts_with_an_item_that_comes_bac
         held.release()
         assert value(call.result(20)) == "a"
     assert leases.check(db).ok
+
+
+@pytest.mark.parametrize("duration", [0.0, -1.0, None, True, "1", float("nan")])
+def test_a_duration_is_checked_though_the_last_call_had_an_equal_one(
+    db: Any, queue: Queue, leases: Leases, duration: Any
+) -> None:
+    queue.enqueue_many(db, ["a", "b", "c"])
+    staged = StagedQueue(leases)
+    for warm in (lambda: staged.lease(db, duration=1.0), lambda: staged.dequeue(db)):
+        assert warm() is not None
+        with pytest.raises((TypeError, ValueError), match="duration is a number of seconds"):
+            staged.lease(db, duration=duration)
+    assert value(staged.lease(db, duration=1)) == "c"
+    assert queue.stats(db).leased == 2
+
+
+def test_a_database_is_checked_though_the_last_call_had_the_same_duration(db: Any, queue: Queue) -> None:
+    queue.enqueue(db, "a")
+    staged = StagedQueue(queue)
+    assert value(staged.lease(db)) == "a"
+    with pytest.raises(TypeError, match=r"StagedQueue\.lease takes a database"):
+        staged.lease(None)  # type: ignore[arg-type]
+    assert staged.dequeue(db) is None
+    with pytest.raises(TypeError, match="makes its own transactions"):
+        staged.dequeue(db.create_transaction())
