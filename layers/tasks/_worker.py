@@ -136,7 +136,7 @@ class Worker(Named):
         report, began = ConsumerReport(), time.monotonic()
         try:
             if self.app.plans:
-                await self.app.schedules.register.aio(db, self.app.plans)
+                await self.app.schedules.note_plans.aio(db, self.app.plans)
             before = -1
             while before != report.acked + report.failed and not self._stopped:  # a task may enqueue into another queue
                 before = report.acked + report.failed

@@ -179,16 +179,16 @@ class Schedules(Named):
         yield from self.queue.transact(tr, body)
 
     @verb
-    def register(self, tr: Transaction | Database, plans: Sequence[Plan]) -> Steps[None]:
+    def note_plans(self, tr: Transaction | Database, plans: Sequence[Plan]) -> Steps[None]:
         """Store what the code of a starting worker says, where it differs. For `Worker`.
 
         Of two workers with different code the one that starts last decides. Both then follow the stored rule.
 
         *Conflicts:* with a tick of the same schedules. *Cost:* one read for each; a write if it differs.
         """
-        yield from self.queue.transact(tr, partial(self._register, plans=plans))
+        yield from self.queue.transact(tr, partial(self._note_plans, plans=plans))
 
-    def _register(self, tr: Transaction, plans: Sequence[Plan]) -> Steps[None]:
+    def _note_plans(self, tr: Transaction, plans: Sequence[Plan]) -> Steps[None]:
         reads = [(plan, tr.get(self._key(plan.name))) for plan in plans]
         for plan, read in reads:
             stored = yield read
