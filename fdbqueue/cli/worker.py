@@ -94,7 +94,8 @@ def found(name: str) -> Tasks:
 
 def _end_with_parent() -> None:
     """Stop this process when the one that started it has died: then its standard input ends."""
-    sys.stdin.buffer.read()
+    while os.read(0, 1_000):  # a buffered read would hold a lock that the end of the interpreter needs
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

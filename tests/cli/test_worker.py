@@ -1,0 +1,217 @@
+"""``fdbqueue worker`` and ``fdbqueue schedules``."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Tasks
+from tests.cli.conftest import Run
+
+MODULE = """
+import os, threading
+from fdbqueue.layers import Tasks
+
+app = Tasks("shop", retries=0)
+not_an_app = 7
+
+@app.task(keep_result=600)
+def pid(stays: bool = False) -> int:
+    if stays:
+        print("stays", flush=True)
+        threading.Event().wait()
+    return os.getpid()
+
+@app.task(keep_result=600, queue="other")
+async def version() -> int:
+    return 1
+"""
+
+
+class Shop:
+    """A program with tasks, its database, and the commands that run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "shop_tasks.py").write_text(MODULE)
+        self.db = fdbqueue.open(f"file:{folder / 'db'}")
+        self.started: list[subprocess.Popen[str]] = []
+        names: dict[str, Any] = {"__name__": "shop_tasks"}
+        exec(MODULE, names)
+        self.app: Tasks = names["app"]
+        self.pid: Any = names["pid"]
+        self.version: Any = names["version"]
+
+    def start(self, *options: str, app: str = "shop_tasks:app") -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "fdbqueue", "worker", app, *options]
+        path = str(Path(fdbqueue.__file__).parents[1])
+        environment = {**os.environ, "FDBQUEUE_URL": f"file:{self.folder / 'db'}", "PYTHONPATH": path}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        process = subprocess.Popen(command, cwd=self.folder, env=environment, text=True, **pipes)
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()
+    made.db.close()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_a_worker_runs_tasks_and_ends_gracefully_at_sigterm(shop: Shop) -> None:
+    process = shop.start("--json")
+    assert shop.pid.enqueue(shop.db).result(timeout=60) == process.pid
+    assert shop.version.enqueue(shop.db).result(timeout=60) == 1
+    process.terminate()
+    code, out, err = ended(process)
+
+    assert (code, err) == (0, "")
+    records = [json.loads(line) for line in out.splitlines()]
+    assert [record.get("task") for record in records] == ["pid", "version", None]
+    assert {"at", "process", "level", "message", "item", "attempt", "seconds"} <= records[0].keys()
+    assert records[2]["message"].startswith("Stopped: 2 acked")
+
+
+def test_what_a_worker_can_not_finish_goes_back(shop: Shop) -> None:
+    process = shop.start("--grace", "0")
+    shop.pid.enqueue(shop.db, stays=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "stays\n"
+    process.terminate()
+    assert ended(process)[0] == 0
+
+    assert shop.app.lane.leases.stats(shop.db).available == 1
+
+
+def test_queues_are_named(shop: Shop) -> None:
+    process = shop.start("--queues", "other")
+    waits = shop.pid.enqueue(shop.db)
+    assert shop.version.enqueue(shop.db).result(timeout=60) == 1
+    assert waits.outcome(shop.db) is None
+    process.terminate()
+    assert ended(process)[0] == 0
+
+
+def test_several_processes_are_started_again_when_they_die_and_end_together(shop: Shop) -> None:
+    process = shop.start("--processes", "2")
+    first = shop.pid.enqueue(shop.db).result(timeout=60)
+    assert first != process.pid
+    os.kill(first, signal.SIGKILL)
+    assert process.stderr is not None
+    assert f"The worker {first} was killed by signal 9." in process.stderr.readline()
+    assert shop.pid.enqueue(shop.db).result(timeout=60) != first
+    process.terminate()
+    code, _, err = ended(process)
+
+    assert (code, err) == (0, "")
+
+
+def test_workers_end_with_the_process_that_started_them(shop: Shop) -> None:
+    process = shop.start("--processes", "2")
+    child = os.pidfd_open(shop.pid.enqueue(shop.db).result(timeout=60))
+    process.kill()
+
+    assert select.select([child], [], [], 60)[0] == [child]
+    os.close(child)
+
+
+def test_workers_start_again_when_a_file_changes(shop: Shop) -> None:
+    process = shop.start("--reload")
+    assert shop.version.enqueue(shop.db).result(timeout=60) == 1
+    (shop.folder / "shop_tasks.py").write_text(MODULE.replace("return 1", "return 2") + "\n\n")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "A file has changed: the workers start again.\n"
+    assert shop.version.enqueue(shop.db).result(timeout=60) == 2
+    process.send_signal(signal.SIGINT)
+    assert ended(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        ("shop_tasks", "is not MODULE:APP"),
+        ("no_such_module:app", "there is no module 'no_such_module' here"),
+        ("shop_tasks:missing", "'missing' of shop_tasks is None"),
+        ("shop_tasks:not_an_app", "'not_an_app' of shop_tasks is 7, and not Tasks"),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]])
+def test_what_is_no_app_is_told_once(shop: Shop, app: str, told: str, options: list[str]) -> None:
+    code, _, err = ended(shop.start(*options, app=app))
+
+    assert code == 2
+    assert told in " ".join(err.replace("│", "").split())
+
+
+def test_an_unknown_queue_is_told(shop: Shop) -> None:
+    code, _, err = ended(shop.start("--queues", "missing"))
+
+    assert code == 2
+    assert "is in a queue 'missing'. Its queues are shop, other." in err
+
+
+@pytest.mark.engines("file", "cluster")
+def test_schedules_are_listed_and_changed(db: Any, name: str, space: Subspace, run: Run) -> None:
+    app = Tasks(space)
+
+    @app.task
+    def work() -> None: ...
+
+    app.periodic("*/5 * * * *", tz="Europe/Zurich")(work)
+    app.periodic(every=30, name="often")(work)
+    assert run("schedules", name).exit_code == 1
+    app.run_due(db)
+
+    def shown(*options: str) -> list[dict[str, Any]]:
+        result = run("schedules", name, *options)
+        assert result.exit_code == 0, result.stderr
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    assert [(one["schedule"], one["task"], one["rule"], one["status"]) for one in shown()] == [
+        ("often", "work", "every 30 s", "on time"),
+        ("work", "work", "*/5 * * * * Europe/Zurich", "on time"),
+    ]
+    assert shown("--pause", "work")[1]["status"] == "paused"
+    assert shown("--resume", "work")[1]["status"] == "on time"
+    changed = shown("--change", "work", "--cron", "0 8 * * *", "--tz", "UTC")[1]
+    assert (changed["rule"], changed["changed"]) == ("0 8 * * * UTC", True)
+    assert not shown("--reset", "work")[1]["changed"]
+    assert [one["schedule"] for one in shown("--remove", "often")] == ["work"]
+
+
+@pytest.mark.engines("file", "cluster")
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--pause", "missing"], 2, "has no schedule 'missing'"),
+        (["--pause", "a", "--resume", "b"], 2, "give one of them at a time"),
+        (["--cron", "* * * * *"], 2, "they go with --change NAME"),
+        (["--change", "a", "--cron", "61 * * * *"], 2, "is no cron expression"),
+        (["--change", "a"], 2, "Give a cron expression"),
+    ],
+)
+def test_wrong_options_of_schedules_are_told(name: str, run: Run, options: list[str], code: int, told: str) -> None:
+    result = run("schedules", name, *options)
+
+    assert result.exit_code == code
+    assert told in " ".join(result.stderr.replace("│", "").split())
