@@ -54,5 +54,9 @@ class KeySelector:
     def first_greater_or_equal(cls, key: Any) -> KeySelector:
         return cls(key, False, 1)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default asks for an object of the class that `__class__` returns.
+        return KeySelector, (self.key, self.or_equal, self.offset)
+
     def __repr__(self) -> str:
         return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine import Versionstamp, strinc
+from fdbqueue import Queue
+from fdbqueue.engine import KeySelector, Versionstamp, strinc
 from fdbqueue.engine import tuple as fdb_tuple
 
 stamps = st.builds(Versionstamp, st.binary(min_size=10, max_size=10), st.integers(0, 2**16 - 1))
@@ -38,3 +41,13 @@ def test_strinc_is_behind_every_key_with_the_prefix(prefix: bytes, tail: bytes) 
     else:
         with pytest.raises(ValueError, match="0xFF"):
             strinc(prefix)
+
+
+def test_a_selector_is_pickled_with_the_binding_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = type("KeySelector", (), {})
+    monkeypatch.setitem(sys.modules, "fdb.impl", SimpleNamespace(KeySelector=theirs))
+    selector = KeySelector.first_greater_than(b"a")
+    assert isinstance(selector, theirs)
+    assert repr(pickle.loads(pickle.dumps(selector))) == repr(selector)
+    layout = Queue(("a",)).layout
+    assert repr(pickle.loads(pickle.dumps(layout)).last_item) == repr(layout.last_item)
