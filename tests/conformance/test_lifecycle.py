@@ -225,6 +225,14 @@ def test_a_transaction_that_took_too_long_fails_with_1031(db: Any, space: Subspa
     assert code_of(tr.on_error(1020).wait) == 1031
 
 
+def test_a_cancel_after_the_timeout_leaves_its_error(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.options.set_timeout(1)
+    time.sleep(0.02)  # no call notices the timeout before the cancel
+    tr.cancel()
+    assert code_of(tr.on_error(1020).wait) == 1031
+
+
 def test_a_wait_for_a_versionstamp_fails_at_the_timeout(db: Any, space: Subspace) -> None:
     tr = db.create_transaction()
     tr.set(space["a"], b"")

@@ -484,7 +484,7 @@ class Transaction(WriteApi):
 
     def cancel(self) -> None:
         """Fail every later operation of the transaction, until `reset`."""
-        if not self._broken:
+        if not self._broken_error():  # a timeout that is over comes first
             self._break(1025)
 
     def _abandon(self, code: int) -> None:
