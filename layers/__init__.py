@@ -7,7 +7,7 @@ The public classes are here too, so one import is enough. Their modules are load
 =================  ====================================================================================
 `leases`           lend an item for a time: ack, nack, back-off, delays, dead letters
 `consumer`         run a handler for each leased item; `Watchdog` gives expired leases back
-`middleware`       time limits, retries by exception, and log lines around a consumer's handler
+`middleware`       limits of time and rate, retries by exception, log lines around a consumer's handler
 `staged`           many consumers at one head, which wait without polling; `RelaxedQueue` gives up strict order
 `sessions`         items in order per session, one worker a session, a fair turn for each
 `priority`         levels of urgency, and earliest deadline first
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .consumer import ACKED, Consumer, ConsumerReport, GiveUp, RetryIn, Snooze, Watchdog
     from .groups import Group, Groups, GroupStats
     from .leases import DeadLetters, Disposition, Lease, LeaseHandle, Leases, constant, exponential, immediately
-    from .middleware import ItemFields, LogItems, RetryBy, TimeLimit
+    from .middleware import ItemFields, LogItems, RateLimit, RetryBy, TimeLimit
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
@@ -134,6 +134,7 @@ _ROOMS = {
     "OperationLog": "oplog",
     "Outcome": "smart",
     "PriorityQueue": "priority",
+    "RateLimit": "middleware",
     "RelaxedQueue": "staged",
     "Resend": "smart",
     "Results": "results",
@@ -223,6 +224,7 @@ __all__ = [
     "Outcome",
     "PriorityQueue",
     "Rate",
+    "RateLimit",
     "RelaxedQueue",
     "Replace",
     "Resend",

@@ -24,6 +24,7 @@ from fdbqueue.cli.groups import groups
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.inspecting import inspect
 from fdbqueue.cli.lease import lease
+from fdbqueue.cli.metrics import metrics
 from fdbqueue.cli.nack import nack
 from fdbqueue.cli.peek import peek
 from fdbqueue.cli.purge import purge
@@ -56,7 +57,7 @@ COMMANDS = (
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(worker, schedules),
     *(export, import_, copy, backup),
-    *(inspect, watch, stats, check, top, watchdog, sweep, web),
+    *(inspect, watch, stats, check, top, metrics, watchdog, sweep, web),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, cast, overload
+from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
@@ -29,6 +29,12 @@ from ._terms import ConsumerReport, Terms
 
 OnBad: TypeAlias = Literal["fail", "dead"]
 """What becomes of an item that can't be read."""
+
+
+class Serves(Protocol):
+    """Tells of consumers while they run."""
+
+    def serving(self, db: Database, consumer: Any = None) -> AbstractContextManager[object]: ...
 
 
 class Consumer(Named, Generic[V]):
@@ -59,6 +65,7 @@ class Consumer(Named, Generic[V]):
         middleware: functions around each call of the handler, the outermost first, as `fdbqueue.layers.middleware` has
             some. Each is called with the lease and the next call. Coroutine functions run around any handler; plain
             functions run in the thread of a plain handler, inside of the others.
+        metrics: an `fdbqueue.observe.MetricsServer`, which serves its figures, and those of all queues, while it runs.
 
     In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
 
@@ -92,6 +99,7 @@ class Consumer(Named, Generic[V]):
         on_bad: OnBad = ...,
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
+        metrics: Serves | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -108,6 +116,7 @@ class Consumer(Named, Generic[V]):
         on_bad: OnBad = ...,
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
+        metrics: Serves | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -123,6 +132,7 @@ class Consumer(Named, Generic[V]):
         on_bad: OnBad = "fail",
         signals: bool = True,
         middleware: Sequence[Middleware] = (),
+        metrics: Serves | None = None,
     ) -> None:
         _check_count(concurrency, 1, "concurrency is how many handlers run at once")
         if prefetch is not None:
@@ -145,7 +155,10 @@ class Consumer(Named, Generic[V]):
         """The queue of its items."""
         self.handler: Handler = cast(Handler, handler)
         self.middleware = checked(middleware, self.handler)
+        if metrics is not None and not hasattr(cast(object, metrics), "serving"):
+            raise TypeError(f"metrics is an fdbqueue.observe.MetricsServer, not {metrics!r}.")
         self.report = ConsumerReport()
+        self._metrics = metrics
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
         adapts = prefetch is None and isinstance(source, Leases)
@@ -166,6 +179,11 @@ class Consumer(Named, Generic[V]):
 
     def __repr__(self) -> str:
         return f"Consumer({self.source!r}, concurrency={self._terms.concurrency})"
+
+    @property
+    def name(self) -> str:
+        """Its name in its leases."""
+        return this_consumer(self._terms.consumer)
 
     @verb
     def run(self, db: Database) -> Steps[ConsumerReport]:
@@ -258,7 +276,8 @@ class Consumer(Named, Generic[V]):
         try:
             if self._stopped:
                 current.stop()
-            await current.to_the_end()
+            with contextlib.nullcontext() if self._metrics is None else self._metrics.serving(db, self):
+                await current.to_the_end()
         finally:
             self._run = None
             self.report.seconds += time.monotonic() - started

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from fdbqueue.agents.access import types_in
 from fdbqueue.agents.listening import DEFAULT
 from fdbqueue.agents.words import MAX_SIZE
 from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.metrics import metrics_server
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
 from fdbqueue.cli.stopping import SIGNALS
@@ -65,6 +67,10 @@ def serve(
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port", help="Share the port with other servers of this user that say so too.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve the queues' figures to Prometheus there."),
+    ] = None,
     grace: Annotated[
         float, typer.Option("--grace", min=0, help="Seconds for dialogs that are under way when the server stops.")
     ] = 10.0,
@@ -106,7 +112,8 @@ def serve(
                 everybody=everybody,
                 reuse_port=reuse_port,
             )
-            asyncio.run(_serve(server, grace))
+            with contextlib.nullcontext() if metrics is None else metrics_server(metrics).serving(db):
+                asyncio.run(_serve(server, grace))
 
 
 async def _serve(server: AgentServer, grace: float) -> None:

@@ -1,0 +1,75 @@
+"""``fdbqueue metrics``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.opening import opened
+from fdbqueue.cli.options import Url
+from fdbqueue.cli.output import write_lines
+from fdbqueue.cli.stopping import OnSignals
+
+if TYPE_CHECKING:
+    from fdbqueue.observe.serving import MetricsServer
+
+LOOK_SECONDS = 0.2
+Include = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--include", "-i", metavar="PATTERN", help="Only queues like this, as 'shop-*'. Several: any of them."
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", "-x", metavar="PATTERN", help="No queues like this. Several: none of them."),
+]
+
+
+def metrics(
+    listen: Annotated[
+        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where Prometheus finds them.")
+    ] = "127.0.0.1:9464",
+    include: Include = None,
+    exclude: Exclude = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
+    url: Url = None,
+) -> None:
+    """Serve the figures of all registered queues to Prometheus until SIGTERM or Ctrl-C.
+
+    Each scrape reads a bounded number of rows of each queue, however long it is. It needs the extra `metrics`. It tells
+    names and numbers to everybody who can reach the port.
+
+    Example: fdbqueue metrics --include 'shop-*'
+    """
+    server = metrics_server(listen, include=include or (), exclude=exclude or ())
+    with opened(url) as db:
+        if once:
+            write_lines([server.text(db)])
+            return
+        with system_errors(), server.serving(db):
+            typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
+            stopping: list[bool] = []
+            with OnSignals(lambda: stopping.append(True)):
+                while not stopping:  # no event: the signal's handler runs in the thread that would wait for it
+                    time.sleep(LOOK_SECONDS)
+
+
+def metrics_server(listen: str, **patterns: Iterable[str]) -> MetricsServer:
+    """Return a server of metrics.
+
+    Raises:
+        typer.BadParameter: the extra is not installed, or an argument is wrong.
+    """
+    try:
+        from fdbqueue.observe.serving import MetricsServer
+    except ImportError as error:
+        raise typer.BadParameter(str(error)) from error
+    try:
+        return MetricsServer(listen, **patterns)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
