@@ -60,11 +60,6 @@ def made_exclusive() -> None:
     Changes.count += 1
 
 
-def is_open(layout: Layout) -> bool:
-    """Return whether a look within the last second found that calls may take items. It reads nothing."""
-    return layout.open_until > time.monotonic() and layout.open_at == Changes.count
-
-
 def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[bool]:
     """Return whether the queue is paused, so that a call finds no items.
 
@@ -76,7 +71,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
     """
-    if is_open(layout):
+    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
         return False
     changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)

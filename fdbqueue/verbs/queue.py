@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Literal, TypeVar, cast, overload
 
 from fdbqueue.arrow.needs import Table, check_columns, needed
@@ -31,7 +32,7 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import Admission, Entry
-from fdbqueue.moves.exclusive import is_open, keep_out
+from fdbqueue.moves.exclusive import Changes, keep_out
 from fdbqueue.moves.groups import end_member, settle
 from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.reads.browse import Browser, Pace, Pages
@@ -586,7 +587,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
     ) -> Steps[list[Any]]:
-        if not is_open(self.layout) and (yield from keep_out(tr, self.layout)):
+        looked = self.layout.open_until > monotonic() and self.layout.open_at == Changes.count
+        if not looked and (yield from keep_out(tr, self.layout)):
             return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:

@@ -94,6 +94,8 @@ class SessionLayout(Layout):
             made = Place(self.prefix + like.prefix[1:])
         elif isinstance(like, Subspace):
             made = Subspace(rawPrefix=self.prefix + like.key()[1:])
+        elif hasattr(like, "or_equal"):  # a key selector
+            made = type(like)(self.prefix + like.key[1:], like.or_equal, like.offset)
         else:
             made = self.prefix + like[1:]
         setattr(self, name, made)

@@ -204,10 +204,16 @@ def fill(
     page: Page,
     tail: Sequence[Row] = (),
     likely: int = 0,
+    first: list[Row] | None = None,
 ) -> None:
-    """Append the rows of ``[begin, end)`` and then those of `tail` to `page`, reply by reply."""
+    """Append the rows of ``[begin, end)`` and then those of `tail` to `page`, reply by reply.
+
+    `first` are rows of the range that were read already.
+    """
     limits = limits.copy()
     source = _Source(snap, begin, end, reverse, tail)
+    if first:
+        source.begin_with(first)
     while True:
         if limits.size:
             count = REPLY_BYTES if limits.rows == UNLIMITED else min(REPLY_BYTES, limits.rows)
@@ -232,12 +238,15 @@ def first(
 
     `likely` is the number of rows that probably fit in `size`. It saves a second read.
     """
-    if 0 < limit <= FIRST_ROWS:
-        rows = snap.rows(begin, end, limit, reverse)
-        if size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows]):
-            return rows, len(rows) == limit
+    rows: list[Row] | None = None
+    if 0 < limit <= FIRST_ROWS or not likely:
+        wanted = min(limit, FIRST_ROWS) or FIRST_ROWS
+        rows = snap.rows(begin, end, wanted, reverse)
+        room = size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows])
+        if room and (wanted == limit or len(rows) < wanted):
+            return rows, 0 < limit == len(rows)
     page = Page([])
-    fill(snap, begin, end, Limits(limit or UNLIMITED, size), reverse, page, (), likely)
+    fill(snap, begin, end, Limits(limit or UNLIMITED, size), reverse, page, (), likely, rows)
     return page.rows, page.more
 
 
@@ -253,6 +262,14 @@ class _Source:
         self._reverse = reverse
         self._tail = tail
         self._left: list[Row] = list(tail)[::-1] if tail and reverse else []
+
+    def begin_with(self, rows: list[Row]) -> None:
+        """Take these rows of the range as the first ones."""
+        self._left = rows
+        if self._reverse:
+            self._end = rows[-1][0]
+        else:
+            self._begin = rows[-1][0] + b"\0"
 
     def take(self, count: int, room: int, likely: int) -> tuple[list[Row], int]:
         """Return up to `count` rows, up to the first that uses up `room` bytes, and their size in bytes."""

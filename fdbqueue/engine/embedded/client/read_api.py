@@ -34,6 +34,7 @@ SYSTEM_TOP: Final = b"\xff\xff"
 METADATA_VERSION: Final = b"\xff/metadataVersion"
 MANY_WRITES: Final = 64
 COMPACT_AT: Final = 1024
+FEW_READS: Final = 4
 READ_KEY_LIMIT: Final = 10_008
 SYSTEM_KEY_LIMIT: Final = 30_000
 BEYOND_INT: Final = 1 << 31
@@ -109,7 +110,7 @@ class ReadApi(TransactionRead):
     _snap: Snapshot | None = None
     _version: int | None = None
     _known: Intervals | None  # the ranges that were read from the snapshot
-    _first: Range | None = None  # the only one of them so far, until `_now_known` is asked: many transactions have one
+    _fresh: tuple[Range, ...] = ()  # the newest of them, until `_now_known` is asked: many transactions have few
     _known_since = 0  # `waits.count` when `_known` last grew
     _version_since = 0
     _version_wait: VersionWait | None = None  # set if no commit has reached the given read version yet
@@ -243,10 +244,10 @@ class ReadApi(TransactionRead):
         since = self._gets.get(key)
         if since is not None:
             told = abs(since) != waits.count
-        elif (self._known is None and self._first is None) or self._known_since == waits.count:
+        elif self._known_since == waits.count or not (self._known or self._fresh):
             told = False
         else:
-            told = key in (self._known if self._known is not None and self._first is None else self._now_known())
+            told = key in self._now_known()
         return None if told else snap
 
     def _refused(self, key: bytes) -> int:
@@ -311,7 +312,7 @@ class ReadApi(TransactionRead):
         if not b"" < end <= TOP or len(end) > READ_KEY_LIMIT:
             return None
         with self._lock:
-            if self._gets or self._first or self._known or not self._writes.empty:
+            if self._gets or self._fresh or self._known or not self._writes.empty:
                 return None
             try:
                 snap = self._snap or self._opened()
@@ -321,7 +322,7 @@ class ReadApi(TransactionRead):
             if found is None:
                 return None
             self._has_read = True
-            self._first = (found, end)
+            self._fresh = ((found, end),)
             self._known_since = waits.count
             if not snapshot:
                 self._add_conflict(found, end)
@@ -362,11 +363,12 @@ class ReadApi(TransactionRead):
             writes = self._writes
             if not writes.empty and writes.touches(begin, end):
                 return None
-            known = None
-            if self._gets or self._first or self._known:
-                known = self._now_known()
-                if known.meets(begin, end):
+            fresh = self._fresh
+            if self._gets or self._known or len(fresh) >= FEW_READS:
+                if self._now_known().meets(begin, end):
                     return None
+            elif fresh and any(begin < known_end and known < end for known, known_end in fresh):
+                return None
             try:
                 snap = self._snap or self._opened()
                 if limit == 1:
@@ -389,10 +391,8 @@ class ReadApi(TransactionRead):
                     end = last + b"\0"
                 self._likely = len(rows) + 1
             self._has_read = True
-            if known is None:
-                self._first = (begin, end)
-            else:
-                known.add(begin, end)
+            if begin < end:
+                self._fresh += ((begin, end),)
             self._known_since = waits.count
             if not snapshot:
                 self._size += len(begin) + len(end) + 24
@@ -471,9 +471,9 @@ class ReadApi(TransactionRead):
         known = self._known
         if known is None:
             known = self._known = Intervals()
-        if self._first is not None:
-            known.add(*self._first)
-            self._first = None
+        for fresh in self._fresh:
+            known.add(*fresh)
+        self._fresh = ()
         if len(gets) != self._synced:
             new = list(gets)[self._synced :]  # one atomic copy: another thread may be reading
             for key in new:

@@ -97,7 +97,7 @@ class Transaction(WriteApi):
         self._writes = WriteBuffer()
         self._gets = {}
         self._synced = 0
-        self._known = self._first = None
+        self._known, self._fresh = None, ()
         self._conflict_ranges = []
         self._covered = None
         self._compact_at = COMPACT_AT
@@ -279,7 +279,7 @@ class Transaction(WriteApi):
             found = snap.get(key)
         except FDBError:
             return self._get(key, False)
-        if key in self._gets or self._first is not None or self._known is not None:
+        if key in self._gets or self._fresh or self._known is not None:
             value = Value(found, self._asked_again(key, snap))
         else:
             value = Value(found, snap)

@@ -311,6 +311,10 @@ class WriteApi(ReadApi):
 
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Add a read conflict on ``[begin, end)``, as a read of the range does."""
+        if type(begin) is bytes and type(end) is bytes and not self._odd and begin <= end <= TOP:
+            with self._lock:
+                self._add_conflict(cut(begin), cut(end))
+            return
         begin, end = _ordered(begin, end)
         if self._deferred_error() or not self._may_write():
             return
