@@ -47,7 +47,7 @@ _TIMES = ("expires_at", "visible_at", "ttl_at", "enqueued_at", "died_at")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NamedItems:
     """The items that a command names."""
 
     queue: Any
@@ -203,11 +203,11 @@ def reschedule(
     _tell_changed(chosen, changed, "rescheduled")
 
 
-def _source(db: Any, queue: Queue, session: str | None) -> Source:
+def _source(db: Any, queue: Queue, session: str | None) -> NamedItems:
     if session is not None:
-        return Source(sessions_of(queue), (session_named(session, "--session"),))
+        return NamedItems(sessions_of(queue), (session_named(session, "--session"),))
     levels = levels_of(db, queue, None, None)
-    return Source(queue if levels is None else PriorityQueue(queue, levels=levels), ())
+    return NamedItems(queue if levels is None else PriorityQueue(queue, levels=levels), ())
 
 
 def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str) -> None:

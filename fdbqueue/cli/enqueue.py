@@ -29,7 +29,7 @@ from fdbqueue.cli.sessioning import (
     session_named,
     sessions_of,
 )
-from fdbqueue.cli.terms import At, Delay, HeadersText, Terms, Ttl, terms_of
+from fdbqueue.cli.terms import At, Delay, HeadersText, ItemTerms, Ttl, terms_of
 from fdbqueue.cli.tracking import Tracked
 from fdbqueue.cli.values import parse
 from fdbqueue.cli.waiting import Wait
@@ -133,7 +133,7 @@ def enqueue(
             wait=wait,
             as_json=as_json,
             tells=bool(values) and sys.stdout is not None,
-            is_plain=terms == Terms() and not records,
+            is_plain=terms == ItemTerms() and not records,
         )
         is_tracked = bool(values) or group is not None or wait is not None
         enqueue_all = tracked.enqueue if is_tracked else _way_in(db, leases, sessions, terms, more, records)
@@ -152,7 +152,9 @@ def enqueue(
         raise typer.Exit(tracked.code)
 
 
-def _ordered(db: Any, queue: Queue, priority: int | None, levels: str | None, terms: Terms) -> tuple[Leases, Terms]:
+def _ordered(
+    db: Any, queue: Queue, priority: int | None, levels: str | None, terms: ItemTerms
+) -> tuple[Leases, ItemTerms]:
     """Return the leases of a queue, in its order, and the terms with the priority."""
     order = levels_of(db, queue, priority, levels)
     if order is not None:
@@ -163,12 +165,12 @@ def _ordered(db: Any, queue: Queue, priority: int | None, levels: str | None, te
 
 
 def _way_in(
-    db: Any, leases: Leases, sessions: Sessions | None, terms: Terms, more: dict[str, Any], records: bool
+    db: Any, leases: Leases, sessions: Sessions | None, terms: ItemTerms, more: dict[str, Any], records: bool
 ) -> Callable[[Iterable[Any]], Iterator[int]]:
     """Return a function that enqueues values or records. It yields the number that is in after each commit."""
     if records:
         return lambda lines: map(len, enqueue_records(db, leases, lines, terms))
-    if sessions is not None or terms != Terms():
+    if sessions is not None or terms != ItemTerms():
         source: Any = leases if sessions is None else sessions
         given = {**terms.arguments(leases.clock()), **more}
         return lambda lines: iter([source.enqueue_many(db, lines, **given).items])

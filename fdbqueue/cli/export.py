@@ -16,7 +16,7 @@ from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import Where
 from fdbqueue.transfer import export_items, import_items
-from fdbqueue.transfer.files import Source
+from fdbqueue.transfer.files import SourceFile
 
 _AGAIN = "Run the same command again, and it goes on where it was."
 
@@ -67,7 +67,7 @@ def import_(
     Example: fdbqueue import orders --from orders.parquet
     """
     with _pyarrow():
-        named = Source(source).header.codec
+        named = SourceFile(source).header.codec
         if named not in list(CodecName):
             raise typer.BadParameter(
                 f"its items have the codec {named!r} of a program: import it there", param_hint="--from"

@@ -18,7 +18,7 @@ import msgspec
 
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
-from fdbqueue.cli.terms import Terms
+from fdbqueue.cli.terms import ItemTerms
 from fdbqueue.cli.values import from_json
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
@@ -41,7 +41,7 @@ BATCH_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ItemToEnqueue:
     """An item to enqueue."""
 
     where: str
@@ -49,7 +49,7 @@ class Record:
     size_bytes: int
     """The size of its line."""
     value: Any
-    terms: Terms
+    terms: ItemTerms
     rank: int | None = None
     """The rank that it had in its former queue."""
 
@@ -77,7 +77,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     died_at: Any = None
 
 
-def record_of(text: str, codec: CodecName, where: str = "") -> Record:
+def record_of(text: str, codec: CodecName, where: str = "") -> ItemToEnqueue:
     """Return the record that a line describes.
 
     Raises:
@@ -87,14 +87,14 @@ def record_of(text: str, codec: CodecName, where: str = "") -> Record:
     try:
         line = msgspec.json.decode(stored, type=_Line)
         headers = None if line.headers is None else from_json(line.headers, CodecName.msgpack)
-        terms = Terms(headers, line.delay, line.at, line.ttl, line.ttl_at)
-        return Record(where, len(stored), from_json(line.value, codec), terms, line.rank)
+        terms = ItemTerms(headers, line.delay, line.at, line.ttl, line.ttl_at)
+        return ItemToEnqueue(where, len(stored), from_json(line.value, codec), terms, line.rank)
     except (msgspec.DecodeError, RecursionError, CodecError, ItemTooLarge, ValueError) as error:
         raise BadValue(f"{where}This is not an item's record: {error}") from error
 
 
 def enqueue_records(
-    db: Database, leases: Leases, records: Iterable[Record], terms: Terms, way: Way | None = None
+    db: Database, leases: Leases, records: Iterable[ItemToEnqueue], terms: ItemTerms, way: Way | None = None
 ) -> Iterator[list[Any]]:
     """Enqueue records in their order, batch by batch, each exactly once. Yield what was enqueued by each batch.
 
@@ -111,7 +111,9 @@ def enqueue_records(
         yield run(leases.queue.transact(db, partial(_append, leases=leases, batch=batch, terms=terms, way=way)))
 
 
-def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms, way: Way) -> Steps[list[Any]]:
+def _append(
+    tr: Transaction, leases: Leases, batch: list[ItemToEnqueue], terms: ItemTerms, way: Way
+) -> Steps[list[Any]]:
     entered = []
     if way.begin is not None:
         yield from way.begin(tr)
@@ -125,7 +127,7 @@ def _append(tr: Transaction, leases: Leases, batch: list[Record], terms: Terms, 
     return entered
 
 
-def _check_rank(record: Record, here: int | None) -> None:
+def _check_rank(record: ItemToEnqueue, here: int | None) -> None:
     if record.rank is None or record.rank == here:
         return
     if here is None:
@@ -135,8 +137,8 @@ def _check_rank(record: Record, here: int | None) -> None:
     raise ValueError(f"The record has the rank {record.rank}, and {told}. Or take the rank out: jq -c 'del(.rank)'.")
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def _batches(records: Iterable[ItemToEnqueue]) -> Iterator[list[ItemToEnqueue]]:
+    batch: list[ItemToEnqueue] = []
     size = 0
     for one in records:
         if batch and (len(batch) >= BATCH_ITEMS or size + one.size_bytes > BATCH_BYTES):

@@ -32,7 +32,7 @@ Ttl = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ItemTerms:
     """The terms of an item.
 
     Raises:
@@ -56,12 +56,12 @@ class Terms:
                 raise ValueError("Give ttl or ttl_at, not both.")
         envelope(b"", self.headers)
 
-    def over(self, others: Terms) -> Terms:
+    def over(self, others: ItemTerms) -> ItemTerms:
         """Return these terms, with the others' terms for those that these lack. Headers are merged one by one."""
         waits = self if self.delay is not None or self.at is not None else others
         lives = self if self.ttl is not None or self.ttl_at is not None else others
         headers = {**(others.headers or {}), **(self.headers or {})}
-        return Terms(headers or None, waits.delay, waits.at, lives.ttl, lives.ttl_at)
+        return ItemTerms(headers or None, waits.delay, waits.at, lives.ttl, lives.ttl_at)
 
     def arguments(self, now: float) -> dict[str, Any]:
         """Return the terms as the library's verbs take them; `now` is in seconds since 1970."""
@@ -70,13 +70,13 @@ class Terms:
         return {"headers": self.headers, "delay": self.delay, "at": self.at, "ttl": ttl}
 
 
-def terms_of(headers: str | None, delay: float | None, at: float | None, ttl: float | None) -> Terms:
+def terms_of(headers: str | None, delay: float | None, at: float | None, ttl: float | None) -> ItemTerms:
     """Return the terms that the options describe."""
     with _refused("--headers"):
         decoded = None if headers is None else msgspec.json.decode(headers, type=dict[str, Any])
-        named = Terms(None if decoded is None else from_json(decoded, CodecName.msgpack))
+        named = ItemTerms(None if decoded is None else from_json(decoded, CodecName.msgpack))
     with _refused(None):
-        return Terms(named.headers, delay, at, ttl)
+        return ItemTerms(named.headers, delay, at, ttl)
 
 
 @contextmanager

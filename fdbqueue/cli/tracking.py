@@ -9,8 +9,8 @@ from typing import Any
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.grouping import held_open
 from fdbqueue.cli.output import write_lines
-from fdbqueue.cli.records import Record, Way, enqueue_records
-from fdbqueue.cli.terms import Terms
+from fdbqueue.cli.records import ItemToEnqueue, Way, enqueue_records
+from fdbqueue.cli.terms import ItemTerms
 from fdbqueue.cli.waiting import print_results
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.layers.groups import Groups
@@ -39,7 +39,7 @@ class Tracked:
         db: Any,
         leases: Leases,
         sessions: Sessions | None,
-        terms: Terms,
+        terms: ItemTerms,
         more: dict[str, Any],
         *,
         group: str | None,
@@ -70,7 +70,7 @@ class Tracked:
 
     def enqueue(self, items: Iterable[Any]) -> Iterator[int]:
         """Enqueue values or records. Yield the number that is in after each commit, and then wait for these items."""
-        records = (item if isinstance(item, Record) else self._record(item) for item in items)
+        records = (item if isinstance(item, ItemToEnqueue) else self._record(item) for item in items)
         for entered in enqueue_records(self._db, self._leases, records, self._terms, self._way):
             yield len(entered)
             if self._wait is None and self._tells:
@@ -80,8 +80,8 @@ class Tracked:
                 code = print_results(completions, self._wait, as_json=self._as_json)
                 self.code = self.code or code
 
-    def _record(self, value: Any) -> Record:
+    def _record(self, value: Any) -> ItemToEnqueue:
         try:
-            return Record("", len(self._leases.queue.encode(value)), value, Terms())
+            return ItemToEnqueue("", len(self._leases.queue.encode(value)), value, ItemTerms())
         except (CodecError, ItemTooLarge) as error:
             raise BadValue(str(error)) from error

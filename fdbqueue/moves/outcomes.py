@@ -33,7 +33,7 @@ PENDING = "pending"
 DONE, DEAD, EXPIRED, DELETED, CANCELLED = "done", "dead", "expired", "deleted", "cancelled"
 
 
-class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class OutcomeRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """The stored record of an item that has a completion."""
 
     how: str = msgspec.field(default=PENDING, name="h")
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_u
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_record_decoder = msgspec.msgpack.Decoder(Record)
+_record_decoder = msgspec.msgpack.Decoder(OutcomeRecord)
 
 
 def encode_result(result: object) -> bytes:
@@ -72,7 +72,7 @@ def encode_result(result: object) -> bytes:
     return packed
 
 
-def read_record(stored: bytes) -> Record:
+def read_record(stored: bytes) -> OutcomeRecord:
     """Return the record in stored bytes.
 
     Raises:
@@ -87,7 +87,7 @@ def read_record(stored: bytes) -> Record:
 def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
     """Write the pending record of an item that enters the queue, for the first time or again."""
     if notes.keep_s:
-        tr.set(layout.completions.key(packed), _encode(Record(until_us=notes.ttl_at_us)))
+        tr.set(layout.completions.key(packed), _encode(OutcomeRecord(until_us=notes.ttl_at_us)))
 
 
 def end(
@@ -115,7 +115,7 @@ def end(
     at_us = time.time_ns() // 1_000 if now_us is None else now_us
     if notes.keep_s and how != "purged":  # a purged item ended when it died
         until_us = at_us + notes.keep_s * 1_000_000
-        record = Record(how=how, result=result, error=error, ended_at_us=at_us, until_us=until_us)
+        record = OutcomeRecord(how=how, result=result, error=error, ended_at_us=at_us, until_us=until_us)
         tr.set(layout.completions.key(packed), _encode(record))
         tr.set(layout.timer_key(until_us, packed, RESULT), b"")
         count(tr, layout, outcomes=1)

@@ -44,20 +44,20 @@ class Pause:
         return " ".join(self.reason.split())
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredPause(msgspec.Struct, frozen=True):
     by: str = msgspec.field(name="b")
     reason: str = msgspec.field(name="r")
     at_us: int = msgspec.field(name="t")
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredPause)
 
 
 def write_pause(tr: Transaction, layout: Layout, by: str, reason: str, now_us: int) -> None:
     """Pause a queue, and its sessions. Consumers that wait look again, and learn it."""
     for each in (layout, _line(layout)):
-        tr.set(each.paused_key, _encode(_Stored(by, reason, now_us)))
+        tr.set(each.paused_key, _encode(_StoredPause(by, reason, now_us)))
     span = layout.waiting.range()
     tr.clear_range(span.start, span.stop)
 

@@ -88,19 +88,19 @@ def _check(given: object, least: int, unit: str, why: str) -> None:
         raise ValueError(f"A quota of {unit.partition(',')[0]} is at least {least:,}, not {given:,}. {why}")
 
 
-class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+class _StoredQuota(msgspec.Struct, frozen=True, omit_defaults=True):
     items: int | None = msgspec.field(name="i")
     when_full: str = msgspec.field(name="w")
     size_bytes: int | None = msgspec.field(name="b", default=None)
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredQuota)
 
 
 def pack_quota(quota: Quota) -> bytes:
     """Return the bytes to store as the queue's type."""
-    return _BEGIN + _encode(_Stored(quota.items, quota.when_full, quota.size_bytes))
+    return _BEGIN + _encode(_StoredQuota(quota.items, quota.when_full, quota.size_bytes))
 
 
 def quota_of(stored: bytes) -> Quota | None:

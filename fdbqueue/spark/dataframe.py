@@ -21,7 +21,7 @@ from fdbqueue.spark.batch.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, p
 from fdbqueue.spark.batch.schema import field_of, header_of
 from fdbqueue.spark.job.job import forget_job, job_report, read_record
 from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.record import Header, JobRecord, JobReport
+from fdbqueue.spark.job.record import JobHeader, JobRecord, JobReport
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name
@@ -198,7 +198,7 @@ def _not_stored(options: Options, order: list[str]) -> list[str]:
     return [name for name in order if name != options.value_column and name not in options.other_columns]
 
 
-def _repartitioned(df: DataFrame, header: Header, order: Sequence[str] = ()) -> DataFrame:
+def _repartitioned(df: DataFrame, header: JobHeader, order: Sequence[str] = ()) -> DataFrame:
     kinds = {field.name: field.dataType for field in df.schema.fields}
     names = [name for name, _ in header.columns]
     if header.session_column is not None:

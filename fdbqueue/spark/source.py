@@ -37,7 +37,7 @@ from fdbqueue.spark.job.attempt import Attempt, PartitionReport
 from fdbqueue.spark.job.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import Log, NoLog, PartitionLog
-from fdbqueue.spark.job.record import Header
+from fdbqueue.spark.job.record import JobHeader
 from fdbqueue.spark.job.resubmitted import Counter, Holder, drop, release
 from fdbqueue.spark.look.item_columns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.look.options import is_claim, is_stream, parse_claim, parse_look, parse_stream
@@ -147,7 +147,7 @@ class PartitionWritten(WriterCommitMessage):
 class FdbQueueWriter(DataSourceArrowWriter):
     """Writes the partitions of one job."""
 
-    def __init__(self, options: Options, header: Header, columns: list[str]) -> None:
+    def __init__(self, options: Options, header: JobHeader, columns: list[str]) -> None:
         self._options = options
         self._header = header
         self._columns = columns

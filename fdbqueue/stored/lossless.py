@@ -44,7 +44,7 @@ def refuse_if_changed(codec: str, value: object, back: object) -> None:
         )
 
 
-class Part(NamedTuple):
+class ChangedPart(NamedTuple):
     """A part of a value that comes back as something else."""
 
     path: str
@@ -72,11 +72,11 @@ class Part(NamedTuple):
         return "Give a value of JSON's types, or name the type, as in codec=JsonCodec(…)."
 
 
-def changed_part(value: object, back: object, path: str = "$") -> Part | None:
+def changed_part(value: object, back: object, path: str = "$") -> ChangedPart | None:
     """Return the first part of `value` that differs in `back`; None if there is none."""
     if isinstance(value, dict) and isinstance(back, dict):
         if value.keys() != back.keys():
-            return Part(path, value, back)
+            return ChangedPart(path, value, back)
         return _first(changed_part(part, back[key], f"{path}.{key}") for key, part in value.items())
     if isinstance(value, list | tuple) and isinstance(back, type(value)) and len(value) == len(back):
         pairs = enumerate(zip(value, back, strict=True))
@@ -85,7 +85,7 @@ def changed_part(value: object, back: object, path: str = "$") -> Part | None:
     if names is not None and type(value) is type(back):
         return _first(changed_part(getattr(value, name), getattr(back, name), f"{path}.{name}") for name in names)
     same = value == back or (value != value and back != back)  # NaN differs from itself
-    return None if same else Part(path, value, back)
+    return None if same else ChangedPart(path, value, back)
 
 
 def _short(value: object) -> str:
@@ -93,7 +93,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _first(parts: Iterator[Part | None]) -> Part | None:
+def _first(parts: Iterator[ChangedPart | None]) -> ChangedPart | None:
     return next((part for part in parts if part is not None), None)
 
 

@@ -21,9 +21,9 @@ from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import ALL_STATES
-from fdbqueue.transfer.files import Parts, Source, format_of
+from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers
-from fdbqueue.transfer.records import FORMAT, Header, records_of, to_line
+from fdbqueue.transfer.records import FORMAT, FileHeader, records_of, to_line
 from fdbqueue.verbs.queue import Queue
 
 PART_ITEMS = 20_000
@@ -118,7 +118,7 @@ def export_items(
     if file.exists():
         if not resumed:
             raise TransferError(f"{file}: exists already. Remove it, or give another path.")
-        footer = Source(file).footer  # the export was interrupted when the file was whole
+        footer = SourceFile(file).footer  # the export was interrupted when the file was whole
         parts.remove()
         return ExportReport(file, footer.items, footer.digest, resumed, (), time.monotonic() - began)
     if header is None:
@@ -153,8 +153,8 @@ def _codec(tr: Transaction, *, queue: Queue) -> Steps[str]:
     return codec_of(queue.layout, bytes(stored)) or queue.codec.name
 
 
-def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> Steps[Header]:
+def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> Steps[FileHeader]:
     layout = queue.layout
     yield from refuse_layers(tr, layout, "an export")
     mark = yield from read_high_water_mark(tr, layout)
-    return Header(FORMAT, layout.describe(), codec, mark.order, mark.index, where)
+    return FileHeader(FORMAT, layout.describe(), codec, mark.order, mark.index, where)

@@ -16,7 +16,7 @@ import msgspec
 from fdbqueue.base.aside import written_aside
 from fdbqueue.errors import TransferError
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.transfer.records import FORMAT, Digest, Footer, Header, Record, from_line
+from fdbqueue.transfer.records import FORMAT, Digest, FileHeader, FileRecord, Footer, from_line
 
 JSONL, PARQUET = "jsonl", "parquet"
 
@@ -51,10 +51,10 @@ class Parts:
         self._header = self.folder / "header.json"
 
     @property
-    def header(self) -> Header | None:
+    def header(self) -> FileHeader | None:
         """The header of an export that was begun; None if none was."""
         try:
-            return msgspec.json.decode(self._header.read_bytes(), type=Header)
+            return msgspec.json.decode(self._header.read_bytes(), type=FileHeader)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, *UNREADABLE) as error:
@@ -62,7 +62,7 @@ class Parts:
                 f"{self.folder}: the export that was begun there can't be read: {error}. Remove the folder."
             ) from error
 
-    def begin(self, header: Header) -> None:
+    def begin(self, header: FileHeader) -> None:
         """Make the folder, with a header."""
         try:
             self.folder.mkdir(exist_ok=True)
@@ -92,12 +92,12 @@ class Parts:
                 for line in file:
                     yield line.rstrip(b"\n")
 
-    def last(self) -> Record | None:
+    def last(self) -> FileRecord | None:
         """Return the last record; None if there is none."""
         names = self.names()
         return from_line(names[-1].read_bytes().rstrip(b"\n").rpartition(b"\n")[2]) if names else None
 
-    def finish(self, header: Header, format: str) -> Footer:
+    def finish(self, header: FileHeader, format: str) -> Footer:
         """Make the file from the parts, and remove them."""
         digest = Digest()
         try:
@@ -125,7 +125,7 @@ class Parts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Source:
+class SourceFile:
     """A file of records to read.
 
     Raises:
@@ -149,7 +149,7 @@ class Source:
                 f"{path}: a newer version of fdbqueue wrote it, in format {self.header.fdbqueue}. Update fdbqueue."
             )
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[FileRecord]:
         """Yield the records.
 
         Raises:
@@ -190,11 +190,11 @@ class Source:
         return digest
 
 
-def _ends(path: Path) -> tuple[Header, Footer]:
+def _ends(path: Path) -> tuple[FileHeader, Footer]:
     try:
         with path.open("rb") as file:
             first = file.readline()
-            header = msgspec.json.decode(first, type=Header)
+            header = msgspec.json.decode(first, type=FileHeader)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 200))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]

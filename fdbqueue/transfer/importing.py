@@ -22,9 +22,9 @@ from fdbqueue.moves.quotas import check_room, read_quota
 from fdbqueue.stored.items import Notes, chunks_of
 from fdbqueue.stored.layout import Layout, new_random, pack
 from fdbqueue.stored.places import has_items
-from fdbqueue.transfer.files import Source
+from fdbqueue.transfer.files import SourceFile
 from fdbqueue.transfer.marks import REMEDY, check_is_queue, refuse_layers
-from fdbqueue.transfer.records import Header, Record
+from fdbqueue.transfer.records import FileHeader, FileRecord
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.writes.appending import write_chunks
 from fdbqueue.writes.indices import forget
@@ -87,7 +87,7 @@ def import_items(
     began = time.monotonic()
     only_database(db, "import_items", "An import of any size does not fit into one transaction.")
     check_is_queue(queue, "import_items")
-    source = Source(Path(path))
+    source = SourceFile(Path(path))
     header = source.header
     if header.codec != queue.codec.name:
         raise TransferError(
@@ -130,7 +130,7 @@ def _progress(tr: Transaction, *, layout: Layout, name: str) -> Steps[Progress |
 
 
 def _write(
-    tr: Transaction, *, queue: Queue, name: str, header: Header, batch: list[Record], at: int
+    tr: Transaction, *, queue: Queue, name: str, header: FileHeader, batch: list[FileRecord], at: int
 ) -> Steps[tuple[Progress, int]]:
     """Write the items of a batch that are not in yet. Return how far the import is, and how many were written."""
     layout = queue.layout
@@ -194,7 +194,7 @@ def enter(moves: Transitions, state: str, packed: bytes, stored: bytes, notes: N
         moves.enter_available(packed, stored, notes)
 
 
-def _refuse_marks(source: Source) -> None:
+def _refuse_marks(source: SourceFile) -> None:
     for record in source.records():
         if record.marks:
             raise TransferError(
@@ -204,8 +204,8 @@ def _refuse_marks(source: Source) -> None:
             )
 
 
-def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
-    batch: list[Record] = []
+def _batches(records: Iterator[FileRecord]) -> Iterator[list[FileRecord]]:
+    batch: list[FileRecord] = []
     size = 0
     for record in records:
         if batch and (len(batch) >= BATCH_ITEMS or size + len(record.payload) > BATCH_BYTES):

@@ -10,16 +10,16 @@ import msgspec
 
 from fdbqueue.arrow.needs import needed
 from fdbqueue.errors import TransferError
-from fdbqueue.transfer.records import Digest, Footer, Header, Record, checked
+from fdbqueue.transfer.records import Digest, FileHeader, FileRecord, Footer, checked
 
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
 _HEADER, _FOOTER = b"fdbqueue header", b"fdbqueue footer"
 _TIMES = ("enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us")
-_FIELDS = tuple(field.name for field in msgspec.structs.fields(Record))
+_FIELDS = tuple(field.name for field in msgspec.structs.fields(FileRecord))
 
 
-def write(file: BinaryIO, header: Header, records: Iterable[Record]) -> Footer:
+def write(file: BinaryIO, header: FileHeader, records: Iterable[FileRecord]) -> Footer:
     """Write records into an open file, a row group at a time."""
     pa, pq = _libraries("an export")
     schema = _schema(pa).with_metadata({_HEADER: msgspec.json.encode(header)})
@@ -33,7 +33,7 @@ def write(file: BinaryIO, header: Header, records: Iterable[Record]) -> Footer:
     return footer
 
 
-def ends(path: Path) -> tuple[Header, Footer]:
+def ends(path: Path) -> tuple[FileHeader, Footer]:
     """Return what the file says about its queue and its items.
 
     Raises:
@@ -42,13 +42,13 @@ def ends(path: Path) -> tuple[Header, Footer]:
     pa, pq = _libraries("an import")
     try:
         metadata = pq.read_metadata(path).metadata or {}
-        header = msgspec.json.decode(metadata[_HEADER], type=Header)
+        header = msgspec.json.decode(metadata[_HEADER], type=FileHeader)
         return header, msgspec.json.decode(metadata[_FOOTER], type=Footer)
     except (pa.ArrowInvalid, OSError, KeyError, msgspec.DecodeError) as error:
         raise TransferError(f"{path}: is no export of fdbqueue, or not whole: {error}.") from error
 
 
-def records(path: Path) -> Iterator[Record]:
+def records(path: Path) -> Iterator[FileRecord]:
     """Yield the records of a file.
 
     Raises:
@@ -63,7 +63,7 @@ def records(path: Path) -> Iterator[Record]:
                 for row in zip(*columns, strict=True):
                     number += 1
                     fields = dict(zip(_FIELDS, row, strict=True))
-                    yield checked(Record(**{**fields, "marks": tuple(fields["marks"])}))
+                    yield checked(FileRecord(**{**fields, "marks": tuple(fields["marks"])}))
     except TransferError as error:
         raise TransferError(f"{path}: row {number}: {error}.") from error
     except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
@@ -80,8 +80,8 @@ def _name(field: str) -> str:
     return "value" if field == "payload" else field
 
 
-def _groups(records: Iterable[Record], digest: Digest) -> Iterator[list[Record]]:
-    group: list[Record] = []
+def _groups(records: Iterable[FileRecord], digest: Digest) -> Iterator[list[FileRecord]]:
+    group: list[FileRecord] = []
     size = 0
     for record in records:
         digest.add(record.digest())

@@ -36,7 +36,7 @@ _to_json = msgspec.json.encode
 _to_msgpack = msgspec.msgpack.encode
 
 
-class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class FileHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The first line of a file."""
 
     fdbqueue: int
@@ -58,7 +58,7 @@ class Footer(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class FileRecord(msgspec.Struct, frozen=True, gc=False):
     """An item in a file."""
 
     position: str
@@ -122,7 +122,7 @@ def records_of(
     layout: Layout,
     wanted: Callable[[bytes, bytes], bool] | None = None,
     skipped: list[Position] | None = None,
-) -> list[Record]:
+) -> list[FileRecord]:
     """Return the records of a page of items.
 
     Args:
@@ -148,14 +148,14 @@ def records_of(
     return records
 
 
-def _record(page: Page, at: int, layout: Layout, payload: bytes) -> Record:
+def _record(page: Page, at: int, layout: Layout, payload: bytes) -> FileRecord:
     value = page.values[at]
     position = layout.position_of(layout.prefix + page.packed(at)).text
     notes = notes_of(value)
     if blob_of(value) is not None:
         raise refusal("an export", position, layout, ("blob",))
     headers = headers_of(value)
-    return Record(
+    return FileRecord(
         position=position,
         state=page.state(at),
         payload=payload,
@@ -171,7 +171,7 @@ def _record(page: Page, at: int, layout: Layout, payload: bytes) -> Record:
     )
 
 
-def to_line(record: Record, codec: str) -> bytes:
+def to_line(record: FileRecord, codec: str) -> bytes:
     """Return a record as a line, without the line feed."""
     fields: dict[str, Any] = {"position": record.position, "state": record.state, **_payload(record.payload, codec)}
     if record.headers:
@@ -231,7 +231,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-def from_line(line: bytes) -> Record:
+def from_line(line: bytes) -> FileRecord:
     """Return the record in a line.
 
     Raises:
@@ -248,12 +248,12 @@ def from_line(line: bytes) -> Record:
         if len(payloads) != 1:
             raise TransferError("an item has one of value, text and base64")
         rest = {name: getattr(found, name) for name in _REST}
-        return checked(Record(found.position, found.state, payloads[0], headers, **rest))
+        return checked(FileRecord(found.position, found.state, payloads[0], headers, **rest))
     except (binascii.Error, UnicodeEncodeError, *UNREADABLE) as error:
         raise TransferError(f"it is no item: {error}") from error
 
 
-def checked(record: Record) -> Record:
+def checked(record: FileRecord) -> FileRecord:
     """Return a record that can be restored.
 
     Raises:

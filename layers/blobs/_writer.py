@@ -38,7 +38,7 @@ BATCH_BYTES = BATCH_PIECES * CHUNK_BYTES
 _State: TypeAlias = Literal["open", "broken", "given", "committed", "given up"]
 
 
-class _Sent:
+class _SentPieces:
     __slots__ = ("commit", "number", "pieces", "tr")
 
     def __init__(self, number: int, pieces: list[bytes], tr: Transaction, commit: Future[None]) -> None:
@@ -71,7 +71,7 @@ class BlobWriter(Named, io.BufferedIOBase):
         self._begun = False
         self._pieces = 0
         self._crc32 = 0
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentPieces] = deque()
         self._most_in_flight: int = getattr(db, "commits_in_flight", COMMITS_IN_FLIGHT)
         self._state: _State = "open"
         self._busy = False
@@ -288,7 +288,7 @@ class BlobWriter(Named, io.BufferedIOBase):
         tr = self._db.create_transaction()
         try:
             yield from self._upload.put(tr, number, pieces)
-            self._sent.append(_Sent(number, pieces, tr, tr.commit()))
+            self._sent.append(_SentPieces(number, pieces, tr, tr.commit()))
         except FDBError as error:
             yield from self._repeat(number, pieces, tr, error)
 

@@ -25,7 +25,7 @@ from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
 from ._run import Run
 from ._session_run import SessionRun
-from ._terms import ConsumerReport, Terms
+from ._terms import ConsumerReport, ConsumerTerms
 
 OnBad: TypeAlias = Literal["fail", "dead"]
 """What becomes of an item that can't be read."""
@@ -162,7 +162,7 @@ class Consumer(Named, Generic[V]):
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
         adapts = prefetch is None and isinstance(source, Leases)
-        self._terms = Terms(
+        self._terms = ConsumerTerms(
             concurrency,
             capacity,
             duration,
@@ -246,7 +246,7 @@ class Consumer(Named, Generic[V]):
         self._stopped = True
         self._tell(Run.stop)
 
-    def _in_loop(self, db: Database, terms: Terms, name: str) -> Steps[ConsumerReport]:
+    def _in_loop(self, db: Database, terms: ConsumerTerms, name: str) -> Steps[ConsumerReport]:
         work = partial(self._to_the_end, db, terms)
         return in_event_loop(work, name=f"consumer.{name}", blocking=self._at_signals)
 
@@ -262,7 +262,7 @@ class Consumer(Named, Generic[V]):
             with contextlib.suppress(RuntimeError):  # the run has just ended
                 current.loop.call_soon_threadsafe(what, current)
 
-    async def _to_the_end(self, db: Database, terms: Terms) -> ConsumerReport:
+    async def _to_the_end(self, db: Database, terms: ConsumerTerms) -> ConsumerReport:
         only_database(
             db,
             "A Consumer",
@@ -283,7 +283,7 @@ class Consumer(Named, Generic[V]):
             self.report.seconds += time.monotonic() - started
         return self.report
 
-    def _new_run(self, db: Database, terms: Terms) -> Run:
+    def _new_run(self, db: Database, terms: ConsumerTerms) -> Run:
         middleware = bound(self.middleware, self)
         if isinstance(self.source, Sessions):
             return SessionRun(db, self.source, self.handler, middleware, terms, self.report)

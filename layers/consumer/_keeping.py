@@ -12,7 +12,7 @@ from ..common.logs import item_fields
 from ..leases import Leases
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_not_lost
-from ._terms import ConsumerReport, Terms
+from ._terms import ConsumerReport, ConsumerTerms
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
@@ -29,7 +29,7 @@ class Keeping:
     _leases: Leases
     _extending: Background
 
-    def __init__(self, db: Database, terms: Terms, report: ConsumerReport) -> None:
+    def __init__(self, db: Database, terms: ConsumerTerms, report: ConsumerReport) -> None:
         self._db = db
         self._terms = terms
         self._report = report

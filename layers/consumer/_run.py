@@ -27,7 +27,7 @@ from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping
 from ._pace import GATHER_SECONDS, WAIT_SECONDS, Pace
-from ._terms import ConsumerReport, Terms
+from ._terms import ConsumerReport, ConsumerTerms
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
 """The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy
@@ -50,7 +50,7 @@ class Run(Keeping):
         source: Leases | Subscription,
         handler: Handler,
         middleware: Sequence[Middleware],
-        terms: Terms,
+        terms: ConsumerTerms,
         report: ConsumerReport,
     ) -> None:
         super().__init__(db, terms, report)

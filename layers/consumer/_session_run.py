@@ -39,7 +39,7 @@ from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, Settled, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
-from ._terms import ConsumerReport, Terms
+from ._terms import ConsumerReport, ConsumerTerms
 
 AHEAD_BYTES = 400_000
 """About how many bytes of items are read ahead in one session."""
@@ -127,7 +127,7 @@ class SessionRun(Run):
         source: Sessions,
         handler: Handler,
         middleware: Sequence[Middleware],
-        terms: Terms,
+        terms: ConsumerTerms,
         report: ConsumerReport,
     ) -> None:
         super().__init__(db, source.line.leases, handler, middleware, terms, report)

@@ -10,7 +10,7 @@ _NOT_COUNTS = ("seconds", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConsumerTerms:
     """The settings of a consumer."""
 
     concurrency: int

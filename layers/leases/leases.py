@@ -45,7 +45,7 @@ from .holding import Holding, Live, several
 from .lease import Disposition, Lease, LeaseRef
 from .policies import note_policy
 from .reclaiming import ReclaimReport, reclaim
-from .taking import Taken, Taking, Terms
+from .taking import Taken, TakeTerms, Taking
 from .timer_check import check_leases
 from .timers import next_due_us
 from .times import not_negative, positive, visible_at
@@ -298,7 +298,7 @@ class Leases(Named, ByPosition[V]):
         self, tr: Transaction | Database, limit: int, duration: float, consumer: str | None
     ) -> Steps[list[Lease[V]]]:
         own_transactions = is_database(tr)
-        terms = Terms(
+        terms = TakeTerms(
             limit,
             positive(duration, "duration"),
             this_consumer(consumer),

@@ -99,7 +99,7 @@ class Predicate:
         return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
 
 
-class Terms(NamedTuple):
+class TakeTerms(NamedTuple):
     """The terms of a call."""
 
     limit: int
@@ -111,7 +111,7 @@ class Terms(NamedTuple):
     subscription: str = ""
     """The subscription that takes the items; "": none."""
 
-    def with_limit(self, limit: int) -> Terms:
+    def with_limit(self, limit: int) -> TakeTerms:
         """Return the same terms for so many items."""
         return self if limit == self.limit else self._replace(limit=limit)
 
@@ -142,7 +142,7 @@ class Taking:
         self._head = head
         self._retry = retry
 
-    def take(self, tr: Transaction, terms: Terms, now_us: int) -> Steps[tuple[Taken, bool]]:
+    def take(self, tr: Transaction, terms: TakeTerms, now_us: int) -> Steps[tuple[Taken, bool]]:
         """Fire due timers, then lease the first items. Return them, and whether anything was written."""
         head = started(self._head.first(tr, limit=terms.limit))  # in parallel with the next read
         overdue = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
@@ -169,7 +169,7 @@ class Taking:
             moves.finish()
 
     def _lend_first(
-        self, tr: Transaction, moves: Transitions, found: list[KeyValue], terms: Terms, now_us: int
+        self, tr: Transaction, moves: Transitions, found: list[KeyValue], terms: TakeTerms, now_us: int
     ) -> Steps[Taken]:
         haul = _Haul()
         while found:
@@ -189,7 +189,7 @@ class Taking:
         return Taken(haul.leases, again=False)
 
     def _lend_rows(
-        self, tr: Transaction, moves: Transitions, found: list[KeyValue], haul: _Haul, terms: Terms, now_us: int
+        self, tr: Transaction, moves: Transitions, found: list[KeyValue], haul: _Haul, terms: TakeTerms, now_us: int
     ) -> Steps[None]:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
@@ -261,7 +261,7 @@ class _Haul:
 
 
 def _lend(
-    moves: Transitions, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: Terms, now_us: int
+    moves: Transitions, item: Item, packed: bytes, stored: bytes, notes: Notes, terms: TakeTerms, now_us: int
 ) -> Lease:
     lent = replace(
         notes,

@@ -33,7 +33,7 @@ current_call: ContextVar[Call | None] = ContextVar("fdbqueue operation log call"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LogTerms:
     """Where to log, and under which name."""
 
     space: Subspace
@@ -45,7 +45,7 @@ class Terms:
 class LoggedDatabase:
     """A database whose transactions log their changes to a queue."""
 
-    def __init__(self, db: Any, terms: Terms) -> None:
+    def __init__(self, db: Any, terms: LogTerms) -> None:
         self._db = db
         self._terms = terms
 
@@ -64,7 +64,7 @@ class LoggedTransaction:
     is a blind write, which conflicts with nothing.
     """
 
-    def __init__(self, tr: Any, terms: Terms) -> None:
+    def __init__(self, tr: Any, terms: LogTerms) -> None:
         self._tr = tr
         self._terms = terms
         self._begin = terms.layout.prefix

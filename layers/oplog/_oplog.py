@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast, overload
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Layout, Name, Steps, Transaction, attempts, is_database, pages, verb
 
-from ._logged import Call, LoggedDatabase, LoggedTransaction, Terms, current_call
+from ._logged import Call, LoggedDatabase, LoggedTransaction, LogTerms, current_call
 from ._records import Change, Moved, Record, digest, joined
 
 Clock: TypeAlias = Callable[[], float]
@@ -79,7 +79,7 @@ class OperationLog:
             raise TypeError(f"by is a text, or None, not {by!r}.")
         if by == "":
             raise ValueError("by is empty. Give the name for the records; without one it is host name and process id.")
-        terms = Terms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
+        terms = LogTerms(self._space, self._layout, by or f"{socket.gethostname()}:{os.getpid()}", clock)
         return LoggedDatabase(tr, terms) if is_database(tr) else LoggedTransaction(tr, terms)
 
     def records(self, tr: Transaction | Database, *, after: bytes | None = None) -> Iterator[Record]:

@@ -107,7 +107,7 @@ class Record(Shown):
                 yield Moved(found[1], found[0], notes.token, notes.attempt)
 
 
-class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class _StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     by: str
     call: str
     arguments: bytes
@@ -119,7 +119,7 @@ class _Stored(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Stored)
+_decoder = msgspec.msgpack.Decoder(_StoredRecord)
 
 
 def digest(value: bytes) -> bytes:
@@ -187,7 +187,7 @@ def pack_record(
     changes: list[Change],
 ) -> bytes:
     """Return a record's bytes."""
-    return _FIRST_BYTE + _encode(_Stored(by, call, arguments, *times_us, *versions, changes))
+    return _FIRST_BYTE + _encode(_StoredRecord(by, call, arguments, *times_us, *versions, changes))
 
 
 def unpack_record(stamp: bytes, stored: bytes) -> Record:

@@ -72,7 +72,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ClaimedDeadline:
     """A missed deadline that one monitor has claimed while its handler runs."""
 
     deadline: Deadline
@@ -126,7 +126,9 @@ class Deadlines:
         lead_us = None if lead is None else not_negative(lead, "lead")
         return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
 
-    def claim_next(self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: Claim | None) -> Steps[Claim | None]:
+    def claim_next(
+        self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: ClaimedDeadline | None
+    ) -> Steps[ClaimedDeadline | None]:
         """Claim the first missed deadline for a handler that must return before `until_us`; None if there is none.
 
         Args:
@@ -140,9 +142,9 @@ class Deadlines:
         claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
         if not claimed:
             claimed = yield from self._claim_again(tr, until_us=until_us, lapsed_us=lapsed_us)
-        return Claim(claimed[0], until_us) if claimed else None
+        return ClaimedDeadline(claimed[0], until_us) if claimed else None
 
-    def end(self, tr: Transaction, claim: Claim) -> Steps[None]:
+    def end(self, tr: Transaction, claim: ClaimedDeadline) -> Steps[None]:
         """End a claim whose handler has returned. A blind clear is enough: another monitor's claim has another key."""
         yield from ()
         only_transaction(tr, "Deadlines.end")

@@ -35,7 +35,7 @@ _AT_LEAST_SECONDS = 0.01
 
 
 @dataclass(slots=True)
-class _Haul:
+class _Fetched:
     """The work of one fetching transaction."""
 
     limit: int
@@ -102,7 +102,7 @@ class Fetching:
         finally:
             moves.finish()
         known = started(_get(tr, self._copies.known_key(number)))
-        haul = _Haul(limit, now_us, strict)
+        haul = _Fetched(limit, now_us, strict)
         try:
             yield from self._first_unsent(tr, number, haul)
         except UNTAKEABLE:
@@ -114,7 +114,7 @@ class Fetching:
         # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
-    def _first_unsent(self, tr: Transaction, number: int, haul: _Haul) -> Steps[None]:
+    def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> Steps[None]:
         """Fetch the first unsent copies of available items.
 
         Raises:
@@ -156,7 +156,7 @@ class Fetching:
         return there
 
     def _fetch_one(
-        self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Haul
+        self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
     ) -> Steps[None]:
         """Fetch one copy, or remove its item if it is outdated."""
         notes = notes_of(stored)

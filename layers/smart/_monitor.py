@@ -17,7 +17,7 @@ from ..common.handlers import call_back, not_awaited
 from ..common.logs import fields
 from ..common.waiting import Stop, long_wait
 from ..leases.times import not_negative, positive
-from ._deadlines import BATCH, Claim, Deadline, Deadlines
+from ._deadlines import BATCH, ClaimedDeadline, Deadline, Deadlines
 
 _log = logging.getLogger("fdbqueue.layers.smart")
 _IN_A_TRANSACTION = "In a transaction use Deadlines.claim(tr)."
@@ -96,7 +96,7 @@ class Monitor:
             if len(warned) < BATCH:
                 break
         begun_us = self._now_us()  # a claim of this sweep whose handler failed lapses: the next sweep claims it
-        ended: Claim | None = None
+        ended: ClaimedDeadline | None = None
         while not self._stop.asked:
             # One at a time: a slow handler would let the claims of later deadlines lapse before it reports them.
             until_us = self._now_us() + self._claim_us

@@ -44,7 +44,7 @@ DEPENDENT_NAMES_BYTES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EnqueueTerms:
     """The other arguments of the enqueue."""
 
     visible_at_us: int
@@ -106,7 +106,7 @@ class Admitting:
         self._recipients = recipients
         self._bounds = bounds
 
-    def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
+    def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Steps[Outcome]:
         """Compare an incoming item with the items that its type sees, and do what they decide.
 
         A failed call has written nothing.
@@ -216,7 +216,7 @@ class Admitting:
         scan.decided(answers.by)
         return answers, asked
 
-    def _notes(self, new: Incoming, terms: Terms, now_us: int, numbers: list[int]) -> Notes:
+    def _notes(self, new: Incoming, terms: EnqueueTerms, now_us: int, numbers: list[int]) -> Notes:
         beside = (self._index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
         _check_size(new.type, beside)
         return Notes(
@@ -253,7 +253,7 @@ class Admitting:
         return Incoming(message, own, self._check_runner.functions.of(own, message, now_us, whose=whose), payload)
 
     def _rewritten(
-        self, by: Found, replacement: Incoming, terms: Terms | None, now_us: int, numbers: list[int]
+        self, by: Found, replacement: Incoming, terms: EnqueueTerms | None, now_us: int, numbers: list[int]
     ) -> Rewritten:
         """Return an item with a new message: its times restart, and its recipients must fetch it again.
 
@@ -322,7 +322,7 @@ class Admitting:
         return tuple(position_of(self._layout, item.packed) for item in items)
 
 
-def _ends_at_us(new: Incoming, terms: Terms, now_us: int) -> int:
+def _ends_at_us(new: Incoming, terms: EnqueueTerms, now_us: int) -> int:
     """Return the time at which a message expires, by its type or its terms, whichever is first; 0: never."""
     ends = [at_us for at_us in (new.given.expires.at_us(now_us), terms.ttl_us and now_us + terms.ttl_us) if at_us]
     return min(ends, default=0)

@@ -21,7 +21,7 @@ from ._decisions import Decision, Outcome
 from ._functions import NEW, failed
 from ._messages import Messages
 from ._resend import Resend
-from .admitting import Admitting, Terms
+from .admitting import Admitting, EnqueueTerms
 from .batches import Batches, admit_all
 from .capacity import Capacity, until_room
 from .check import IndexCheck, SmartStats, read_smart_stats
@@ -261,7 +261,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         at: float | None,
         ttl: float | None,
         headers: Mapping[str, Any] | None,
-    ) -> Terms:
+    ) -> EnqueueTerms:
         if priority is not None:
             if not isinstance(self.queue.order, Levels):
                 raise ValueError(
@@ -271,15 +271,15 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             self.queue.order.rank_of(priority)
             headers = {**(headers or {}), PRIORITY: priority}
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
-        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+        return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 
     def _enqueue(
-        self, tr: Transaction | Database, new: Incoming, terms: Terms, timeout: float | None
+        self, tr: Transaction | Database, new: Incoming, terms: EnqueueTerms, timeout: float | None
     ) -> Steps[Outcome]:
         admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
         return until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue")
 
-    def _admit(self, tr: Transaction, new: Incoming, terms: Terms) -> Steps[Outcome]:
+    def _admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms) -> Steps[Outcome]:
         if new.type.confirms is not None:
             return (yield from self._confirm(tr, new))
         return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))

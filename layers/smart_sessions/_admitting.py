@@ -18,7 +18,7 @@ from ..sessions.operators.editing import SessionEditing
 from ..sessions.session.records import Record, pointer_of
 from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Outcome
-from ..smart.admitting import Admitting, Rewritten, Terms, remedy
+from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, remedy
 from ..smart.capacity import Capacity, Going
 from ..smart.check_runner import CheckRunner, Incoming
 from ..smart.index import SmartIndex
@@ -154,7 +154,7 @@ class SessionAdmitting(Admitting):
         self._changed: list[Standing] = []
         self._scanned: SessionScan | None = None
 
-    def admit(self, tr: Transaction, new: Incoming, terms: Terms, now_us: int) -> Steps[Outcome]:
+    def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Steps[Outcome]:
         """Compare an incoming item with the items that its type sees, do what they decide, and see to the line."""
         outcome = yield from super().admit(tr, new, terms, now_us)
         met = self._scanned.met if self._scanned is not None else []

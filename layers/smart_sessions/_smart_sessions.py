@@ -28,7 +28,7 @@ from ..sessions.reading.check import check_sessions
 from ..sessions.session.records import SessionName, pack_name, record_of
 from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
-from ..smart.admitting import Terms
+from ..smart.admitting import EnqueueTerms
 from ..smart.batches import Batches, admit_all
 from ..smart.capacity import Capacity, until_room
 from ..smart.check import IndexCheck
@@ -247,9 +247,9 @@ class SmartSessions(Named):
 
     def _terms(
         self, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, Any] | None
-    ) -> Terms:
+    ) -> EnqueueTerms:
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
-        return Terms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
+        return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 
     def _incoming(self, message: Any, route: Route) -> Addressed:
         new = self._check_runner.incoming(message, self.leases.now_us())
@@ -258,7 +258,7 @@ class SmartSessions(Named):
         return Addressed(new.message, new.type, new.given, new.payload, name)
 
     def _enqueue(
-        self, tr: Transaction | Database, new: Incoming, *, terms: Terms, level: int, timeout: float | None
+        self, tr: Transaction | Database, new: Incoming, *, terms: EnqueueTerms, level: int, timeout: float | None
     ) -> Steps[Outcome]:
         admit = partial(self._admit, new=new, terms=terms, level=level)
         return until_room(self.queue, tr, admit, partial(self._wait, new=new), timeout, "SmartSessions.enqueue")
@@ -275,7 +275,7 @@ class SmartSessions(Named):
         capacity = Capacity(line.leases, SmartIndex(own.layout), self._limit, own)
         yield from capacity.wait(db, new=new, limit=limit, seconds=seconds)
 
-    def _admit(self, tr: Transaction, new: Incoming, *, terms: Terms, level: int) -> Steps[Outcome]:
+    def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Steps[Outcome]:
         line, name = self.sessions.line, cast(Addressed, new).name
         session = line.session(name)
         tr.add_read_conflict_key(session.guard_key)

@@ -56,7 +56,7 @@ MOST_TRACKED = 1_000
 
 
 @dataclass(slots=True)
-class _Haul:
+class _Moved:
     """The items that one transaction moves."""
 
     keys: list[bytes] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Claiming:
         begin = self._layout.begin
         found = yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted)
         moves = Transitions(tr, self._layout, self._now_us)
-        haul = _Haul()
+        haul = _Moved()
         groups = CancelledGroups()
         groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
         if self._terms.bad is None:
@@ -167,7 +167,7 @@ class Claiming:
         moves.leave_available(packed, notes, cleared=True)
         moves.vanish(packed, row.value, counter, how=how)
 
-    def _take_plain(self, moves: Transitions, haul: _Haul, found: list[KeyValue], batch: BatchRecord) -> None:
+    def _take_plain(self, moves: Transitions, haul: _Moved, found: list[KeyValue], batch: BatchRecord) -> None:
         """Take the first items together as long as they are plain and fit. `_take` decides about the next one."""
         plain = list(takewhile(_is_plain, found))
         sizes = [len(row.value) for row in plain]
@@ -182,7 +182,7 @@ class Claiming:
         moves.leave_plain(haul.packed)
 
     def _take(
-        self, moves: Transitions, haul: _Haul, row: KeyValue, notes: Notes, batch: BatchRecord, error: str
+        self, moves: Transitions, haul: _Moved, row: KeyValue, notes: Notes, batch: BatchRecord, error: str
     ) -> bool:
         """Take one item; return False if it stays, for another transaction or another batch.
 
@@ -241,7 +241,7 @@ class Claiming:
             f"The item {position.text} of {self._layout.describe()} can't be claimed and was left there. {error}"
         )
 
-    def _with(self, batch: BatchRecord, haul: _Haul) -> BatchRecord:
+    def _with(self, batch: BatchRecord, haul: _Moved) -> BatchRecord:
         """Return the batch with the items of this transaction, in pieces that splits can be made of."""
         size = max(1, min(self._terms.items, self._terms.split_items * PIECES) // PIECES)
         size = min(size, max(1, -(-len(haul.packed) // self._terms.at_least_splits)))

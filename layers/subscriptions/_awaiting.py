@@ -40,7 +40,7 @@ from ..leases import Lease, LeaseHandle, LeaseRef, Leases
 from ..leases.commit_if_written import commit_if_written
 from ..leases.granting import TAKE_SECONDS
 from ..leases.lease import lease_of
-from ..leases.taking import Taken, Terms
+from ..leases.taking import Taken, TakeTerms
 from ..leases.timers import next_due_us
 from ..leases.transitions import Transitions
 from ..staged.grants import LOOK_SECONDS
@@ -96,7 +96,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         self,
         leases: Leases,
         waiters: Waiters,
-        terms: Terms,
+        terms: TakeTerms,
         take: Take,
         timeout: float | None,
         on_retry: Callable[[FDBError], None],

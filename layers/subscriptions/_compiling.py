@@ -35,7 +35,7 @@ _ANY, _NUMBER, _STRING, _BOOLEAN = "any", "number", "string", "condition"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CompiledPart:
     """A part of a selector, compiled."""
 
     test: Test
@@ -56,7 +56,7 @@ class Compiler:
         self._text = text
         self._depth = 0
 
-    def condition(self, tree: Any) -> Part:
+    def condition(self, tree: Any) -> CompiledPart:
         """Compile a condition.
 
         Raises:
@@ -66,29 +66,29 @@ class Compiler:
         self._want(part, _BOOLEAN, "What is to be true or false")
         return part
 
-    def _part(self, tree: Any) -> Part:
+    def _part(self, tree: Any) -> CompiledPart:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise fault(self._text, _at(tree), f"A selector is nested at most {MAX_DEPTH} deep.")
-        part: Part = getattr(self, f"_{tree.data}")(tree, *tree.children)
+        part: CompiledPart = getattr(self, f"_{tree.data}")(tree, *tree.children)
         self._depth -= 1
         return part
 
-    def _or(self, tree: Tree[Any], *children: Any) -> Part:
+    def _or(self, tree: Tree[Any], *children: Any) -> CompiledPart:
         return self._junction(tree, children, _either)
 
-    def _and(self, tree: Tree[Any], *children: Any) -> Part:
+    def _and(self, tree: Tree[Any], *children: Any) -> CompiledPart:
         return self._junction(tree, children, _both)
 
-    def _junction(self, tree: Tree[Any], children: Any, join: Callable[[list[Test]], Test]) -> Part:
+    def _junction(self, tree: Tree[Any], children: Any, join: Callable[[list[Test]], Test]) -> CompiledPart:
         parts = [self.condition(child) for child in children]
-        return Part(join([part.test for part in parts]), _BOOLEAN, _at(tree))
+        return CompiledPart(join([part.test for part in parts]), _BOOLEAN, _at(tree))
 
-    def _negation(self, tree: Tree[Any], _: Token, child: Any) -> Part:
+    def _negation(self, tree: Tree[Any], _: Token, child: Any) -> CompiledPart:
         part = self.condition(child)
-        return Part(_negated(part.test), _BOOLEAN, _at(tree))
+        return CompiledPart(_negated(part.test), _BOOLEAN, _at(tree))
 
-    def _comparison(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> Part:
+    def _comparison(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         if sign not in ("=", "<>"):
             for part in (left, right):
@@ -97,18 +97,18 @@ class Compiler:
             test = _is_equal(left.name, right.literal)
         else:
             test = _compared(left.test, right.test, _COMPARISONS[sign], ordered=sign not in ("=", "<>"))
-        return Part(test, _BOOLEAN, _at(tree))
+        return CompiledPart(test, _BOOLEAN, _at(tree))
 
-    def _between(self, tree: Tree[Any], subject: Any, negated: Token | None, low: Any, high: Any) -> Part:
+    def _between(self, tree: Tree[Any], subject: Any, negated: Token | None, low: Any, high: Any) -> CompiledPart:
         parts = [self._part(child) for child in (subject, low, high)]
         for part in parts:
             self._want(part, _NUMBER, "What BETWEEN compares")
         value, least, most = (part.test for part in parts)
         above = _compared(value, least, operator.ge, ordered=True)
         below = _compared(value, most, operator.le, ordered=True)
-        return Part(_maybe_not(_both([above, below]), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_both([above, below]), negated), _BOOLEAN, _at(tree))
 
-    def _among(self, tree: Tree[Any], subject: Any, negated: Token | None, *literals: Any) -> Part:
+    def _among(self, tree: Tree[Any], subject: Any, negated: Token | None, *literals: Any) -> CompiledPart:
         part = self._part(subject)
         listed = [self._part(literal).literal for literal in literals]
         for literal, child in zip(listed, literals, strict=True):
@@ -116,69 +116,71 @@ class Compiler:
                 raise fault(self._text, _at(child), "IN lists strings or numbers.")
         strings = frozenset(one for one in listed if isinstance(one, str))
         numbers = frozenset(one for one in listed if not isinstance(one, str))
-        return Part(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN, _at(tree))
 
-    def _like(self, tree: Tree[Any], subject: Any, negated: Token | None, pattern: Token, escape: Token | None) -> Part:
+    def _like(
+        self, tree: Tree[Any], subject: Any, negated: Token | None, pattern: Token, escape: Token | None
+    ) -> CompiledPart:
         part = self._part(subject)
         self._want(part, _STRING, "What LIKE looks at")
         matches = self._pattern(pattern, escape)
-        return Part(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN, _at(tree))
 
-    def _null(self, tree: Tree[Any], subject: Any, negated: Token | None) -> Part:
+    def _null(self, tree: Tree[Any], subject: Any, negated: Token | None) -> CompiledPart:
         part = self._part(subject)
-        return Part(_is_null(part.test, wanted=negated is None), _BOOLEAN, _at(tree))
+        return CompiledPart(_is_null(part.test, wanted=negated is None), _BOOLEAN, _at(tree))
 
-    def _arithmetic(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> Part:
+    def _arithmetic(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         for part in (left, right):
             self._want(part, _NUMBER, f"What {str(sign)!r} takes")
-        return Part(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+        return CompiledPart(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
 
-    def _sign(self, tree: Tree[Any], sign: Token, child: Any) -> Part:
+    def _sign(self, tree: Tree[Any], sign: Token, child: Any) -> CompiledPart:
         part = self._part(child)
         self._want(part, _NUMBER, f"What {str(sign)!r} takes")
         if part.literal is not None:
             return self._constant(tree, -part.literal if sign == "-" else part.literal, _NUMBER)
         zero = _constant(0)
-        return Part(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+        return CompiledPart(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
 
-    def _name(self, tree: Tree[Any], name: Token) -> Part:
+    def _name(self, tree: Tree[Any], name: Token) -> CompiledPart:
         return self._named(tree, str(name))
 
-    def _quoted(self, tree: Tree[Any], name: Token) -> Part:
+    def _quoted(self, tree: Tree[Any], name: Token) -> CompiledPart:
         return self._named(tree, name[1:-1].replace('""', '"'))
 
-    def _named(self, tree: Tree[Any], name: str) -> Part:
+    def _named(self, tree: Tree[Any], name: str) -> CompiledPart:
         fact = FACTS.get(name)
         if fact is not None:
-            return Part(lambda headers, facts: None if facts is None else fact(facts), _ANY, _at(tree))
-        return Part(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
+            return CompiledPart(lambda headers, facts: None if facts is None else fact(facts), _ANY, _at(tree))
+        return CompiledPart(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
 
-    def _integer(self, tree: Tree[Any], token: Token) -> Part:
+    def _integer(self, tree: Tree[Any], token: Token) -> CompiledPart:
         digits = token.rstrip("lL")
         if len(digits) > MAX_DIGITS:
             raise fault(self._text, _at(tree), f"A decimal integer has at most {MAX_DIGITS:,} digits.")
         return self._constant(tree, int(digits), _NUMBER)
 
-    def _hexadecimal(self, tree: Tree[Any], token: Token) -> Part:
+    def _hexadecimal(self, tree: Tree[Any], token: Token) -> CompiledPart:
         return self._constant(tree, int(token.rstrip("lL"), 16), _NUMBER)
 
-    def _approximate(self, tree: Tree[Any], token: Token) -> Part:
+    def _approximate(self, tree: Tree[Any], token: Token) -> CompiledPart:
         return self._constant(tree, float(token.rstrip("fFdD")), _NUMBER)
 
-    def _string(self, tree: Tree[Any], token: Token) -> Part:
+    def _string(self, tree: Tree[Any], token: Token) -> CompiledPart:
         return self._constant(tree, _unquoted(token), _STRING)
 
-    def _true(self, tree: Tree[Any]) -> Part:
+    def _true(self, tree: Tree[Any]) -> CompiledPart:
         return self._constant(tree, True, _BOOLEAN)
 
-    def _false(self, tree: Tree[Any]) -> Part:
+    def _false(self, tree: Tree[Any]) -> CompiledPart:
         return self._constant(tree, False, _BOOLEAN)
 
-    def _constant(self, tree: Tree[Any], value: Any, kind: str) -> Part:
-        return Part(_constant(value), kind, _at(tree), literal=value)
+    def _constant(self, tree: Tree[Any], value: Any, kind: str) -> CompiledPart:
+        return CompiledPart(_constant(value), kind, _at(tree), literal=value)
 
-    def _want(self, part: Part, kind: str, what: str) -> None:
+    def _want(self, part: CompiledPart, kind: str, what: str) -> None:
         if part.kind not in (kind, _ANY):
             raise fault(self._text, part.at, f"{what} is a {kind}, or a name, and here a {part.kind} begins.")
 

@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases
 from ..leases.leases import this_consumer
-from ..leases.taking import Taken, Taking, Terms
+from ..leases.taking import Taken, TakeTerms, Taking
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
@@ -133,7 +133,7 @@ class Subscription(Named, Generic[V]):
         if timeout != 0:
             check_waits(tr)
             yield from long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
-        terms = Terms(
+        terms = TakeTerms(
             limit,
             positive(duration, "duration"),
             this_consumer(consumer),
@@ -275,7 +275,7 @@ class Subscription(Named, Generic[V]):
         """
         yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
-    def _take(self, tr: Transaction, terms: Terms) -> Steps[tuple[Taken, bool, bool]]:
+    def _take(self, tr: Transaction, terms: TakeTerms) -> Steps[tuple[Taken, bool, bool]]:
         """Take items; also return whether it wrote, and whether the subscription may have items at all."""
         now_us = self.leases.now_us()
         head = self._head(terms, now_us)
@@ -312,7 +312,7 @@ class Subscription(Named, Generic[V]):
         paused = yield from is_paused(tr, self._layout)
         return not paused and not self._registration((yield stored)).suspended
 
-    def _head(self, terms: Terms, now_us: int) -> Cursor | ExclusiveHead:
+    def _head(self, terms: TakeTerms, now_us: int) -> Cursor | ExclusiveHead:
         if self._exclusive_all:
             return ExclusiveHead(self._layout, self.name, wanted=terms.limit)
         return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)

@@ -10,7 +10,7 @@ from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.oplog._records import digest
 from fdbqueue.moves.groups import CANCELLED, DONE, GroupRecord, read_group
-from fdbqueue.moves.outcomes import Record as Outcome
+from fdbqueue.moves.outcomes import OutcomeRecord as Outcome
 from fdbqueue.stored.layout import RESULT, Layout, pack
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED

@@ -10,8 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors, records
-from fdbqueue.cli.records import Record
-from fdbqueue.cli.terms import Terms
+from fdbqueue.cli.records import ItemToEnqueue
+from fdbqueue.cli.terms import ItemTerms
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
@@ -206,7 +206,7 @@ def test_a_batch_has_so_many_records_or_so_many_bytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(records, "BATCH_BYTES", 100)
     sizes = [10, 10, 10, 10, 80, 20, 500, 1]
 
-    batches = records._batches(Record("", size, None, Terms()) for size in sizes)
+    batches = records._batches(ItemToEnqueue("", size, None, ItemTerms()) for size in sizes)
 
     assert [[one.size_bytes for one in batch] for batch in batches] == [[10, 10, 10], [10, 80], [20], [500], [1]]
 

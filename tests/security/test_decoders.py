@@ -21,7 +21,7 @@ from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import Requests, Wish
 from fdbqueue.moves.admission import HighWaterMark
-from fdbqueue.spark.job.record import Header, JobRecord, Outcome
+from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord
 from fdbqueue.spark.job.record import decode as decode_job
 from fdbqueue.spark.job.record import encode as encode_job
 from fdbqueue.stored.items import (
@@ -43,7 +43,7 @@ NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),
     Notes(attempt=3, token=b"8 bytes!", expires_at_us=1 << 50, consumer="c", error="no", ttl_at_us=1 << 50),
 )
-HEADER = Header(
+HEADER = JobHeader(
     delivery="exactlyOnce",
     partitions=3,
     codec="bytes",
@@ -52,7 +52,7 @@ HEADER = Header(
     headers_column=None,
     columns=(("v", "binary"),),
 )
-OUTCOME = Outcome(committed_us=1, partitions=3, rows=9, skipped=0, attempts=3, size_bytes=99)
+OUTCOME = JobOutcome(committed_us=1, partitions=3, rows=9, skipped=0, attempts=3, size_bytes=99)
 JOB = encode_job(JobRecord(header=HEADER, started_us=1, outcome=OUTCOME))
 RECORD = pack_record("me", "ack#1", b"digest", (1, 2), (3, 4), [Change("set", b"key", b"param", b"notes", b"content")])
 WISH = msgspec.msgpack.encode(Wish(b"client", 3, 1 << 50, 5, "consumer"))

@@ -14,7 +14,7 @@ from fdbqueue.spark.job.attempt import At, Attempt, PartitionReport
 from fdbqueue.spark.job.job import begin_job, commit_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import PartitionLog
-from fdbqueue.spark.job.record import Header, JobReport
+from fdbqueue.spark.job.record import JobHeader, JobReport
 from fdbqueue.spark.job.resubmitted import Counter, Holder, release
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.digests import digests_of
@@ -24,7 +24,7 @@ from fdbqueue.stored.layout import Name
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 
 
-def header(partitions: int | None = None, **changes: Any) -> Header:
+def header(partitions: int | None = None, **changes: Any) -> JobHeader:
     """Return the header of a job that enqueues bytes."""
     plain: dict[str, Any] = {
         "delivery": "exactlyOnce",
@@ -35,7 +35,7 @@ def header(partitions: int | None = None, **changes: Any) -> Header:
         "headers_column": None,
         "columns": (("value", "binary"),),
     }
-    return Header(**plain | changes)
+    return JobHeader(**plain | changes)
 
 
 def rows(values: Sequence[bytes], queues: list[str | None] | None = None) -> Rows:

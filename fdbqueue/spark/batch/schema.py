@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import types as t
 
 from fdbqueue.spark.batch.options import Options
-from fdbqueue.spark.job.record import Header
+from fdbqueue.spark.job.record import JobHeader
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _NUMBERS = (*_INTEGERS, t.FloatType, t.DoubleType)
@@ -14,7 +14,7 @@ _IN_RECORDS = (*_IN_TUPLES, t.DecimalType, t.DateType, t.TimestampType, t.Timest
 _MAP_KEYS = (t.StringType, t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
 
-def header_of(options: Options, schema: t.StructType) -> Header:
+def header_of(options: Options, schema: t.StructType) -> JobHeader:
     """Check `schema` and return the header, which must be the same when the job is submitted again.
 
     Raises:
@@ -56,7 +56,7 @@ def header_of(options: Options, schema: t.StructType) -> Header:
                 f"The columns {', '.join(sorted(unused))} would be lost: the values come from {options.value_column!r}."
                 " Select the columns to enqueue, or make them one record with codec=json."
             )
-    return Header(
+    return JobHeader(
         delivery=options.delivery,
         partitions=options.partitions,
         codec=options.codec,

@@ -91,7 +91,7 @@ class _Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _SentRows:
     number: int
     rows: Rows
     tr: Transaction
@@ -135,7 +135,7 @@ class Attempt:
         self._new_backlog = partial(Backlog, memory_bytes=memory_bytes)
         self._backlog = self._new_backlog()
         self._prepared: _Prepared | None = None
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[_SentRows] = deque()
         self._in_flight = self._most_in_flight = in_flight
         self._patience: Any = None
         self._too_old = 0
@@ -261,7 +261,7 @@ class Attempt:
             self._at("rows written")
             number = self._log.append(tr, rows.digests)
             self._at("marked")
-            self._sent.append(_Sent(number, rows, tr, tr.commit()))
+            self._sent.append(_SentRows(number, rows, tr, tr.commit()))
             self._at("commit handed in")
         except NotMine:
             self._recover([rows], NOT_COMMITTED)

@@ -24,7 +24,7 @@ from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.spark.job.attempt import PartitionReport
 from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.job.partition import Counted, counted, owner_attempts
-from fdbqueue.spark.job.record import Header, JobRecord, JobReport, Outcome, decode, encode
+from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord, JobReport, decode, encode
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, added
 from fdbqueue.stored.catalogue import refuse_codec
 from fdbqueue.stored.layout import Layout, Name
@@ -56,7 +56,7 @@ class Begun(NamedTuple):
         return self.record.outcome is not None
 
 
-def begin_job(db: Database, keys: JobKeys, header: Header, *, clock: Clock = now_us) -> Begun:
+def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = now_us) -> Begun:
     """Write the job's record, or compare it with the existing one.
 
     Rows of a committed job are compared as a whole, so its number of partitions may differ.
@@ -100,7 +100,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
     transaction per 250 removed log entries.
     """
     by_partition = {report.partition: report for report in reports}
-    own: Outcome | None = None
+    own: JobOutcome | None = None
 
     def body(tr: Transaction) -> Steps[JobRecord]:
         nonlocal own
@@ -133,7 +133,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
 
 
 def report_job(
-    db: Database, keys: JobKeys, header: Header, started_us: int, reports: Iterable[PartitionReport]
+    db: Database, keys: JobKeys, header: JobHeader, started_us: int, reports: Iterable[PartitionReport]
 ) -> JobReport:
     """Store the report of a job that was delivered at least once. A later report of the same id replaces it.
 
@@ -153,7 +153,7 @@ def report_job(
     return _report(keys.job_id, record, {}, 0)
 
 
-def check_report(db: Database, keys: JobKeys, header: Header) -> None:
+def check_report(db: Database, keys: JobKeys, header: JobHeader) -> None:
     """Make the check of `report_job` before the first row.
 
     Raises:
@@ -162,7 +162,7 @@ def check_report(db: Database, keys: JobKeys, header: Header) -> None:
     run(attempts(db, lambda tr: _refuse_other_delivery(tr, keys, header)))
 
 
-def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None]:
+def refuse_bypass(tr: Transaction, layout: Layout, header: JobHeader) -> Steps[None]:
     """Refuse rows that would bypass a smart queue's checks, or have another codec, before any task runs.
 
     Tasks also find out, in each transaction. In this way they refuse rows that name their own queues.
@@ -176,7 +176,7 @@ def refuse_bypass(tr: Transaction, layout: Layout, header: Header) -> Steps[None
     yield from refuse_codec(tr, layout, header.codec)
 
 
-def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: Header) -> Steps[None]:
+def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: JobHeader) -> Steps[None]:
     value = yield tr.get(keys.record)
     if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
         raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
@@ -301,8 +301,10 @@ def _problem(reports: dict[int, PartitionReport], counts: dict[int, Counted]) ->
     return None
 
 
-def _outcome(reports: dict[int, PartitionReport], counts: dict[int, Counted], tried: int, committed_us: int) -> Outcome:
-    return Outcome(
+def _outcome(
+    reports: dict[int, PartitionReport], counts: dict[int, Counted], tried: int, committed_us: int
+) -> JobOutcome:
+    return JobOutcome(
         committed_us=committed_us,
         partitions=len(reports),
         rows=sum(report.rows for report in reports.values()),
@@ -316,7 +318,7 @@ def _outcome(reports: dict[int, PartitionReport], counts: dict[int, Counted], tr
     )
 
 
-def _compare(job_id: str, outcome: Outcome, reports: dict[int, PartitionReport]) -> None:
+def _compare(job_id: str, outcome: JobOutcome, reports: dict[int, PartitionReport]) -> None:
     """Compare the rows of a submission with those of the committed job.
 
     Raises:
@@ -335,7 +337,7 @@ def _compare(job_id: str, outcome: Outcome, reports: dict[int, PartitionReport])
 
 
 def _report(job_id: str, record: JobRecord, counts: dict[int, Counted], tried: int) -> JobReport:
-    outcome = record.outcome or Outcome(
+    outcome = record.outcome or JobOutcome(
         committed_us=record.started_us,
         partitions=0,
         rows=sum(found.rows for found in counts.values()),

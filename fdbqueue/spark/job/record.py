@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True):
+class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The properties that must be the same at every submission of the job."""
 
     delivery: str
@@ -39,7 +39,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     session_column: str | None = None
     sessions: str | None = None
 
-    def expect(self, job_id: str, other: Header) -> None:
+    def expect(self, job_id: str, other: JobHeader) -> None:
         """Refuse a submission of the job as `other`, if the headers differ.
 
         Raises:
@@ -57,7 +57,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a committed job."""
 
     committed_us: int
@@ -78,9 +78,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The value under the job's key."""
 
-    header: Header
+    header: JobHeader
     started_us: int
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     """None until the job is committed."""
 
 

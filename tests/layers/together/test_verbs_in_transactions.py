@@ -22,7 +22,7 @@ from fdbqueue.layers import (
     Watchdog,
 )
 from fdbqueue.layers.leases.holding import Live
-from fdbqueue.layers.smart._deadlines import Claim, Deadline
+from fdbqueue.layers.smart._deadlines import ClaimedDeadline, Deadline
 from tests.helpers.verbs import Call, Scene, driven
 
 
@@ -53,9 +53,9 @@ def _monitor(scene: Scene) -> Monitor:
     return Monitor(scene.deadlines, lambda deadline: pytest.fail("a handler ran"))
 
 
-def _claim(scene: Scene) -> Claim:
+def _claim(scene: Scene) -> ClaimedDeadline:
     [item] = scene.smart.queue.browse(scene.db, limit=1)
-    return Claim(Deadline(item.position, 0.0, True, None, "available"), 1)
+    return ClaimedDeadline(Deadline(item.position, 0.0, True, None, "available"), 1)
 
 
 ITEM = {"type": "call", "n": 9}
