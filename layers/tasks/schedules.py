@@ -13,7 +13,7 @@ import msgspec
 from msgspec import structs
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, rows, verb
+from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
 
@@ -211,6 +211,7 @@ class Schedules(Named):
         *Conflicts:* with other workers that enqueue the same ticks: one of them does. *Cost:* one range read; for each
         due schedule one transaction, of up to 100 ticks.
         """
+        only_database(db, "Schedules.fire", "Ticks are enqueued by committed transactions of their own.")
         known = yield from self.queue.read(db, self.records)
         next_us = NEVER_US
         for plan in plans:

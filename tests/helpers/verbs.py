@@ -18,6 +18,7 @@ from fdbqueue.layers import (
     FollowUp,
     Group,
     Groups,
+    Handle,
     Lease,
     Leases,
     OperationLog,
@@ -31,6 +32,8 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscription,
     Subscriptions,
+    Task,
+    Tasks,
 )
 from fdbqueue.layers.smart import Messages, MessageType
 
@@ -152,6 +155,27 @@ class Scene:
     @cached_property
     def blobs(self) -> Blobs:
         return Blobs(self.leases)
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """An app with one task, `note`, whose results are kept, and one schedule of it."""
+        app = Tasks(Leases(Queue(self.space["tasks"], codec="json")))
+
+        @app.periodic(every=60)
+        @app.task(name="note", keep_result=60)
+        def note() -> None: ...
+
+        app.schedules.note_plans(self.db, app.plans)
+        return app
+
+    @cached_property
+    def task(self) -> Task[..., Any]:
+        task: Any = self.tasks.tasks["note"]
+        return task  # type: ignore[no-any-return]
+
+    @cached_property
+    def handle(self) -> Handle[Any]:
+        return self.task.enqueue(self.db)
 
     @cached_property
     def log(self) -> OperationLog:

@@ -34,6 +34,7 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscription,
     Subscriptions,
+    Tasks,
     Watchdog,
     exponential,
 )
@@ -88,6 +89,7 @@ THINGS: dict[str, Callable[[Queue], Any]] = {
     "Monitor": lambda queue: Monitor(Deadlines(_smart(queue)), _handler),
     "Resend": lambda queue: _smart(queue).resend,
     "OperationLog": lambda queue: OperationLog("log", queue),
+    "Tasks": lambda queue: Tasks(Leases(Queue(queue.layout.space, codec="json"))),
 }
 
 MAKERS: dict[str, Callable[[Any], Any]] = {
@@ -108,6 +110,7 @@ MAKERS: dict[str, Callable[[Any], Any]] = {
     "SmartSessions": SmartSessions,
     "StagedQueue": StagedQueue,
     "Subscriptions": Subscriptions,
+    "Tasks": Tasks,
     "Watchdog": Watchdog,
 }
 
@@ -133,6 +136,7 @@ WORKS = {
     "SmartSessions": {"Sessions of messages"},
     "StagedQueue": {*QUEUES, *ANY_HEAD},
     "Subscriptions": {*QUEUES, *STRICT},
+    "Tasks": {"a name"},
     "Watchdog": {*ANY_HEAD, *OF_SESSIONS},
 }
 """All that is not here is refused."""
@@ -155,6 +159,7 @@ REFUSED = {
     "SmartSessions": r"SmartSessions are made of Sessions, as in SmartSessions\(Sessions\(|is a Messages, not 'str'",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
+    "Tasks": r"Tasks are in a queue that is named, as in Tasks\('mail'\), or|Give the queue codec='json'",
     "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), or Sessions, not ",
 }
 """What the message of each says."""
@@ -178,10 +183,9 @@ def test_no_layer_is_left_out_of_the_matrix() -> None:
         if inspect.isclass(given) and taking & set(inspect.signature(given).parameters)
     }
 
-    assert layers - {"Follower", "Subscription"} == set(MAKERS) == set(WORKS) == set(REFUSED), (
-        "Subscriptions makes both"
-    )
-    assert layers - {"Follower"} <= {*THINGS, *MAKERS}
+    made_by_another = {"Follower", "Schedules", "Subscription"}  # by Subscriptions and Tasks
+    assert layers - made_by_another == set(MAKERS) == set(WORKS) == set(REFUSED)
+    assert layers - {"Follower", "Schedules"} <= {*THINGS, *MAKERS}
 
 
 @pytest.mark.parametrize(("maker", "thing"), matrix(works=False))
