@@ -18,14 +18,15 @@ The public classes are here too, so one import is enough. Their modules are load
 `blobs`            items of up to 2 GiB, written and read as files
 `groups`           wait for all items of a group; let one item follow them; cancel the rest
 `oplog`            log every change to a queue
-`tasks`            functions whose calls are enqueued, scheduled, and run by workers
+`tasks`            functions whose calls are enqueued, and run by workers
+`schedules`        what is enqueued at its times, by any number of workers, each time once
 `streams`          numbered batches for a reader with a log of its own, such as Spark
 =================  ====================================================================================
 
 A layer keeps all its keys under the queue's own subspace. Each layer is a folder: its ``__init__`` has the recipe and
 the public names, and a name that begins with an underscore is internal. `common` has parts that several layers use.
-Imports go one way: leases <- common <- staged <- priority, groups, results, sessions, smart, streams,
-subscriptions <- blobs, consumer, middleware, smart_sessions <- tasks.
+Imports go one way: leases <- common <- staged <- priority, groups, results, schedules, sessions, smart,
+streams, subscriptions <- blobs, consumer, middleware, smart_sessions <- tasks.
 
 The folder is at the top of the repository. ``fdbqueue/layers`` is a symbolic link to it, and `fdbqueue.layers` is its
 only import name.
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from .oplog import OperationLog
     from .priority import AmqpLevels, EarliestDeadline, Levels, PriorityQueue
     from .results import Completion, Done, FollowUp, Results
+    from .schedules import Schedule, Schedules
     from .sessions import (
         UNCHANGED,
         Gate,
@@ -84,8 +86,6 @@ if TYPE_CHECKING:
         Concurrency,
         Handle,
         Rate,
-        Schedule,
-        Schedules,
         Task,
         Tasks,
         Unique,
@@ -162,8 +162,8 @@ _ROOMS = {
     "Concurrency": "tasks",
     "Handle": "tasks",
     "Rate": "tasks",
-    "Schedule": "tasks",
-    "Schedules": "tasks",
+    "Schedule": "schedules",
+    "Schedules": "schedules",
     "Task": "tasks",
     "Tasks": "tasks",
     "Unique": "tasks",

@@ -14,7 +14,7 @@ from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import print_shown, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
-from fdbqueue.layers.tasks import Schedule, Schedules
+from fdbqueue.layers.schedules import Schedule, Schedules
 
 COLUMNS = ("schedule", "task", "rule", "status", "next", "last")
 

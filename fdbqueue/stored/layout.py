@@ -69,7 +69,7 @@ enqueue needs to know the order. (docs/adr/0060)
 | ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
 | ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
 | ``("stopped",)`` | who paused the queue, when and why; or the mark of a rename | `pausing.py`, `renamed.py` |
-| ``("schedule", name)`` | JSON: when a task is enqueued, its next and its last tick | `layers/tasks` |
+| ``("schedule", name)`` | JSON: when a task is enqueued, its next and its last tick | `layers/schedules` |
 | ``("rate", name)`` | 8 bytes: when a token bucket is full again, in microseconds | `layers/common/token_bucket.py` |
 | ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
 

@@ -5,11 +5,10 @@ Challenge
     An item, a lease and a consumer are more than they want to write.
 
 Keys
-    The items, and all that layers keep of them, as `leases`, `sessions`, `results` and `groups` document it. Beside
-    them, behind the tuple of the app's queue:
+    The items, and all that layers keep of them, as `leases`, `sessions`, `results`, `groups` and `schedules` document
+    it. Beside them, behind the tuple of the app's queue:
 
     ==================================  ==================================================================
-    ``("schedule", name)``              JSON: when the schedule ticks, its next and its last tick
     ``("smart", "task", key, i, rnd)``  empty; a unique call is there, as in the index of a smart queue
     ``("completion", 1, key)``          a unique call was enqueued in this period: an outcome that is kept for it
     ``("rate", (task, n, key))``        a token bucket
@@ -29,34 +28,26 @@ Guarantees
     a call whose task no worker knows, or whose arguments do not fit any more; its error says which. A redrive runs it
     with the code of then. A worker that dies has used up an attempt.
 
-    Each tick of a schedule is enqueued once: the transaction reads the schedule's key, enqueues, and moves the key on.
-    There is no leader. Of two workers that have different rules for a schedule the one that starts last decides. Both
-    then follow the stored rule, which an operator may change. A schedule that no worker's code has is not enqueued.
-
     A unique call is compared in the transaction that enqueues it. Of two equal ones at the same time one conflicts, and
     then finds the other.
 
 Limits
     At least once for effects elsewhere, as for every lease. A function in a thread can't be interrupted: after its
-    `timeout` it runs on. Uniqueness in sessions holds within a session. A process whose clock is ahead enqueues ticks
-    early, and once. Calls that other programs enqueue are neither unique nor in sessions. The chunked payload of a call
-    has at most 8,000,000 bytes.
+    `timeout` it runs on. Uniqueness in sessions holds within a session. Calls that other programs enqueue are neither
+    unique nor in sessions. A call has at most 8,000,000 bytes.
 
 Source
-    Procrastinate and Dramatiq for the words of tasks and workers; River for unique jobs in the caller's transaction;
-    cronsim, and so Debian's cron, for schedules.
+    Procrastinate and Dramatiq for the words of tasks and workers; River for unique jobs in the caller's transaction.
 """
 
 from __future__ import annotations
 
 from ._group import CallGroup, EnqueuedGroup
-from ._handle import Handle
 from ._options import Concurrency, Rate, Unique
 from ._running import Running
-from ._task import AsyncTask, BaseTask, Call, Task
+from ._task import AsyncTask, BaseTask, Call, Handle, Task
 from ._tasks import Tasks, UnknownTask
 from ._worker import Worker
-from .schedules import Schedule, Schedules
 
 __all__ = [
     "AsyncTask",
@@ -68,8 +59,6 @@ __all__ = [
     "Handle",
     "Rate",
     "Running",
-    "Schedule",
-    "Schedules",
     "Task",
     "Tasks",
     "Unique",

@@ -37,10 +37,7 @@ class Arguments:
         try:
             self.signature = inspect.signature(function, eval_str=True, locals=names)
         except NameError as error:
-            raise TypeError(
-                f"The annotations of the task {name!r} can't be read: {error}. Import the type when the program runs,"
-                " and not for type checkers only."
-            ) from error
+            raise TypeError(f"The annotations of {name!r} can't be read: {error}. Import it at run time.") from error
         parameters = self.signature.parameters.values()
         self._plain = all(one.kind not in (*_VARIABLE, one.POSITIONAL_ONLY) for one in parameters)
         fields = [self._field(one) for one in parameters]
@@ -91,10 +88,8 @@ class Arguments:
             raise TypeError(f"An argument of {self} is not of its annotation: {error}.") from error
         for name, value in values.items():
             if (found := getattr(back, name)) != value:
-                raise TypeError(
-                    f"The argument {name!r} of {self} is {value!r}, and the task would get {found!r}. Annotate the"
-                    f" parameter with its type, as in {name}: {type(value).__name__}, or give a value of JSON's types."
-                )
+                remedy = f"Annotate it, as in {name}: {type(value).__name__}, or give a value of JSON's types."
+                raise TypeError(f"The task would get {found!r}, not {value!r}, as {name!r} of {self}. {remedy}")
         return data
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -106,9 +101,8 @@ class Arguments:
         try:
             found = self._decode(self._named(data) if data[:1] == b"[" else data)
         except _ENCODE_ERRORS as error:
-            raise DoesNotFit(
-                f"Its arguments {data[:200].decode(errors='replace')} do not fit {self}: {error}."
-            ) from error
+            shown = data[:200].decode(errors="replace")
+            raise DoesNotFit(f"Its arguments {shown} do not fit {self}: {error}.") from error
         given = {
             name: value for name in self.signature.parameters if (value := getattr(found, name)) is not msgspec.UNSET
         }
@@ -150,9 +144,7 @@ class Arguments:
         try:
             return msgspec.to_builtins(result, enc_hook=encode_other)
         except _ENCODE_ERRORS as error:
-            raise CodecError(
-                f"The task {self._name!r} keeps its result, and {result!r} can't be stored: {error}."
-            ) from error
+            raise CodecError(f"{self._name!r} keeps its result, and {result!r} can't be stored: {error}.") from error
 
     def decode_result(self, stored: Any) -> Any:
         """Return a stored result as the task returned it.

@@ -11,8 +11,7 @@ from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, 
 
 from ..groups import Group, Groups, GroupStats
 from ..leases import FollowUp
-from ._handle import Handle
-from ._task import BaseTask, Call, checked
+from ._task import BaseTask, Call, Handle, checked
 
 if TYPE_CHECKING:
     from ._tasks import Tasks
@@ -38,15 +37,10 @@ class CallGroup(Named):
             if not isinstance(cast(object, call), Call) or call.task.app is not app:
                 raise TypeError(f"A group has calls of {app!r}, as app.group([send.call('Ann')]), not {call!r}.")
             if call.task.options.unique is not None:
-                raise TypeError(
-                    f"{call.task!r} is unique: an equal call may be there, outside of the group. Enqueue it alone."
-                )
+                raise TypeError(f"{call.task!r} is unique, and an equal call may be there: enqueue it alone.")
         lanes = {id(call.task.lane): call.task.lane for call in self._calls}
         if len(lanes) != 1:
-            raise TypeError(
-                f"A group has calls, all of them in one queue, and not in {len(lanes)}: {list(lanes.values())}."
-                " Tasks with sessions or limits of concurrency are in a queue of their own."
-            )
+            raise TypeError(f"A group has calls, all of them in one queue, not in {len(lanes)}: {[*lanes.values()]}.")
         self._lane = next(iter(lanes.values()))
 
     def __repr__(self) -> str:
@@ -71,7 +65,7 @@ class CallGroup(Named):
         *Conflicts:* and *Cost:* as `Groups.open`, and as `Groups.enqueue` for each call.
         """
         groups, name = Groups(self._lane), name or secrets.token_hex(8)
-        then = [FollowUp(one.task.lane, one.value(), **_held(one)) for one in self._following]
+        then = [FollowUp(one.task.lane, one.value(), **one.all_terms()) for one in self._following]
         handles: list[Handle[Any]] = []
         db = tr if is_database(tr) else getattr(tr, "db", None)
         group = yield from groups.open.steps(tr, name, then=then)
@@ -110,10 +104,3 @@ class EnqueuedGroup(Named):
 
     def __await__(self) -> Generator[Any, Any, GroupStats]:
         return self.wait.aio().__await__()
-
-
-def _held(call: Call[Any]) -> dict[str, Any]:
-    terms = call.all_terms()
-    if call.terms.at is not None:
-        raise ValueError(f"{call!r} follows a group and can't have a time `at`. Give a delay.")
-    return terms

@@ -36,7 +36,7 @@ from ..results import Completion, Results
 from ..sessions import Sessions
 from ..smart.index import SmartIndex
 from ._message import Message, MessageCodec
-from ._options import Unique
+from ._options import Rate, Unique
 
 NAMES = (str, tuple, Subspace)
 """The types of what names a queue."""
@@ -106,10 +106,7 @@ class Lane(Named):
         elif isinstance(self.queue.order, Levels):
             self.queue.order.rank_of(priority)
         else:
-            raise TypeError(
-                f"{self.queue!r} has no priorities. Give the tasks some, as in Tasks('mail', levels=3), or a queue for"
-                " each class: @app.task(queue='urgent')."
-            )
+            raise TypeError(f"{self.queue!r} has no priorities. Give the tasks some, as in Tasks('mail', levels=3).")
 
     def terms(self, priority: int | None, **terms: Any) -> dict[str, Any]:
         """Return the arguments of the source's `enqueue`."""
@@ -149,10 +146,10 @@ class Lane(Named):
         """Return the completion of an item; whether it has a record shows when it is read."""
         return Completion(self.leases, position)
 
-    def bucket(self, name: tuple[Any, ...], count: int, seconds: float, burst: int | None) -> TokenBucket:
+    def bucket(self, name: tuple[Any, ...], rate: Rate) -> TokenBucket:
         """Return the bucket of a rate."""
-        clock = self.leases.clock
-        return TokenBucket(self.queue, name, count=count, seconds=seconds, burst=burst, clock=clock)
+        terms: Any = {"count": rate.count, "seconds": rate.seconds, "burst": rate.burst}
+        return TokenBucket(self.queue, name, clock=self.leases.clock, **terms)
 
     def _equal(self, tr: Transaction, unique: UniqueKey, session: Any) -> Steps[Position | None]:
         """Return an equal call. It conflicts with the enqueue and the end of one."""
@@ -210,11 +207,8 @@ def lane_of(given: Any, *, levels: int | None, clock: Callable[[], float]) -> La
         queue: Queue[Any] = Queue(given, codec=MessageCodec())
         return Lane(Leases(queue, clock=clock) if levels is None else PriorityQueue(queue, levels=levels, clock=clock))
     if isinstance(given, Leases | PriorityQueue | Sessions):
-        name = given.queue.codec.name
-        if name != "json":
-            raise TypeError(
-                f"Tasks are stored as JSON, and {given!r} has the codec {name!r}. Give the queue codec='json'."
-            )
+        if (name := given.queue.codec.name) != "json":
+            raise TypeError(f"Tasks are stored as JSON, not by the codec {name!r} of {given!r}. Give codec='json'.")
         return Lane(given)
     raise TypeError(
         f"Tasks are in a queue that is named, as in Tasks('mail'), or in its Leases, a PriorityQueue or Sessions, and"

@@ -45,10 +45,7 @@ class MessageCodec:
         try:
             return _encode(value if isinstance(value, Message) else _decoder.decode(msgspec.json.encode(value)))
         except (TypeError, msgspec.MsgspecError) as error:
-            raise CodecError(
-                f"A queue of tasks takes calls of tasks, as task.enqueue(db, …) makes them, or a mapping with 'task'"
-                f" and 'args'. {value!r} is none: {error}."
-            ) from error
+            raise CodecError(f"A call of a task has 'task' and 'args'. {value!r} is none: {error}.") from error
 
     def decode(self, data: bytes) -> Message:
         """Return the message. An item that is none becomes a dead letter later, and blocks no other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
@@ -70,24 +70,26 @@ class Rate:
             check_whole(self.burst, "burst is how many calls may start at once", least=1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Options:
-    """The options of one task."""
+    """The options of one task, as `Tasks.task` documents them."""
 
     name: str
-    aliases: tuple[str, ...]
+    queue: Any
     retries: int
     backoff: Backoff
-    timeout: float | None
-    priority: int | None
-    ttl: float | None
-    keep_result: float | None
-    session: By
-    unique: Unique | None
-    concurrency: tuple[Concurrency, ...]
-    rates: tuple[Rate, ...]
+    aliases: Sequence[str] = ()
+    timeout: float | None = None
+    priority: int | None = None
+    ttl: float | None = None
+    keep_result: float | None = None
+    session: By = None
+    unique: Any = None
+    limits: Sequence[Concurrency | Rate] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.aliases, str) or isinstance(self.limits, Concurrency | Rate):
+            raise TypeError("aliases and limits are lists, as in aliases=['old_name'] and limits=[Rate(10)].")
         for name in (self.name, *self.aliases):
             if not isinstance(cast(object, name), str) or not name:
                 raise TypeError(f"A task is named by a text, and so are its aliases, not by {name!r}.")
@@ -98,6 +100,21 @@ class Options:
             if seconds is not None:
                 positive(seconds, told)
         check_by(self.session)
+        for limit in self.limits:
+            if not isinstance(limit, Concurrency | Rate):
+                raise TypeError(f"A limit is Concurrency(…) or Rate(…), not {limit!r}.")
+        if self.unique is not None and not isinstance(self.unique, Unique):
+            self.unique = Unique() if self.unique is True else Unique(by=self.unique) if self.unique else None
+
+    @property
+    def concurrency(self) -> list[Concurrency]:
+        """The limits that are gates."""
+        return [one for one in self.limits if isinstance(one, Concurrency)]
+
+    @property
+    def rates(self) -> list[Rate]:
+        """The limits that are token buckets."""
+        return [one for one in self.limits if isinstance(one, Rate)]
 
 
 def check_by(by: object) -> None:
@@ -142,6 +159,4 @@ def key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> Any:
     else:
         value = by(*bound.args, **bound.kwargs)
     plain = msgspec.to_builtins(value, enc_hook=encode_other)
-    if isinstance(plain, str | int):
-        return plain
-    return hashed(plain)
+    return plain if isinstance(plain, str | int) else hashed(plain)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import logging
+import operator
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
 
+from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, Threads, within
 from ..leases import Done, FollowUp, Lease
 from ._arguments import DoesNotFit
@@ -41,18 +43,12 @@ class Running:
     lease: Lease[Any]
     message: Message
     lane: Lane
+    attempt: int
+    """The number of this attempt, starting at 1."""
+    id: str
+    """The same text at each attempt: that of its item."""
     acked: bool = False
     """Whether `Tasks.transaction` has ended it."""
-
-    @property
-    def attempt(self) -> int:
-        """The number of this attempt, starting at 1."""
-        return self.lease.attempt
-
-    @property
-    def id(self) -> str:
-        """The same text at each attempt: that of its item."""
-        return self.lease.position.text
 
     @property
     def tick(self) -> str:
@@ -80,8 +76,8 @@ class Running:
     def ended(self, tr: Transaction, body: Callable[[Transaction], Any]) -> Steps[Any]:
         """Run the last transaction of the call: the body's writes, and the ack."""
         result = body(tr)
-        if inspect.isawaitable(result):
-            result = yield _Awaited(result)
+        if inspect.iscoroutine(result):
+            result = yield from in_event_loop(lambda: result, name="app.transaction")
         yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))
         return result
 
@@ -117,7 +113,7 @@ class Handler:
         if lease.attempt > options.retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
         await self._wait_for_rates(task, args, kwargs)
-        running = Running(task, self._db, lease, message, self._lane)
+        running = Running(task, self._db, lease, message, self._lane, lease.attempt, lease.position.text)
         try:
             result = await self._run(running, args, kwargs)
             done = ACKED if running.acked else running.done(result)
@@ -138,7 +134,7 @@ class Handler:
             if task.is_async:
                 calling: Coroutine[Any, Any, Any] = task.function(*args, **kwargs)
             else:
-                calling = self._threads.call(functools.partial(task.function, *args, **kwargs))
+                calling = self._threads.call(partial(task.function, *args, **kwargs))
             return await (calling if timeout is None else within(timeout, calling))
         finally:
             current.reset(token)
@@ -155,8 +151,7 @@ class Handler:
         bound = task.arguments.signature.bind(*args, **kwargs)
         keys = ["" if one.by is None else key_of(one.by, task.arguments, bound) for one in rates]
         names = [(task.name, number, key) for number, key in enumerate(keys)]
-        given = zip(names, rates, strict=True)
-        buckets = [self._lane.bucket(name, one.count, one.seconds, one.burst) for name, one in given]
+        buckets = [self._lane.bucket(name, one) for name, one in zip(names, rates, strict=True)]
 
         def take_all(tr: Transaction) -> Steps[None]:
             for number, bucket in enumerate(buckets):
@@ -177,8 +172,7 @@ class Handler:
     def _tell(self, running: Running, began: float, told: str) -> None:
         seconds = time.monotonic() - began
         fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
-        words = "%s %s, attempt %d, %.3f s: %s"
-        log.info(words, running.task.name, running.id, running.attempt, seconds, told, extra=fields)
+        log.info("%s %s, attempt %d, %.3f s: %s", *fields.values(), told, extra=fields)
 
 
 class _Empty(Exception):
@@ -194,8 +188,9 @@ class ThreadPool:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._threads: Any = Threads(_called, self._freed)
-        self._free: asyncio.Event = asyncio.Event()
+        call: Any = operator.call
+        self._free = asyncio.Event()
+        self._threads: Any = Threads(call, self._free.set)
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Call a function in a thread, in a copy of the caller's context."""
@@ -208,33 +203,3 @@ class ThreadPool:
     def close(self) -> None:
         """End each thread when its function has returned."""
         self._threads.close()
-
-    def _freed(self) -> None:
-        self._free.set()
-
-
-def _called(function: Any) -> Any:
-    return function()
-
-
-class _Awaited:
-    """A coroutine as a future that steps wait for."""
-
-    def __init__(self, awaitable: Any) -> None:
-        try:
-            self._task = asyncio.ensure_future(awaitable)
-        except RuntimeError:
-            awaitable.close()
-            raise TypeError("A coroutine function needs an event loop: await app.transaction.aio(body).") from None
-
-    def is_ready(self) -> bool:
-        return bool(self._task.done())
-
-    def wait(self) -> Any:
-        return self._task.result()
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        self._task.add_done_callback(callback)
-
-    def cancel(self) -> None:
-        self._task.cancel()

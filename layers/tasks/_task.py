@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import secrets
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
@@ -22,9 +23,9 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+from ..results import Completion, Outcome
 from ._arguments import Arguments
-from ._handle import Handle
-from ._lane import Lane, UniqueKey
+from ._lane import Lane, Placed, UniqueKey
 from ._message import NO_CALL, Following, Message
 from ._options import Options, check_parameter, key_of
 
@@ -68,31 +69,19 @@ class BaseTask(Named, Generic[P, R]):
         self.app = app
         self.function = function
         self.options = options
+        self.name = options.name
+        """The name under which its calls are stored."""
         self.lane = lane
         self.arguments = arguments
         self.is_async = inspect.iscoroutinefunction(function)
         self._terms = Terms()
-        self.__doc__ = function.__doc__
-        self.__name__ = function.__name__
-        self.__module__ = function.__module__
-        self.__wrapped__ = function
-        for told, by in (("session", options.session), *(("by", one.by) for one in self._parts())):
-            check_parameter(by, arguments, told)
-
-    def _parts(self) -> list[Any]:
-        unique = [] if self.options.unique is None else [self.options.unique]
-        return [*unique, *self.options.concurrency, *self.options.rates]
+        functools.update_wrapper(cast(Any, self), function)
+        check_parameter(options.session, arguments, "session")
+        for one in (*([options.unique] if options.unique else []), *options.limits):
+            check_parameter(one.by, arguments, "by")
 
     def __repr__(self) -> str:
         return f"Task({self.arguments})"
-
-    def __reduce__(self) -> Any:
-        raise TypeError(f"{self!r} can't be pickled: a process has the tasks of the modules that it imports.")
-
-    @property
-    def name(self) -> str:
-        """The name under which its calls are stored."""
-        return self.options.name
 
     @verb
     def enqueue(self, tr: Transaction | Database, /, *args: P.args, **kwargs: P.kwargs) -> Steps[Handle[R]]:
@@ -183,9 +172,7 @@ class BaseTask(Named, Generic[P, R]):
             if not isinstance(cast(object, call), Call) or call.task.function is not self.function:
                 raise TypeError(f"enqueue_many takes calls of its own task, as {self.name}.call(…), not {call!r}.")
             if replace(call.terms, then=self._terms.then) != self._terms:
-                raise TypeError(
-                    f"{call!r} has terms of its own. Configure the task: {self.name}.configure(…).enqueue_many(…)."
-                )
+                raise TypeError(f"{call!r} has terms of its own. Configure the task: {self.name}.configure(…).")
             value = call.value()
             if self.lane.sessions is not None:
                 routes[id(value)] = self.session_of(call)
@@ -248,6 +235,77 @@ class AsyncTask(BaseTask[P, R]):
         return result
 
 
+class Handle(Named, Generic[R]):
+    """A call that was enqueued. In any process `BaseTask.handle` makes it from ``str(handle)``."""
+
+    __slots__ = ("_completion", "_db", "is_new", "position", "task")
+
+    def __init__(
+        self,
+        task: BaseTask[..., R],
+        position: Position,
+        db: Any,
+        *,
+        is_new: bool,
+        completion: Completion[Any] | None = None,
+    ) -> None:
+        self.task = task
+        self.position = position
+        """The call's item."""
+        self.is_new = is_new
+        """Whether this enqueue has added it. Otherwise a call was there that is equal, and the task is unique."""
+        self._db = db
+        self._completion = task.lane.completion(position) if completion is None else completion
+
+    def __repr__(self) -> str:
+        return f"Handle({self.task.name}, {self.position.text!r})"
+
+    def __str__(self) -> str:
+        return self.position.text
+
+    @verb
+    def result(self, timeout: float | None = None) -> Steps[R]:
+        """Wait until the call has ended, and return the task's result. ``await handle`` does the same.
+
+        If the call was enqueued in your own transaction, commit that first.
+
+        Args:
+            timeout: seconds to wait; None: no limit.
+
+        Raises:
+            CompletionError: it ended without a result: as a dead letter, or since its time to live was over.
+            TimeoutError: the time is over. The call is not affected.
+            CodecError: the result is not of the task's return annotation.
+            ValueError: no result is kept, or there is no database to wait in.
+
+        *Conflicts:* none. *Cost:* one read and a watch: once, in general.
+        """
+        self._check_kept()
+        if self._db is None:
+            raise ValueError(f"{self!r} has no database to wait in: task.handle(db, str(handle)) gives it one.")
+        stored = yield from self._completion.at(self._db).wait.steps(timeout)
+        return cast(R, self.task.arguments.decode_result(stored))
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.result.aio().__await__()
+
+    @verb
+    def outcome(self, tr: Transaction | Database) -> Steps[Outcome[Any] | None]:
+        """Return how the call ended, without waiting; None if it has not ended yet.
+
+        Raises:
+            CompletionError: there is no record of it. ValueError: no result is kept.
+
+        *Conflicts:* in a transaction, with the end of the call. *Cost:* one read.
+        """
+        self._check_kept()
+        return (yield from self._completion.outcome.steps(tr))
+
+    def _check_kept(self) -> None:
+        if self.task.options.keep_result is None and self.task._terms.keep_result is None:
+            raise ValueError(f"{self.task.name!r} keeps no results to wait for: give it keep_result=600, in seconds.")
+
+
 class Call(Named, Generic[R]):
     """A task with arguments, which were checked. `BaseTask.call` makes it."""
 
@@ -281,7 +339,7 @@ class Call(Named, Generic[R]):
         *Conflicts:* none; if the task is unique, with an enqueue of an equal call, and with its end. *Cost:* as the
         `enqueue` of the queue; one more write if the result is kept; two more reads and writes if the task is unique.
         """
-        placed = yield from self.task.lane.enqueue.steps(tr, self.value(), **self.all_terms())
+        placed = yield from self.placed(tr)
         if self.task.app.is_eager(tr):
             yield from self.task.app.run_due.steps(cast(Database, tr))
         db = tr if is_database(tr) else getattr(tr, "db", None)
@@ -302,29 +360,34 @@ class Call(Named, Generic[R]):
         key = str(key_of(unique.by, self.task.arguments, self.bound))
         return UniqueKey(unique, msgspec.json.encode((self.task.name, key)).decode())
 
+    def at_tick(self, tr: Transaction, headers: dict[str, str], delay: float) -> Steps[Placed]:
+        """Enqueue it for a tick of a schedule. For the layer."""
+        terms = replace(self.terms, headers=headers, delay=(self.terms.delay or 0.0) + delay)
+        return Call(self.task, self.data, self.bound, terms).placed(tr)
+
+    def placed(self, tr: Transaction | Database) -> Steps[Placed]:
+        """Enqueue it, and return where it is. For the layer."""
+        return self.task.lane.enqueue.steps(tr, self.value(), **self.all_terms())
+
     def value(self) -> Any:
         """Return what is stored. For the layer."""
-        then = tuple(one.following() if isinstance(one, Call) else following_of(one) for one in self.terms.then)
+        then = tuple(map(following_of, self.terms.then))
         return self.task.lane.value(Message(self.task.name, msgspec.Raw(self.data), then))
 
-    def following(self) -> Following:
-        """Return it as what follows another call. For the layer."""
-        return following_of(self.task, msgspec.Raw(self.data), self.terms)
 
-
-def following_of(task: BaseTask[..., Any], data: msgspec.Raw = NO_CALL, terms: Terms | None = None) -> Following:
-    """Return a task as what follows a call.
+def following_of(one: Call[Any] | BaseTask[..., Any]) -> Following:
+    """Return a call or a task as what follows a call.
 
     Raises:
         ValueError: it has a time at which it starts.
     """
-    terms = task._terms if terms is None else terms
+    task, data, terms = (one.task, one.data, one.terms) if isinstance(one, Call) else (one, bytes(NO_CALL), one._terms)
     if terms.at is not None:
-        raise ValueError(f"{task!r} follows another call and can't have a time `at`. Give a delay.")
-    then = tuple(one.following() if isinstance(one, Call) else following_of(one) for one in terms.then)
+        raise ValueError(f"{one!r} follows another call and can't have a time `at`. Give a delay.")
     names = ("delay", "priority", "ttl", "keep_result")
     given = {name: value for name in names if (value := getattr(terms, name)) is not None}
-    return Following(task.name, data, then, given)
+    args = NO_CALL if data == bytes(NO_CALL) else msgspec.Raw(data)
+    return Following(task.name, args, tuple(map(following_of, terms.then)), given)
 
 
 def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -337,5 +400,5 @@ def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
         task = one.task if isinstance(one, Call) else one
         if not isinstance(task, BaseTask) or task.app is not app:
             raise TypeError(f"A call or a task of {app!r} can follow, as then(log) or then(log.call(…)), not {one!r}.")
-        following_of(task, NO_CALL, one.terms if isinstance(one, Call) else None)
+        following_of(one)
     return following

@@ -6,13 +6,15 @@ import inspect
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from fdbqueue.lowlevel import Database, Named, Steps, Transaction, fdb_tuple, is_database, verb
+from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, queue_text, verb
 
 from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential
+from ..schedules import CatchUp, Plan, Schedules, check_schedule_name, rule_of
 from ..sessions import Gate, Sessions
 from ._arguments import Arguments
 from ._group import CallGroup
@@ -20,14 +22,10 @@ from ._lane import NAMES, Lane, lane_of
 from ._options import By, Concurrency, Options, Rate, Unique, check_whole
 from ._running import Running, current
 from ._task import LIMITED, AsyncTask, BaseTask, Call, Task
-from .schedules import CatchUp, Plan, Schedules, check_schedule_name, rule_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="BaseTask[..., Any] | Call[Any]")
-
-RETRIES = 3
-BACKOFF = exponential(jitter=0.1)
 
 
 class UnknownTask(LookupError):
@@ -82,8 +80,8 @@ class Tasks(Named):
         queue: Any,
         *,
         levels: int | None = None,
-        retries: int = RETRIES,
-        backoff: Backoff = BACKOFF,
+        retries: int = 3,
+        backoff: Backoff = exponential(jitter=0.1),  # noqa: B008 - it has no state
         eager: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -160,64 +158,30 @@ class Tasks(Named):
         Raises:
             TypeError, ValueError: an option is not valid, does not go with another one, or the name is taken.
         """
-        names = sys._getframe(1).f_locals
-        known = set(inspect.signature(self._made).parameters) - {"function", "names"}
+        known = {one.name for one in fields(Options)}
         if unknown := options.keys() - known:
             raise TypeError(f"A task has no option {min(unknown)!r}. The options are {', '.join(sorted(known))}.")
-        if function is None:
-            return partial(self._made, names=names, **options)
-        return self._made(function, names=names)
+        made = partial(self._made, names=sys._getframe(1).f_locals, given=options)
+        return made if function is None else made(function)
 
     def _made(
-        self,
-        function: Callable[..., Any],
-        *,
-        names: dict[str, Any],
-        name: str | None = None,
-        aliases: Sequence[str] = (),
-        queue: Any = None,
-        retries: int | None = None,
-        backoff: Backoff | None = None,
-        timeout: float | None = None,
-        priority: int | None = None,
-        ttl: float | None = None,
-        keep_result: float | None = None,
-        session: By = None,
-        unique: bool | Unique | By = False,
-        limits: Sequence[Concurrency | Rate] = (),
+        self, function: Callable[..., Any], *, names: dict[str, Any], given: dict[str, Any]
     ) -> BaseTask[..., Any]:
         if not inspect.isfunction(function):
             raise TypeError(f"A task is made of a function or a coroutine function, not of {function!r}.")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__name__} is a generator: nothing of it would run. Return a list.")
-        if isinstance(aliases, str) or isinstance(limits, Concurrency | Rate):
-            raise TypeError("aliases and limits are lists, as in aliases=['old_name'] and limits=[Rate(10)].")
-        for limit in limits:
-            if not isinstance(limit, Concurrency | Rate):
-                raise TypeError(f"A limit is Concurrency(…) or Rate(…), not {limit!r}.")
-        options = Options(
-            name=function.__name__ if name is None else name,
-            aliases=tuple(aliases),
-            retries=self._retries if retries is None else retries,
-            backoff=self._backoff if backoff is None else backoff,
-            timeout=timeout,
-            priority=priority,
-            ttl=ttl,
-            keep_result=keep_result,
-            session=session,
-            unique=_unique(unique),
-            concurrency=tuple(one for one in limits if isinstance(one, Concurrency)),
-            rates=tuple(one for one in limits if isinstance(one, Rate)),
-        )
+        own = {"name": function.__name__, "queue": self._queue, "retries": self._retries, "backoff": self._backoff}
+        options = Options(**(own | {name: value for name, value in given.items() if value is not None}))
         arguments = Arguments(options.name, function, names)
-        lane = self._lane_for(options, self._queue if queue is None else queue)
-        if priority is not None:
-            lane.check_priority(priority)
+        lane = self._lane_for(options, options.queue)
+        if options.priority is not None:
+            lane.check_priority(options.priority)
         kind: Any = AsyncTask if inspect.iscoroutinefunction(function) else Task
         task: BaseTask[..., Any] = kind(self, function, options, lane, arguments)
-        for own in (options.name, *options.aliases):
-            if own in self.tasks:
-                raise ValueError(f"{self!r} has a task {own!r} already: {self.tasks[own]!r}. Give another name=.")
+        for name in (options.name, *options.aliases):
+            if name in self.tasks:
+                raise ValueError(f"{self!r} has a task {name!r} already: {self.tasks[name]!r}. Give another name=.")
         self.tasks |= dict.fromkeys((options.name, *options.aliases), task)
         return task
 
@@ -236,20 +200,13 @@ class Tasks(Named):
         """
         told = f"The task {options.name!r}"
         if options.session is not None and options.concurrency:
-            raise TypeError(
-                f"{told} has a session, which runs one call at a time, and a limit of concurrency. Leave out one,"
-                " or give the gates yourself: Tasks(Sessions(queue, gates=…))."
-            )
+            raise TypeError(f"{told} has a session, which runs one call at a time: leave out the limit of concurrency.")
         lane = self._lane(queue)
         if options.session is not None or options.concurrency:
             if lane.sessions is None and not isinstance(queue, NAMES):
-                raise TypeError(
-                    f"{told} needs sessions, and {queue!r} has none. Give Sessions, or the name of a queue."
-                )
+                raise TypeError(f"{told} needs sessions, and {queue!r} has none. Give Sessions, or a queue's name.")
             if options.concurrency and lane.sessions is not None:
-                raise TypeError(
-                    f"{told} has a limit of concurrency. Make it a gate of its sessions: Sessions(…, gates=…)."
-                )
+                raise TypeError(f"{told} has a limit. Make it a gate of its sessions: Sessions(queue, gates=…).")
             if lane.sessions is None:
                 key = lane.queue.layout.prefix
                 if key not in self._in_sessions:
@@ -261,21 +218,6 @@ class Tasks(Named):
             raise TypeError(f"{told} runs in sessions, where a unique call is unique until it is done: until='done'.")
         return lane
 
-    @overload
-    def periodic(
-        self,
-        cron: str,
-        /,
-        *,
-        tz: str = "UTC",
-        catch_up: CatchUp = "last",
-        jitter: float = 0.0,
-        name: str | None = None,
-    ) -> Callable[[T], T]: ...
-    @overload
-    def periodic(
-        self, /, *, every: float, catch_up: CatchUp = "last", jitter: float = 0.0, name: str | None = None
-    ) -> Callable[[T], T]: ...
     def periodic(
         self,
         cron: str = "",
@@ -315,7 +257,7 @@ class Tasks(Named):
                 raise TypeError(f"{task!r} is of another app, or has a time `at`, and can't be enqueued by {self!r}.")
             if any(plan.name == own for plan in self.plans):
                 raise ValueError(f"{self!r} has a schedule {own!r} already. Give another name=.")
-            self.plans.append(Plan(own, rule, call))
+            self.plans.append(Plan(own, rule, call.task.name, call.at_tick))
             return task
 
         return decorate
@@ -388,10 +330,8 @@ class Tasks(Named):
         task = self.tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self.tasks)) or "none"
-            raise UnknownTask(
-                f"This worker knows no task {name!r}; it knows {known}. If the task was renamed, give its new name"
-                f" aliases=[{name!r}], and redrive the dead letter."
-            )
+            remedy = f"If it was renamed, give its new name aliases=[{name!r}], and redrive the dead letter."
+            raise UnknownTask(f"This worker knows no task {name!r}; it knows {known}. {remedy}")
         return task
 
     def options_for(self, name: str) -> tuple[int, Backoff]:
@@ -410,24 +350,11 @@ class Tasks(Named):
         lanes = [*self._lanes.values(), *self._in_sessions.values()]
         if queues is None:
             return lanes
-        named = {_name_of(lane): None for lane in lanes}
+        named = dict.fromkeys(queue_text(lane.queue.layout.prefix) for lane in lanes)
         for queue in queues:
             if queue not in named:
                 raise ValueError(f"No task of {self!r} is in a queue {queue!r}. Its queues are {', '.join(named)}.")
-        return [lane for lane in lanes if _name_of(lane) in queues]
-
-
-def _name_of(lane: Lane) -> str:
-    name = fdb_tuple.unpack(lane.queue.layout.prefix)
-    return str(name[0]) if len(name) == 1 else str(name)
-
-
-def _unique(given: bool | Unique | By) -> Unique | None:
-    if given is False or given is None:
-        return None
-    if given is True:
-        return Unique()
-    return given if isinstance(given, Unique) else Unique(by=given)
+        return [lane for lane in lanes if queue_text(lane.queue.layout.prefix) in queues]
 
 
 def _gates(session: Any) -> list[Gate]:

@@ -33,10 +33,9 @@ class Worker(Named):
         app: the tasks.
         queues: the queues to work on; None: all that tasks of the app are in.
         concurrency: how many tasks run at once in each queue; functions in threads, in all queues together.
-        duration: as of a `Consumer`: how many seconds a task waits if this process dies.
-        grace: how many seconds running tasks have to end after `stop`.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT, as of a `Consumer`.
-        options: other arguments of each `Consumer`, as `consumer` or `middleware`.
+        options: other arguments of each `Consumer`: `duration`, how many seconds a task waits if this process dies;
+            `grace`, how many seconds running tasks have to end after `stop`; `middleware` and the rest.
 
     >>> import fdbqueue
     >>> from fdbqueue.layers import Tasks, Worker
@@ -56,8 +55,6 @@ class Worker(Named):
         *,
         queues: Sequence[str] | None = None,
         concurrency: int = 16,
-        duration: float = 30.0,
-        grace: float = 30.0,
         signals: bool = True,
         **options: Any,
     ) -> None:
@@ -66,9 +63,9 @@ class Worker(Named):
         self.lanes = app.lanes_of(queues)
         self._concurrency = concurrency
         self._signals = signals
-        self._options = {"concurrency": concurrency, "duration": duration, "grace": grace, "signals": False, **options}
+        self._options = {"concurrency": concurrency, "signals": False, **options}
         for lane in self.lanes:
-            Consumer(lane.source, _nothing, **self._options)  # it refuses bad arguments now
+            Consumer(lane.source, lambda lease: None, **self._options)  # it refuses bad arguments now
         self._consumers: list[Consumer[Any]] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -152,8 +149,8 @@ class Worker(Named):
         self._consumers = [self._consumer(db, lane, threads) for lane in self.lanes]
         if self._stopped or self._stopping.is_set():
             self._stop_this_run()
-        if until_empty:
-            await self._tick(db)
+        if until_empty and self.app.plans:
+            await self.app.schedules.fire.aio(db, self.app.plans)
         verbs: list[Coroutine[Any, Any, Any]] = [
             one.drain.aio(db) if until_empty else one.run.aio(db) for one in self._consumers
         ]
@@ -179,14 +176,9 @@ class Worker(Named):
     def _consumer(self, db: Database, lane: Lane, threads: ThreadPool) -> Consumer[Any]:
         return Consumer(lane.source, Handler(self.app, db, lane, threads), **self._options)
 
-    async def _tick(self, db: Database) -> float | None:
-        if not self.app.plans:
-            return None
-        return await self.app.schedules.fire.aio(db, self.app.plans)
-
     async def _tick_until_stopped(self, db: Database) -> None:
         while not self._stopping.is_set():
-            left = await self._tick(db)
+            left = await self.app.schedules.fire.aio(db, self.app.plans)
             seconds = LOOK_SECONDS if left is None else min(left, LOOK_SECONDS)  # an operator may change a schedule
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), seconds)
@@ -199,7 +191,3 @@ async def _first(tasks: list[asyncio.Task[Any]], when: Any) -> asyncio.Cancelled
     except asyncio.CancelledError as error:
         return error
     return None
-
-
-def _nothing(lease: Any) -> None:
-    """Do nothing with a lease."""

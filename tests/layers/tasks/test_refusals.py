@@ -255,7 +255,7 @@ def test_workers(db: Any, app: Any) -> None:
     with pytest.raises(ValueError, match="No task of"):
         Worker(app, queues=["missing"])
     with pytest.raises(TypeError, match="grace"):
-        Worker(app, grace="long")  # type: ignore[arg-type]
+        Worker(app, grace="long")
     with pytest.raises(TypeError, match="unexpected keyword"):
         Worker(app, no_such=1)
     with pytest.raises(TypeError, match="A Worker makes its own transactions"):

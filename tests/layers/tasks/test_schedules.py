@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue import FDBError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker
-from fdbqueue.layers.tasks.ticks import Cron, Every, first_after, last_until
+from fdbqueue.layers.schedules.ticks import Cron, Every, first_after, last_until
 from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
 

@@ -1,13 +1,13 @@
-"""Schedules: tasks that are enqueued at their times, by any number of workers, each time once."""
+"""`Schedules`: the verbs of operators and of workers."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import structs
@@ -16,11 +16,6 @@ from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ._task import Call
 
 CatchUp = Literal["none", "last", "all"]
 LATE_US = 60_000_000
@@ -85,7 +80,10 @@ class Plan:
 
     name: str
     rule: Rule
-    call: Call[Any]
+    task: str
+    """What it enqueues, for operators."""
+    enqueue: Callable[[Transaction, dict[str, str], float], Steps[Any]]
+    """Enqueues it with these headers and this delay."""
 
 
 class Schedules(Named):
@@ -193,13 +191,12 @@ class Schedules(Named):
         for plan, read in reads:
             stored = yield read
             was = _decode(bytes(stored)) if stored.present() else None
-            task = plan.call.task.name
             if was is None or was.code != plan.rule:
-                was = was or Record(task, plan.rule, plan.rule, 0)
-                now = structs.replace(was, task=task, rule=plan.rule, code=plan.rule)
+                was = was or Record(plan.task, plan.rule, plan.rule, 0)
+                now = structs.replace(was, task=plan.task, rule=plan.rule, code=plan.rule)
                 tr.set(self._key(plan.name), _encode(self._from_now(now)))
-            elif was.task != task:
-                tr.set(self._key(plan.name), _encode(structs.replace(was, task=task)))
+            elif was.task != plan.task:
+                tr.set(self._key(plan.name), _encode(structs.replace(was, task=plan.task)))
 
     @verb
     def fire(self, db: Database, plans: Sequence[Plan]) -> Steps[float | None]:
@@ -235,14 +232,9 @@ class Schedules(Named):
         last_us = due[-1] if due else max(record.next_us, last_until(times, now_us))
         if not due and (record.rule.catch_up == "last" or last_us >= now_us - LATE_US):
             due = [last_us]
-        task = plan.call.task
         for tick_us in due:
-            told = datetime.fromtimestamp(tick_us / 1e6, UTC).isoformat()
-            terms = plan.call.all_terms()
-            terms["headers"] = {"schedule": plan.name, "tick": told}
-            if record.rule.jitter:
-                terms["delay"] = terms.get("delay", 0.0) + random.uniform(0, record.rule.jitter)
-            yield from task.lane.enqueue.steps(tr, plan.call.value(), **terms)
+            headers = {"schedule": plan.name, "tick": datetime.fromtimestamp(tick_us / 1e6, UTC).isoformat()}
+            yield from plan.enqueue(tr, headers, random.uniform(0, record.rule.jitter))
         moved = structs.replace(record, last_us=last_us, next_us=first_after(times, last_us))
         tr.set(self._key(plan.name), _encode(moved))
         return moved

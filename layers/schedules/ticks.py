@@ -4,7 +4,7 @@ cronsim reads the expressions. It follows Debian's cron where the clock changes.
 skips runs right behind the gap. One that the clock repeats runs once. A job of every hour, or more often, runs in each
 hour that passes.
 
->>> from fdbqueue.layers.tasks.ticks import Every, first_after
+>>> from fdbqueue.layers.schedules.ticks import Every, first_after
 >>> first_after(Every(30.0), 95_000_000) / 1e6
 120.0
 """
