@@ -118,15 +118,21 @@ def test_no_file_imports_the_layers_by_their_folder(repository: Path) -> None:
     assert said == []
 
 
-def test_layers_import_public_names_and_lowlevel_only(repository: Path) -> None:
+ROOMS = ("base", "engine", "stored", "moves", "writes", "reads", "arrow", "verbs", "errors")
+"""The folders below the layers. import-linter checks that they import no layer."""
+
+
+def test_layers_import_public_names_lowlevel_and_the_public_modules_of_the_rooms_below(repository: Path) -> None:
     found = {
         node.module
         for file in (repository / "layers").glob("**/*.py")
         for node in import_statements(file)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module.startswith("fdbqueue")
     }
+    rooms = {module for module in found if module.split(".")[1:2] and module.split(".")[1] in ROOMS}
 
-    assert found == {"fdbqueue", "fdbqueue.lowlevel"}
+    assert found - rooms == {"fdbqueue", "fdbqueue.lowlevel"}
+    assert not {module for module in rooms if module.startswith("fdbqueue.engine.embedded")}
 
 
 def files_of(repository: Path) -> list[tuple[Path, list[str]]]:

@@ -26,7 +26,8 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.lowlevel import queue_text, run
+from fdbqueue.lowlevel import run
+from fdbqueue.stored.catalogue import queue_text
 from tests.helpers.clock import Clock
 from tests.observe.conftest import Heard
 

@@ -13,12 +13,13 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.common.waiting import unfinished
 from fdbqueue.layers.consumer._keeping import Keeping
 from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._session_run import SessionRun
-from fdbqueue.lowlevel import TRANSACTION_TIMED_OUT, Steps
+from fdbqueue.lowlevel import Steps
 from tests.helpers.consuming import until
 from tests.helpers.held import HeldDatabase
 

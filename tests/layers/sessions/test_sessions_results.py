@@ -27,7 +27,8 @@ from fdbqueue.layers import (
 from fdbqueue.layers.sessions import UNCHANGED
 from fdbqueue.layers.sessions.session.lease import Behind
 from fdbqueue.layers.sessions.session.lease import Done as ItemDone
-from fdbqueue.lowlevel import encode_result, run
+from fdbqueue.lowlevel import run
+from fdbqueue.moves.outcomes import encode_result
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, lease_of
 
