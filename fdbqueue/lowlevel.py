@@ -1,378 +1,145 @@
-"""The parts of layers. A layer imports this module and the public names of `fdbqueue`, and nothing else of it.
+"""What a layer of your own is made with, beside the public names of `fdbqueue`.
 
-A layer of your own uses exactly this; docs/guides/own-layer.md shows one. The names are stable within a minor version.
-They come from the queue and the engine, where their docstrings are.
+These names are stable within a minor version; docs/guides/own-layer.md shows a layer of them. They come from the queue
+and the engine, where their docstrings are. The library's own layers also use the public modules of the folders below
+them, which may change in any version.
 """
 
 from __future__ import annotations
 
-from fdbqueue.arrow.needs import Table, TableRow, check_columns, table_rows
-from fdbqueue.base.arguments import check_borders, check_limit, check_text, surrogate
+from fdbqueue.base.arguments import check_limit, check_text
 from fdbqueue.base.reprs import Named, Shown
 from fdbqueue.base.reprs import Table as TextTable
-from fdbqueue.base.times import (
-    HELD_US,
-    LONGEST_SECONDS,
-    HeldUntil,
-    check_number,
-    not_negative,
-    positive,
-    seconds_or_none,
-    visible_at,
-)
-from fdbqueue.engine.api import Database, Future, KeyValue, ReadTransaction, Transaction
-from fdbqueue.engine.closing import end_wait, wake_at_close
-from fdbqueue.engine.errors import (
-    COMMIT_UNKNOWN_RESULT,
-    NOT_COMMITTED,
-    TOO_MANY_WATCHES,
-    TRANSACTION_TIMED_OUT,
-    TRANSACTION_TOO_LARGE,
-    TRANSACTION_TOO_OLD,
-    FDBError,
-    leaves_in_doubt,
-    predicates,
-)
-from fdbqueue.engine.keys import Subspace, Versionstamp, strinc
+from fdbqueue.base.times import not_negative, positive
+from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
+from fdbqueue.engine.errors import FDBError, leaves_in_doubt
+from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.members import has_mark, own_process, process_is_dead, set_mark
-from fdbqueue.engine.set_rows import set_rows
-from fdbqueue.engine.steps import Steps, finished, pause, rows, run, run_async, started, wait_in_thread, within
+from fdbqueue.engine.steps import Steps, rows, run, run_async, started
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
-from fdbqueue.engine.turns import has_turns, shares_turns
-from fdbqueue.engine.verb import BoundVerb, verb
-from fdbqueue.engine.versions import committed_version, conflict_since
+from fdbqueue.engine.verb import verb
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.admission import (
-    Admission,
-    is_marked,
-    mark_smart,
-    raise_high_water_mark,
-    read_high_water_mark,
-    register,
-)
-from fdbqueue.moves.arrivals import announce, announces, arrivals_since, arrivals_until, span_of, wants_arrivals
-from fdbqueue.moves.exclusive import LOOK_SECONDS, Permit, is_paused, keep_out, made_exclusive, permit_of
-from fdbqueue.moves.groups import (
-    GroupRecord,
-    begin_sweep,
-    count_members,
-    encode_group,
-    end_member,
-    group_keys,
-    group_record,
-    read_group,
-    read_member_counts,
-    settle,
-)
-from fdbqueue.moves.moves import ERROR_BYTES, Moves, as_new, at_rest, cut, cut_error, is_over, size_beside
-from fdbqueue.moves.outcomes import MAX_RESULT_BYTES, encode_result, pull, read_record
-from fdbqueue.moves.outcomes import begin as begin_outcome
-from fdbqueue.moves.outcomes import end as end_outcome
-from fdbqueue.moves.outcomes import remove as remove_outcome
-from fdbqueue.moves.outcomes import reopen as reopen_outcome
-from fdbqueue.moves.pausing import pause_of, paused_error
-from fdbqueue.reads.blob_check import check_blobs
-from fdbqueue.reads.browse import Browser, Pace, Pages, pages
-from fdbqueue.reads.check import ItemCheck, MakesCheck, check_queue, items_of_all_places, read_in
-from fdbqueue.reads.order_check import NoOrderCheck
+from fdbqueue.moves.admission import register
+from fdbqueue.moves.exclusive import Permit, is_paused, keep_out, permit_of
+from fdbqueue.moves.moves import Moves
+from fdbqueue.reads.browse import Browser, Pages, pages
+from fdbqueue.reads.check import ItemCheck
 from fdbqueue.reads.registry import CheckPart, PagePart, Section, add_to_check, add_to_page
-from fdbqueue.stored.catalogue import check_encodes, doubt, queue_text
-from fdbqueue.stored.claimed import ClaimedBatch, claimed_places
-from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V, reason_of
-from fdbqueue.stored.counters import (
-    COUNTED_RANKS,
-    count,
-    count_levels,
-    read_counts,
-    read_level_counts,
-    read_own_stats,
-    read_stats,
-)
+from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
+from fdbqueue.stored.counters import count, read_counts, read_stats
 from fdbqueue.stored.items import (
-    BLOB_ID_BYTES,
-    CHUNK_BYTES,
     NO_NOTES,
-    Blob,
     Envelope,
     Item,
     Notes,
-    blob_of,
     check_values,
     chunks_of,
     envelope,
-    envelope_without_notes,
-    has_notes,
     has_parts,
     headers_of,
     is_chunked,
     join_chunks,
-    kept_size_of,
     notes_of,
     parse,
-    salvaged_notes,
     size_of,
-    with_blob,
     with_notes,
 )
-from fdbqueue.stored.layout import (
-    DELAY,
-    DROP,
-    GO,
-    GRANT,
-    GROUP,
-    HOLD,
-    LEASE,
-    RANDOM_BYTES,
-    RESULT,
-    SWEEP,
-    TAKEN,
-    TTL,
-    Layout,
-    Name,
-    Place,
-    level_range,
-    new_random,
-    pack,
-    rank_of,
-)
-from fdbqueue.stored.lossless import refuse_if_changed
-from fdbqueue.stored.order import MAX_RANK, PRIORITY
+from fdbqueue.stored.layout import TAKEN, Layout, Place, new_random, pack
 from fdbqueue.stored.payloads import clear_parts
-from fdbqueue.stored.places import RANGE_READ_ITEMS, Standing, locate
-from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed, renamed
-from fdbqueue.stored.states import CLAIMED, IN_QUEUE, STATES, InQueue, State, stored_item
-from fdbqueue.verbs.by_position import (
-    ByPosition,
-    in_batches,
-    packed_position,
-    packed_positions,
-    reschedule_of,
-    update_of,
-)
-from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Plan, Unchanged, cancel_one, why_lost
-from fdbqueue.writes.adaptive_limit import AdaptiveLimit, Halving
+from fdbqueue.stored.places import Standing, locate
+from fdbqueue.stored.states import STATES, State, stored_item
+from fdbqueue.verbs.by_position import ByPosition
+from fdbqueue.verbs.editing import UNCHANGED, Editing
+from fdbqueue.writes.adaptive_limit import AdaptiveLimit
 from fdbqueue.writes.appending import append_items, write_chunks
-from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
-__all__ = [
-    "BLOB_ID_BYTES",
-    "CHUNK_BYTES",
-    "CLAIMED",
-    "CODEC_ERRORS",
-    "COMMITS_IN_FLIGHT",
-    "COMMIT_UNKNOWN_RESULT",
-    "COUNTED_RANKS",
-    "DELAY",
-    "DROP",
-    "ERROR_BYTES",
-    "GO",
-    "GRANT",
-    "GROUP",
-    "HELD_US",
-    "HOLD",
-    "IN_QUEUE",
-    "LEASE",
-    "LONGEST_SECONDS",
-    "LOOK_SECONDS",
-    "MAX_RANK",
-    "MAX_RESULT_BYTES",
-    "NOT_COMMITTED",
-    "NO_NOTES",
-    "PRIORITY",
-    "RANDOM_BYTES",
-    "RANGE_READ_ITEMS",
-    "RESULT",
-    "STATES",
-    "SWEEP",
-    "TAKEN",
-    "TOO_MANY_WATCHES",
-    "TRANSACTION_TIMED_OUT",
-    "TRANSACTION_TOO_LARGE",
-    "TRANSACTION_TOO_OLD",
-    "TTL",
-    "UNCHANGED",
-    "UNREADABLE",
-    "AdaptiveLimit",
-    "Admission",
-    "Blob",
-    "BoundVerb",
-    "Browser",
-    "ByPosition",
-    "Change",
-    "CheckPart",
-    "ClaimedBatch",
-    "Database",
-    "Editing",
-    "Envelope",
-    "FDBError",
-    "FormatError",
-    "Future",
-    "GroupRecord",
-    "Halving",
-    "HeldUntil",
-    "InQueue",
-    "Item",
-    "ItemCheck",
-    "KeyValue",
-    "Layout",
-    "MakesCheck",
-    "Moves",
-    "Name",
-    "Named",
-    "NoOrderCheck",
-    "Notes",
-    "Pace",
-    "PagePart",
-    "Pages",
-    "Permit",
-    "Place",
-    "Plan",
-    "ReadTransaction",
-    "Section",
-    "Shown",
-    "Standing",
-    "State",
-    "Steps",
-    "Subspace",
-    "Table",
-    "TableRow",
-    "TextTable",
-    "Transaction",
-    "Unchanged",
-    "V",
-    "Versionstamp",
-    "add_to_check",
-    "add_to_page",
-    "announce",
-    "announces",
-    "append_items",
-    "arrivals_since",
-    "arrivals_until",
-    "as_new",
-    "at_rest",
-    "attempts",
-    "begin_outcome",
-    "begin_sweep",
-    "blob_of",
-    "cancel_one",
-    "check_blobs",
-    "check_borders",
-    "check_columns",
-    "check_encodes",
-    "check_limit",
-    "check_number",
-    "check_queue",
-    "check_renamed",
-    "check_text",
-    "check_values",
-    "chunks_of",
-    "claimed_places",
-    "clear_parts",
-    "committed_version",
-    "conflict_since",
-    "count",
-    "count_levels",
-    "count_members",
-    "cut",
-    "cut_error",
-    "doubt",
-    "encode_group",
-    "encode_result",
-    "end_member",
-    "end_outcome",
-    "end_wait",
-    "envelope",
-    "envelope_without_notes",
-    "fdb_tuple",
-    "finished",
-    "group_keys",
-    "group_record",
-    "has_mark",
-    "has_notes",
-    "has_parts",
-    "has_turns",
-    "headers_of",
-    "in_batches",
-    "is_chunked",
-    "is_database",
-    "is_marked",
-    "is_over",
-    "is_paused",
-    "items_of_all_places",
-    "join_chunks",
-    "keep_out",
-    "kept_size_of",
-    "leaves_in_doubt",
-    "level_range",
-    "locate",
-    "made_exclusive",
-    "mark_smart",
-    "new_random",
-    "not_negative",
-    "notes_of",
-    "only_database",
-    "only_transaction",
-    "own_process",
-    "pack",
-    "packed_position",
-    "packed_positions",
-    "pages",
-    "parse",
-    "pause",
-    "pause_of",
-    "paused_error",
-    "permit_of",
-    "positive",
-    "predicates",
-    "process_is_dead",
-    "pull",
-    "queue_text",
-    "raise_high_water_mark",
-    "rank_of",
-    "read_counts",
-    "read_group",
-    "read_high_water_mark",
-    "read_in",
-    "read_level_counts",
-    "read_member_counts",
-    "read_own_stats",
-    "read_record",
-    "read_stats",
-    "reason_of",
-    "refuse_if_changed",
-    "refuse_renamed",
-    "register",
-    "remove_outcome",
-    "renamed",
-    "reopen_outcome",
-    "reschedule_of",
-    "rows",
-    "run",
-    "run_async",
-    "salvaged_notes",
-    "seconds_or_none",
-    "set_mark",
-    "set_rows",
-    "settle",
-    "shares_turns",
-    "size_beside",
-    "size_of",
-    "span_of",
-    "started",
-    "stored_item",
-    "strinc",
-    "surrogate",
-    "table_rows",
-    "update_of",
-    "verb",
-    "visible_at",
-    "wait_in_thread",
-    "wake_at_close",
-    "wants_arrivals",
-    "why_lost",
-    "with_blob",
-    "with_notes",
-    "within",
-    "write_chunks",
+__all__ = [  # noqa: RUF022  in groups
+    # Transactions, and code that waits
+    "Database",  # a database of either engine
+    "Transaction",  # a transaction
+    "KeyValue",  # a row
+    "Future",  # what a read returns
+    "FDBError",  # an error of the database, with its code
+    "Steps",  # the type of a generator that yields futures
+    "verb",  # make a blocking and an awaitable call of one generator
+    "run",  # drive steps, and block the thread
+    "run_async",  # drive steps in an event loop
+    "rows",  # read a range
+    "started",  # start steps, to wait for them later
+    "attempts",  # run a body in transactions until one commits
+    "is_database",  # tell a database from a transaction
+    "only_database",  # refuse a transaction
+    "only_transaction",  # refuse a database
+    "leaves_in_doubt",  # whether an error leaves open if the commit took effect
+    # Keys
+    "Subspace",  # keys with a prefix
+    "fdb_tuple",  # the tuple codec
+    "strinc",  # the first key behind a prefix
+    "Layout",  # all keys of a queue
+    "Place",  # the keys of the items of one state
+    "pack",  # pack a position
+    "new_random",  # make the random part of a position
+    "TAKEN",  # the notes of a queue's own timers
+    # Items as they are stored
+    "V",  # the type of a queue's values
+    "Item",  # an item
+    "Notes",  # what is stored of an item's life
+    "NO_NOTES",  # those of a new item
+    "notes_of",  # read the notes of a stored value
+    "with_notes",  # write them
+    "Envelope",  # a parsed stored value
+    "envelope",  # make a stored value
+    "parse",  # parse one
+    "headers_of",  # read the headers only
+    "is_chunked",  # whether the payload is in chunks
+    "chunks_of",  # cut a payload
+    "join_chunks",  # read one back
+    "write_chunks",  # write chunks
+    "has_parts",  # whether other keys belong to an item
+    "clear_parts",  # clear those
+    "size_of",  # the size of a payload
+    "check_values",  # refuse values before any key is touched
+    "State",  # the name of a state
+    "STATES",  # all states
+    "stored_item",  # an item with its notes, for users
+    "CODEC_ERRORS",  # what codecs raise
+    "UNREADABLE",  # what decoders raise
+    "FormatError",  # a stored value that can't be read
+    # New items, and changes by position
+    "append_items",  # write new items
+    "register",  # register the queue in the catalogue
+    "ByPosition",  # get, cancel, update and reschedule, for a layer to inherit
+    "Editing",  # how a layer changes its items
+    "UNCHANGED",  # leave this part of an item as it is
+    "locate",  # find items in any state
+    "Standing",  # a found item
+    "Moves",  # move items between states
+    # Counters
+    "count",  # add to counters
+    "read_counts",  # read counters
+    "read_stats",  # read the figures of a queue
+    # Loops
+    "AdaptiveLimit",  # halve batches that are too large for a transaction
+    "Permit",  # may this process begin another item?
+    "permit_of",  # the permit of a queue
+    "is_paused",  # whether a queue is paused
+    "keep_out",  # what a call that takes items must ask
+    # Looks
+    "Browser",  # iterate over items lazily
+    "Pages",  # pages of rows
+    "pages",  # read a range page by page
+    "add_to_check",  # add a part to `fdbqueue.check`
+    "CheckPart",  # such a part
+    "ItemCheck",  # sees each item once
+    "add_to_page",  # add a section to the page of a queue
+    "PagePart",  # what reads a section
+    "Section",  # a section
+    "TextTable",  # a table of it
+    # Arguments and representations
+    "Named",  # the `__repr__` of a layer
+    "Shown",  # the `__repr__` of a result
+    "check_limit",  # refuse a wrong number
+    "check_text",  # refuse a wrong text
+    "positive",  # a duration in microseconds
+    "not_negative",  # a delay in microseconds
 ]

@@ -19,9 +19,9 @@ from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.errors import BulkInterrupted, LeaseLost
 from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.lease import Lease, LeaseHandle
-from fdbqueue.lowlevel import queue_text
 from fdbqueue.observe.headers import carried, links_to
 from fdbqueue.observe.telemetry import Telemetry, end
+from fdbqueue.stored.catalogue import queue_text
 
 VERBS: Final = {
     **dict.fromkeys(("enqueue", "enqueue_many"), "send"),

@@ -11,9 +11,9 @@ from opentelemetry.trace import Link, NonRecordingSpan
 from fdbqueue.layers.common.handlers import Snooze, cause_of
 from fdbqueue.layers.common.middleware import Next
 from fdbqueue.layers.leases import Lease
-from fdbqueue.lowlevel import queue_text
 from fdbqueue.observe.headers import context_in
 from fdbqueue.observe.telemetry import Telemetry, end
+from fdbqueue.stored.catalogue import queue_text
 
 
 class TraceItems:

@@ -16,7 +16,9 @@ from fdbqueue.layers.common.observing import Acked, around_all, on_acked
 from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.done import FollowUp
 from fdbqueue.layers.leases.timers import Reclaimed, on_reclaimed
-from fdbqueue.lowlevel import LEASE, Layout, queue_text
+from fdbqueue.lowlevel import Layout
+from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.layout import LEASE
 
 try:
     from opentelemetry import trace as _trace  # noqa: F401 - before the modules that need it

@@ -47,7 +47,7 @@ Source
 
 from __future__ import annotations
 
-from fdbqueue.lowlevel import Blob
+from fdbqueue.stored.items import Blob
 
 from ._blobs import Blobs, BlobStats
 from ._reader import BlobReader

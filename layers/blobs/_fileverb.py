@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from fdbqueue.lowlevel import BoundVerb, Steps, verb
+from fdbqueue.engine.verb import BoundVerb
+from fdbqueue.lowlevel import Steps, verb
 
 S = TypeVar("S")
 P = ParamSpec("P")

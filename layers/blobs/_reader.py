@@ -12,8 +12,6 @@ from typing import Any
 
 from fdbqueue import FormatError, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import (
-    CHUNK_BYTES,
-    Blob,
     Database,
     Layout,
     Named,
@@ -26,6 +24,7 @@ from fdbqueue.lowlevel import (
     rows,
     verb,
 )
+from fdbqueue.stored.items import CHUNK_BYTES, Blob
 
 from ..leases import LeaseRef
 from ._fileverb import file_verb

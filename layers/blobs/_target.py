@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, TypeAlias, cast
 
 from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
-from fdbqueue.lowlevel import Blob, Database, Layout, Steps, Transaction, V, count, with_blob
+from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, V, count
+from fdbqueue.stored.items import Blob, with_blob
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases
 from ..groups import Groups

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fdbqueue import FDBError, UploadLost
-from fdbqueue.lowlevel import BLOB_ID_BYTES, Database, Layout, Shown, Steps, Transaction, predicates, rows
+from fdbqueue.engine.errors import predicates
+from fdbqueue.lowlevel import Database, Layout, Shown, Steps, Transaction, rows
+from fdbqueue.stored.items import BLOB_ID_BYTES
 
 LEASE_SECONDS = 600.0
 SWEEP_LIMIT = 16

@@ -12,19 +12,9 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
-from fdbqueue.lowlevel import (
-    CHUNK_BYTES,
-    COMMITS_IN_FLIGHT,
-    Blob,
-    Database,
-    Future,
-    Named,
-    Steps,
-    Transaction,
-    attempts,
-    only_transaction,
-    verb,
-)
+from fdbqueue.lowlevel import Database, Future, Named, Steps, Transaction, attempts, only_transaction, verb
+from fdbqueue.stored.items import CHUNK_BYTES, Blob
+from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
 from ._fileverb import file_verb
 from ._target import NO_VALUE, Enqueued, Entrance

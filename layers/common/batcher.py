@@ -28,7 +28,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.lowlevel import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE, Database, FDBError, Future, Steps
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE
+from fdbqueue.lowlevel import Database, FDBError, Future, Steps
 
 from .waiting import Promise, alarmed, finish, first_of, in_thread
 

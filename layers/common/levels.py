@@ -23,7 +23,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import COUNTED_RANKS, PRIORITY
+from fdbqueue.stored.counters import COUNTED_RANKS
+from fdbqueue.stored.order import PRIORITY
 
 __all__ = ["PRIORITY", "AmqpLevels", "Levels", "levels_named", "with_priority"]
 

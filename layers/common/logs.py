@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import queue_text
+from fdbqueue.stored.catalogue import queue_text
 
 from ..leases import Lease
 

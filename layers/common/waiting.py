@@ -13,17 +13,10 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from fdbqueue.lowlevel import (
-    TOO_MANY_WATCHES,
-    FDBError,
-    Future,
-    Steps,
-    end_wait,
-    pause,
-    run,
-    wait_in_thread,
-    wake_at_close,
-)
+from fdbqueue.engine.closing import end_wait, wake_at_close
+from fdbqueue.engine.errors import TOO_MANY_WATCHES
+from fdbqueue.engine.steps import pause, wait_in_thread
+from fdbqueue.lowlevel import FDBError, Future, Steps, run
 
 T = TypeVar("T")
 _log = logging.getLogger("fdbqueue.layers.common")

@@ -11,14 +11,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
-from fdbqueue.lowlevel import (
-    Database,
-    FDBError,
-    Halving,
-    Steps,
-    Transaction,
-    group_record,
-)
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
+from fdbqueue.moves.groups import group_record
+from fdbqueue.writes.adaptive_limit import Halving
 
 from ..leases import Lease, Leases
 

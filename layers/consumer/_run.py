@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
-from fdbqueue.lowlevel import LOOK_SECONDS, TRANSACTION_TIMED_OUT, Database, FDBError, permit_of, run, run_async
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
+from fdbqueue.lowlevel import Database, FDBError, permit_of, run, run_async
+from fdbqueue.moves.exclusive import LOOK_SECONDS
 
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
 from ..common.logs import fields, item_fields

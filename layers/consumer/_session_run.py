@@ -13,17 +13,10 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
-from fdbqueue.lowlevel import (
-    LOOK_SECONDS,
-    UNCHANGED,
-    Database,
-    KeyValue,
-    Unchanged,
-    encode_result,
-    pack,
-    run,
-    run_async,
-)
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, pack, run, run_async
+from fdbqueue.moves.exclusive import LOOK_SECONDS
+from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.verbs.editing import Unchanged
 
 from ..common.handlers import ACKED, Handler
 from ..common.logs import fields, item_fields

@@ -30,7 +30,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from fdbqueue.lowlevel import LEASE, Database, Named, Shown, Steps, attempts, only_database, verb
+from fdbqueue.lowlevel import Database, Named, Shown, Steps, attempts, only_database, verb
+from fdbqueue.stored.layout import LEASE
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.handlers import call_back, not_awaited

@@ -12,29 +12,30 @@ from msgspec import structs
 
 from fdbqueue import CompletionError
 from fdbqueue.lowlevel import (
-    DROP,
-    HOLD,
     Database,
-    GroupRecord,
     Layout,
     Named,
     Shown,
     Steps,
     Transaction,
-    begin_sweep,
     check_values,
-    encode_group,
-    group_keys,
     is_database,
     new_random,
     only_database,
-    pull,
-    read_group,
-    read_member_counts,
     rows,
-    settle,
     verb,
 )
+from fdbqueue.moves.groups import (
+    GroupRecord,
+    begin_sweep,
+    encode_group,
+    group_keys,
+    read_group,
+    read_member_counts,
+    settle,
+)
+from fdbqueue.moves.outcomes import pull
+from fdbqueue.stored.layout import DROP, HOLD
 
 from ..common.ending import NotEnded, until_ended
 from ..common.waiting import long_wait

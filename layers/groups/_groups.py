@@ -12,7 +12,6 @@ from fdbqueue import GroupError
 from fdbqueue.lowlevel import (
     Database,
     Editing,
-    GroupRecord,
     KeyValue,
     Named,
     Steps,
@@ -20,10 +19,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     check_limit,
     check_text,
-    count_members,
-    encode_group,
-    group_keys,
-    group_record,
     is_database,
     new_random,
     only_transaction,
@@ -32,6 +27,7 @@ from fdbqueue.lowlevel import (
     strinc,
     verb,
 )
+from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases

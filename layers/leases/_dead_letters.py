@@ -21,19 +21,19 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
-    as_new,
     check_limit,
-    check_renamed,
     is_chunked,
     new_random,
     notes_of,
     pack,
-    read_high_water_mark,
-    reopen_outcome,
     rows,
     started,
     verb,
 )
+from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.moves.moves import as_new
+from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.rename_marks import check_renamed
 
 from .browsing import StoredItem, browse
 from .times import not_negative

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fdbqueue.lowlevel import Database, Layout, Transaction, group_keys, pages
+from fdbqueue.lowlevel import Database, Layout, Transaction, pages
+from fdbqueue.moves.groups import group_keys
 
 from .outcome_check import Tracked
 

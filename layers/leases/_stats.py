@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from fdbqueue import FormatError, Stats
-from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rank_of, read_own_stats, rows, started
+from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rows, started
+from fdbqueue.stored.counters import read_own_stats
+from fdbqueue.stored.layout import rank_of
 
 from .timers import due_timers
 

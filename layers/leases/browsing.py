@@ -6,23 +6,23 @@ from collections.abc import Callable
 from typing import cast
 
 from fdbqueue import Position, Queue, StoredItem
+from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import (
     STATES,
     Browser,
     Database,
     KeyValue,
-    Pace,
     Pages,
     Place,
     State,
     Steps,
     Transaction,
     V,
-    check_borders,
     is_chunked,
     pack,
     stored_item,
 )
+from fdbqueue.reads.browse import Pace
 
 __all__ = ["State", "StoredItem", "browse", "opened"]
 

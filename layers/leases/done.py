@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import ItemTooLarge, Position, Queue
-from fdbqueue.lowlevel import HELD_US, HeldUntil, Notes, Steps, Transaction, encode_result, only_transaction
+from fdbqueue.base.times import HELD_US, HeldUntil
+from fdbqueue.lowlevel import Notes, Steps, Transaction, only_transaction
+from fdbqueue.moves.outcomes import encode_result
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .marking import entered_at, mark

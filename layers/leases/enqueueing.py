@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from msgspec import structs
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
+from fdbqueue.arrow.needs import TableRow
 from fdbqueue.lowlevel import (
     Database,
     FDBError,
     Notes,
     Steps,
-    TableRow,
     Transaction,
     check_values,
     chunks_of,

@@ -14,7 +14,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import GRANT, UNREADABLE, Layout, Steps, Transaction, at_rest, has_mark, notes_of, pack
+from fdbqueue.engine.members import has_mark
+from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction, notes_of, pack
+from fdbqueue.moves.moves import at_rest
+from fdbqueue.stored.layout import GRANT
 
 from .lease import Disposition, LeaseHandle
 from .transitions import Custody, Transitions

@@ -9,19 +9,10 @@ from typing import NamedTuple, TypeVar
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Position, Queue
-from fdbqueue.lowlevel import (
-    Notes,
-    Place,
-    Steps,
-    Transaction,
-    encode_result,
-    notes_of,
-    pack,
-    renamed,
-    rows,
-    started,
-    why_lost,
-)
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started
+from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.stored.rename_marks import renamed
+from fdbqueue.verbs.editing import why_lost
 
 from .done import Done
 from .lease import Disposition, Lease, LeaseHandle, LeaseRef

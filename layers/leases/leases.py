@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue.arrow.needs import Table, check_columns, table_rows
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
@@ -21,15 +22,12 @@ from fdbqueue.lowlevel import (
     Named,
     Notes,
     Steps,
-    Table,
     Transaction,
     V,
-    check_columns,
     check_limit,
     is_database,
     keep_out,
     only_transaction,
-    table_rows,
     verb,
 )
 

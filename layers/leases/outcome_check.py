@@ -6,18 +6,10 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TypeAlias
 
-from fdbqueue.lowlevel import (
-    RESULT,
-    Database,
-    FormatError,
-    Layout,
-    Notes,
-    Transaction,
-    pages,
-    read_in,
-    read_record,
-    read_stats,
-)
+from fdbqueue.lowlevel import Database, FormatError, Layout, Notes, Transaction, pages, read_stats
+from fdbqueue.moves.outcomes import read_record
+from fdbqueue.reads.check import read_in
+from fdbqueue.stored.layout import RESULT
 
 Tracked: TypeAlias = tuple[bytes, str, Notes]
 """An item with a completion or a group: its packed position, or address; its place; its notes."""

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import (
-    GROUP,
-    HOLD,
-    SWEEP,
-    Layout,
-    Steps,
-    Transaction,
-    begin_sweep,
-    group_keys,
-    group_record,
-    notes_of,
-    rows,
-)
+from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rows
+from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
+from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
 
 from .transitions import Custody, Transitions
 

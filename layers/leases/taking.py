@@ -10,20 +10,8 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import (
-    NO_NOTES,
-    GroupRecord,
-    Item,
-    KeyValue,
-    Layout,
-    Notes,
-    Steps,
-    Transaction,
-    group_record,
-    notes_of,
-    size_of,
-    started,
-)
+from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Layout, Notes, Steps, Transaction, notes_of, size_of, started
+from fdbqueue.moves.groups import GroupRecord, group_record
 
 from ._head import Head
 from .lease import Lease, lease_of

@@ -5,28 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from fdbqueue import CheckReport, Queue
-from fdbqueue.lowlevel import (
-    DELAY,
-    DROP,
-    GO,
-    GRANT,
-    GROUP,
-    HOLD,
-    LEASE,
-    SWEEP,
-    TTL,
-    CheckPart,
-    Database,
-    FormatError,
-    ItemCheck,
-    KeyValue,
-    Layout,
-    MakesCheck,
-    Notes,
-    Transaction,
-    check_queue,
-    pages,
-)
+from fdbqueue.lowlevel import CheckPart, Database, FormatError, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
+from fdbqueue.reads.check import MakesCheck, check_queue
+from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, SWEEP, TTL
 
 from ._group_check import check_groups
 from .outcome_check import OutcomeCheck, Tracked

@@ -12,29 +12,10 @@ from itertools import takewhile
 from typing import Any
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import (
-    DELAY,
-    DROP,
-    GO,
-    GRANT,
-    GROUP,
-    HELD_US,
-    HOLD,
-    LEASE,
-    RESULT,
-    SWEEP,
-    TTL,
-    KeyValue,
-    Layout,
-    Notes,
-    Shown,
-    Steps,
-    Transaction,
-    notes_of,
-    pack,
-    remove_outcome,
-    rows,
-)
+from fdbqueue.base.times import HELD_US
+from fdbqueue.lowlevel import KeyValue, Layout, Notes, Shown, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.moves.outcomes import remove as remove_outcome
+from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
 
 from .granting import take_back
 from .lease import Disposition

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from fdbqueue.lowlevel import (
-    LONGEST_SECONDS,
-    check_number,
-    is_database,
-    not_negative,
-    positive,
-    seconds_or_none,
-    visible_at,
-)
+from fdbqueue.base.times import LONGEST_SECONDS, check_number, seconds_or_none, visible_at
+from fdbqueue.lowlevel import is_database, not_negative, positive
 
 __all__ = [
     "LONGEST_SECONDS",

@@ -11,20 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import (
-    ERROR_BYTES,
-    Database,
-    Layout,
-    Moves,
-    Notes,
-    Steps,
-    Transaction,
-    at_rest,
-    cut,
-    cut_error,
-    is_over,
-    size_beside,
-)
+from fdbqueue.lowlevel import Database, Layout, Moves, Notes, Steps, Transaction
+from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, is_over, size_beside
 
 from ._backoff import Backoff, exponential
 from .lease import Disposition

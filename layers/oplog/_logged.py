@@ -8,7 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace, Versionstamp, strinc
+from fdbqueue.engine.keys import Versionstamp
+from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace, strinc
 
 from ._records import Change, digest, notes_beside, pack_record, set_change
 

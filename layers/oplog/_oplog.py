@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Database, Layout, Name, Steps, Transaction, attempts, is_database, pages, verb
+from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, attempts, is_database, pages, verb
+from fdbqueue.stored.layout import Name
 
 from ._logged import Call, LoggedDatabase, LoggedTransaction, LogTerms, current_call
 from ._records import Change, Moved, Record, digest, joined

@@ -15,20 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import (
-    CLAIMED,
-    STATES,
-    UNREADABLE,
-    KeyValue,
-    Layout,
-    Notes,
-    Place,
-    Shown,
-    Subspace,
-    envelope_without_notes,
-    fdb_tuple,
-    notes_of,
-)
+from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
+from fdbqueue.stored.items import envelope_without_notes
+from fdbqueue.stored.states import CLAIMED
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fdbqueue.lowlevel import MAX_RANK
+from fdbqueue.stored.order import MAX_RANK
 
 from ..leases.times import not_negative
 

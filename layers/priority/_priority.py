@@ -9,22 +9,11 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import BulkReport, CheckReport, CodecError, Item, Position, Queue
-from fdbqueue.lowlevel import (
-    Browser,
-    Database,
-    Named,
-    Shown,
-    Steps,
-    Table,
-    Transaction,
-    V,
-    check_borders,
-    pack,
-    packed_position,
-    read_level_counts,
-    rows,
-    verb,
-)
+from fdbqueue.arrow.needs import Table
+from fdbqueue.base.arguments import check_borders
+from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transaction, V, pack, rows, verb
+from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.verbs.by_position import packed_position
 
 from ..common.composing import QueueWithLeases
 from ..common.levels import PRIORITY, Levels

@@ -10,19 +10,10 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from fdbqueue import CodecError, CompletionError, Position
-from fdbqueue.lowlevel import (
-    TTL,
-    Database,
-    Named,
-    ReadTransaction,
-    Shown,
-    Steps,
-    Transaction,
-    only_database,
-    pack,
-    read_record,
-    verb,
-)
+from fdbqueue.engine.api import ReadTransaction
+from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, only_database, pack, verb
+from fdbqueue.moves.outcomes import read_record
+from fdbqueue.stored.layout import TTL
 
 from ..common.ending import NotEnded, until_ended
 from ..common.waiting import long_wait

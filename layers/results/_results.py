@@ -10,20 +10,9 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import (
-    Database,
-    Editing,
-    Named,
-    Notes,
-    Steps,
-    Transaction,
-    begin_outcome,
-    end_outcome,
-    is_database,
-    new_random,
-    pack,
-    verb,
-)
+from fdbqueue.lowlevel import Database, Editing, Named, Notes, Steps, Transaction, is_database, new_random, pack, verb
+from fdbqueue.moves.outcomes import begin as begin_outcome
+from fdbqueue.moves.outcomes import end as end_outcome
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases

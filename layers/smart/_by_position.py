@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Change, Editing, Envelope, Notes, Plan, Standing, Steps, Transaction
+from fdbqueue.lowlevel import Editing, Envelope, Notes, Standing, Steps, Transaction
+from fdbqueue.verbs.editing import Change, Plan
 
 from .admitting import Admitting
 from .check_runner import CheckRunner

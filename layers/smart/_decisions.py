@@ -7,7 +7,8 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import InQueue, Shown
+from fdbqueue.lowlevel import Shown
+from fdbqueue.stored.states import InQueue
 
 
 class Decision(StrEnum):

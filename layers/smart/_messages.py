@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from fdbqueue import CodecError, Position
-from fdbqueue.lowlevel import refuse_if_changed
+from fdbqueue.stored.lossless import refuse_if_changed
 
 from ..leases.times import positive
 from ._functions import Functions

@@ -14,8 +14,6 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
-    begin_outcome,
-    check_encodes,
     chunks_of,
     clear_parts,
     envelope,
@@ -26,6 +24,8 @@ from fdbqueue.lowlevel import (
     started,
     write_chunks,
 )
+from fdbqueue.moves.outcomes import begin as begin_outcome
+from fdbqueue.stored.catalogue import check_encodes
 
 from ..leases.transitions import Transitions
 from ._decisions import Decision, Outcome

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fdbqueue import BulkInterrupted, BulkReport, Queue
-from fdbqueue.lowlevel import (
-    Database,
-    FDBError,
-    Halving,
-    Steps,
-    Transaction,
-    leaves_in_doubt,
-)
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, leaves_in_doubt
+from fdbqueue.writes.adaptive_limit import Halving
 
 from ._decisions import Outcome
 from .check_runner import Incoming

@@ -15,21 +15,19 @@ from typing import Any, Protocol, TypeVar, cast
 
 from fdbqueue import Queue, QueueFull
 from fdbqueue.lowlevel import (
-    TTL,
     Database,
     Future,
-    InQueue,
     Steps,
     Transaction,
     attempts,
     is_database,
-    level_range,
     notes_of,
     pack,
-    rank_of,
     read_counts,
     rows,
 )
+from fdbqueue.stored.layout import TTL, level_range, rank_of
+from fdbqueue.stored.states import InQueue
 
 from ..common.waiting import alarmed, long_wait
 from ..leases import Leases

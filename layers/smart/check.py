@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fdbqueue import CheckFailed, FormatError
 from fdbqueue.lowlevel import (
-    CLAIMED,
     Database,
     ItemCheck,
     KeyValue,
@@ -17,10 +16,11 @@ from fdbqueue.lowlevel import (
     Transaction,
     pages,
     parse,
-    reason_of,
     rows,
     strinc,
 )
+from fdbqueue.stored.codecs import reason_of
+from fdbqueue.stored.states import CLAIMED
 
 from ..leases import LeaseStats
 from ._functions import Functions

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
-from fdbqueue.lowlevel import Layout, reason_of
+from fdbqueue.lowlevel import Layout
+from fdbqueue.stored.codecs import reason_of
 
 from ._decisions import Asked, Decision, Replace
 from ._functions import Functions, Given, takes

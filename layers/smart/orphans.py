@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import (
-    CLAIMED,
     CODEC_ERRORS,
     CheckPart,
     Database,
@@ -19,6 +18,7 @@ from fdbqueue.lowlevel import (
     pages,
     strinc,
 )
+from fdbqueue.stored.states import CLAIMED
 
 MESSAGES = "messages of a smart queue"
 

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position, Queue, ScanTooLarge
 from fdbqueue.lowlevel import (
-    IN_QUEUE,
-    RANGE_READ_ITEMS,
     Envelope,
-    InQueue,
     KeyValue,
     Layout,
     Place,
@@ -25,10 +22,12 @@ from fdbqueue.lowlevel import (
     join_chunks,
     locate,
     parse,
-    rank_of,
     rows,
     started,
 )
+from fdbqueue.stored.layout import rank_of
+from fdbqueue.stored.places import RANGE_READ_ITEMS
+from fdbqueue.stored.states import IN_QUEUE, InQueue
 
 from .index import Span
 

@@ -8,18 +8,8 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fdbqueue import CheckReport
-from fdbqueue.lowlevel import (
-    Database,
-    Editing,
-    Named,
-    Steps,
-    Transaction,
-    check_values,
-    is_database,
-    mark_smart,
-    register,
-    verb,
-)
+from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, register, verb
+from fdbqueue.moves.admission import mark_smart
 
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..sessions import Sessions

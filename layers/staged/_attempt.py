@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fdbqueue.lowlevel import NOT_COMMITTED, FDBError, Future, Shown, Transaction
+from fdbqueue.engine.errors import NOT_COMMITTED
+from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction
 
 from ..common.batcher import Alarm, PendingCall
 from ..common.waiting import Promise

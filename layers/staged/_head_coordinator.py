@@ -14,20 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fdbqueue.lowlevel import (
-    COMMIT_UNKNOWN_RESULT,
-    NOT_COMMITTED,
-    TRANSACTION_TOO_OLD,
-    AdaptiveLimit,
-    Database,
-    FDBError,
-    Steps,
-    Transaction,
-    committed_version,
-    conflict_since,
-    predicates,
-    started,
-)
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, predicates
+from fdbqueue.engine.versions import committed_version, conflict_since
+from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started
 
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fdbqueue.lowlevel import Database, shares_turns
+from fdbqueue.engine.turns import shares_turns
+from fdbqueue.lowlevel import Database
 
 from .requests import Request
 

@@ -5,17 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import (
-    Steps,
-    Transaction,
-    chunks_of,
-    envelope,
-    is_chunked,
-    notes_of,
-    reopen_outcome,
-    with_notes,
-    write_chunks,
-)
+from fdbqueue.lowlevel import Steps, Transaction, chunks_of, envelope, is_chunked, notes_of, with_notes, write_chunks
+from fdbqueue.moves.outcomes import reopen as reopen_outcome
 
 from ..leases import Disposition, Lease, Leases
 from ..leases.transitions import Transitions

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fdbqueue.lowlevel import RANDOM_BYTES, Future, Steps, Transaction
+from fdbqueue.lowlevel import Future, Steps, Transaction
+from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ..leases import Leases
 from .requests import Requests, Wish, wished

@@ -32,7 +32,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fdbqueue import Item, Queue
-from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, rank_of, verb
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, verb
+from fdbqueue.stored.layout import rank_of
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..leases import Head, Leases

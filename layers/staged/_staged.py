@@ -12,8 +12,9 @@ from typing import Any, ClassVar, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
+from fdbqueue.engine.turns import has_turns
+from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.lowlevel import (
-    Admission,
     ByPosition,
     Database,
     Editing,
@@ -25,14 +26,12 @@ from fdbqueue.lowlevel import (
     append_items,
     check_limit,
     chunks_of,
-    committed_version,
-    conflict_since,
     envelope,
-    has_turns,
     new_random,
     only_database,
     verb,
 )
+from fdbqueue.moves.admission import Admission
 
 from ..common.batcher import TransactionBatcher
 from ..common.composing import QueueWithLeases, leases_of

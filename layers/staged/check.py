@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fdbqueue import FormatError, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, Layout, Transaction, read_in
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, Layout, Transaction
+from fdbqueue.reads.check import read_in
 
 from .requests import Requests
 

@@ -22,7 +22,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     check_limit,
     envelope,
-    has_notes,
     is_chunked,
     is_database,
     keep_out,
@@ -31,6 +30,7 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
+from fdbqueue.stored.items import has_notes
 
 from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased

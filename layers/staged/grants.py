@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fdbqueue.lowlevel import Future, Steps, Transaction, keep_out, own_process, set_mark
+from fdbqueue.engine.members import own_process, set_mark
+from fdbqueue.lowlevel import Future, Steps, Transaction, keep_out
 
 from ..common.batcher import Alarm
 from ..leases import Leases

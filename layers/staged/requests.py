@@ -17,20 +17,8 @@ import msgspec
 from msgspec import structs
 
 from fdbqueue import FormatError, Queue
-from fdbqueue.lowlevel import (
-    UNREADABLE,
-    Database,
-    FDBError,
-    Future,
-    KeyValue,
-    Layout,
-    Steps,
-    Transaction,
-    own_process,
-    process_is_dead,
-    rows,
-    strinc,
-)
+from fdbqueue.engine.members import own_process, process_is_dead
+from fdbqueue.lowlevel import UNREADABLE, Database, FDBError, Future, KeyValue, Layout, Steps, Transaction, rows, strinc
 
 from ..leases import LeaseHandle
 from ..leases.granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant

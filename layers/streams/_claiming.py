@@ -9,8 +9,9 @@ from itertools import accumulate, takewhile
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError
+from fdbqueue.engine.errors import NOT_COMMITTED
+from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.lowlevel import (
-    NOT_COMMITTED,
     TAKEN,
     AdaptiveLimit,
     FDBError,
@@ -18,7 +19,6 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
-    blob_of,
     envelope,
     has_parts,
     is_chunked,
@@ -26,14 +26,13 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     parse,
-    pause_of,
-    paused_error,
-    raise_high_water_mark,
     rows,
-    set_rows,
     size_of,
     with_notes,
 )
+from fdbqueue.moves.admission import raise_high_water_mark
+from fdbqueue.moves.pausing import pause_of, paused_error
+from fdbqueue.stored.items import blob_of
 
 from ..leases.taking import CancelledGroups, notes_if_readable
 from ..leases.transitions import Transitions, at_rest, cut, is_over, size_beside

@@ -10,6 +10,7 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import CheckReport, Queue, QueuePaused, StreamError
+from fdbqueue.engine.steps import within
 from fdbqueue.lowlevel import (
     Database,
     KeyValue,
@@ -22,14 +23,13 @@ from fdbqueue.lowlevel import (
     notes_of,
     only_database,
     parse,
-    pause_of,
     read_stats,
-    refuse_renamed,
     rows,
     run,
     verb,
-    within,
 )
+from fdbqueue.moves.pausing import pause_of
+from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Leases
 from ..leases.reclaiming import reclaim

@@ -5,18 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from fdbqueue import FormatError, Queue
-from fdbqueue.lowlevel import (
-    CLAIMED,
-    CheckPart,
-    Database,
-    ItemCheck,
-    KeyValue,
-    Layout,
-    Notes,
-    Transaction,
-    pages,
-    strinc,
-)
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, strinc
+from fdbqueue.stored.states import CLAIMED
 
 from .keys import StreamKeys
 from .records import BatchRecord, decode

@@ -23,17 +23,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import LeaseLost
-from fdbqueue.lowlevel import (
-    RANDOM_BYTES,
-    Database,
-    FDBError,
-    Future,
-    Steps,
-    Transaction,
-    leaves_in_doubt,
-    notes_of,
-    pack,
-)
+from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack
+from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases

@@ -14,21 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import (
-    TAKEN,
-    KeyValue,
-    Layout,
-    Steps,
-    Transaction,
-    announces,
-    arrivals_since,
-    arrivals_until,
-    kept_size_of,
-    refuse_renamed,
-    rows,
-    span_of,
-    started,
-)
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
+from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
+from fdbqueue.stored.items import kept_size_of
+from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Head
 from ._records import (

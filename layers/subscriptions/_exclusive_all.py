@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, finished, kept_size_of, started
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, started
+from fdbqueue.stored.items import kept_size_of
 
 from ..leases import Head
 from ._records import Registration, read_registration

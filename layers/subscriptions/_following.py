@@ -39,18 +39,17 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
-    arrivals_since,
     attempts,
     check_limit,
-    refuse_renamed,
     rows,
     run,
     run_async,
-    span_of,
     started,
     strinc,
     verb,
 )
+from fdbqueue.moves.arrivals import arrivals_since, span_of
+from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..common.waiting import alarmed, long_wait
 from ..leases import Leases, StoredItem

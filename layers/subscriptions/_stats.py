@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, finished, rows, started
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows, started
 
 from ._records import Registration, read_registration
 

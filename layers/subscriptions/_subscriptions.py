@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
+from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import (
     Browser,
     ByPosition,
@@ -17,20 +18,19 @@ from fdbqueue.lowlevel import (
     Editing,
     KeyValue,
     Named,
-    Pace,
     Pages,
     Steps,
     Transaction,
     V,
-    check_borders,
     check_limit,
     is_database,
     is_paused,
-    made_exclusive,
     only_database,
     rows,
     verb,
 )
+from fdbqueue.moves.exclusive import made_exclusive
+from fdbqueue.reads.browse import Pace
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, kept_size_of, rows, strinc
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, strinc
+from fdbqueue.stored.items import kept_size_of
 
 from ..staged.requests import Request, Requests, Wish, wished
 from ._credit import NO_LIMIT, Credit, credit_left

@@ -7,19 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from fdbqueue import FormatError, Position, Queue
-from fdbqueue.lowlevel import (
-    CheckPart,
-    Database,
-    ItemCheck,
-    KeyValue,
-    Layout,
-    Notes,
-    Steps,
-    Transaction,
-    kept_size_of,
-    pages,
-    read_in,
-)
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
+from fdbqueue.reads.check import read_in
+from fdbqueue.stored.items import kept_size_of
 
 from ._cursor import Cursor, Habit
 from ._records import Registration

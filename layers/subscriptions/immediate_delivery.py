@@ -16,12 +16,12 @@ from fdbqueue.lowlevel import (
     chunks_of,
     envelope,
     is_paused,
-    kept_size_of,
     new_random,
     pack,
     started,
     write_chunks,
 )
+from fdbqueue.stored.items import kept_size_of
 
 from ..leases import LeaseHandle, Leases
 from ..leases.transitions import Transitions

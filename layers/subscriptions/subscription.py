@@ -22,9 +22,9 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     is_paused,
-    refuse_renamed,
     verb,
 )
+from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases

@@ -10,22 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import (
-    Database,
-    Named,
-    Notes,
-    Steps,
-    Subspace,
-    Transaction,
-    encode_result,
-    end_outcome,
-    locate,
-    pack,
-    read_record,
-    remove_outcome,
-    rows,
-    verb,
-)
+from fdbqueue.lowlevel import Database, Named, Notes, Steps, Subspace, Transaction, locate, pack, rows, verb
+from fdbqueue.moves.outcomes import encode_result, read_record
+from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.moves.outcomes import remove as remove_outcome
 
 from ..common.levels import Levels
 from ..common.token_bucket import TokenBucket

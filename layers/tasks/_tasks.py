@@ -10,7 +10,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, queue_text, verb
+from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
+from fdbqueue.stored.catalogue import queue_text
 
 from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential

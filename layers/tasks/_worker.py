@@ -11,7 +11,8 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.lowlevel import LOOK_SECONDS, Database, Named, Steps, only_database, verb
+from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
+from fdbqueue.moves.exclusive import LOOK_SECONDS
 
 from ..common.entrance import Beside, at_signals, in_event_loop
 from ..consumer import Consumer, ConsumerReport

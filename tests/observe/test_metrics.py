@@ -22,10 +22,10 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.lowlevel import queue_text
 from fdbqueue.observe import MetricsServer
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
+from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.layout import Layout
 from tests.helpers.counted import Counted
 from tests.helpers.staging import wait_until

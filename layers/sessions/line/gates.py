@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import KeyValue, ReadTransaction, Steps, Transaction, new_random, pack, rows, started
+from fdbqueue.engine.api import ReadTransaction
+from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started
 
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, Transitions, cut

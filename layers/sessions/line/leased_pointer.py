@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import Notes, Steps, Transaction, finished, notes_of, rows, started
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import Notes, Steps, Transaction, notes_of, rows, started
 
 from ..session.lease import Begun
 from ..session.records import Pointer, Record, pointer_of, record_of

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, finished, verb
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, verb
 
 from ...leases import Disposition, Lease, LeaseHandle, LeaseRef, Leases, ReclaimReport
 from ...leases.transitions import Retry

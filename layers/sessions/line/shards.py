@@ -15,17 +15,8 @@ import zlib
 from itertools import count as counting
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import (
-    RANDOM_BYTES,
-    Layout,
-    Notes,
-    Steps,
-    Subspace,
-    Transaction,
-    count,
-    rows,
-    started,
-)
+from fdbqueue.lowlevel import Layout, Notes, Steps, Subspace, Transaction, count, rows, started
+from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ...leases.timers import due_timers
 from ...leases.transitions import Transitions

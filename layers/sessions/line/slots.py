@@ -15,18 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from fdbqueue.lowlevel import (
-    NO_NOTES,
-    KeyValue,
-    Notes,
-    ReadTransaction,
-    Steps,
-    Transaction,
-    fdb_tuple,
-    new_random,
-    rows,
-    strinc,
-)
+from fdbqueue.engine.api import ReadTransaction
+from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb_tuple, new_random, rows, strinc
 
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups, notes_if_readable

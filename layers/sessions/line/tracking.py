@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fdbqueue import Position
+from fdbqueue.base.times import HELD_US
 from fdbqueue.lowlevel import (
-    DROP,
-    GO,
-    HELD_US,
-    SWEEP,
     TAKEN,
-    TTL,
     Database,
     Notes,
     Steps,
@@ -28,16 +24,16 @@ from fdbqueue.lowlevel import (
     clear_parts,
     fdb_tuple,
     has_parts,
-    items_of_all_places,
     notes_of,
     pack,
-    pull,
-    rank_of,
     read_counts,
     rows,
     run,
     strinc,
 )
+from fdbqueue.moves.outcomes import pull
+from fdbqueue.reads.check import items_of_all_places
+from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL, rank_of
 
 from ...leases.taking import notes_if_readable
 from ...leases.timer_check import is_tracked

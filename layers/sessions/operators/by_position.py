@@ -7,22 +7,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import (
-    UNCHANGED,
-    Change,
-    Database,
-    Editing,
-    Steps,
-    Transaction,
-    Unchanged,
-    V,
-    in_batches,
-    packed_position,
-    packed_positions,
-    reschedule_of,
-    update_of,
-    verb,
-)
+from fdbqueue.lowlevel import UNCHANGED, Database, Editing, Steps, Transaction, V, verb
+from fdbqueue.verbs.by_position import in_batches, packed_position, packed_positions, reschedule_of, update_of
+from fdbqueue.verbs.editing import Change, Unchanged
 
 from ...leases import StoredItem
 from ..line.line import Line

@@ -7,18 +7,11 @@ from typing import Literal
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position
-from fdbqueue.lowlevel import (
-    KeyValue,
-    ReadTransaction,
-    Steps,
-    Transaction,
-    as_new,
-    notes_of,
-    pack,
-    reopen_outcome,
-    rows,
-    salvaged_notes,
-)
+from fdbqueue.engine.api import ReadTransaction
+from fdbqueue.lowlevel import KeyValue, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.moves.moves import as_new
+from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.items import salvaged_notes
 
 from ..line.line import Line
 from ..session.records import REFUSING, RENEWING, Record, record_of

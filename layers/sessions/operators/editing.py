@@ -17,24 +17,22 @@ from fdbqueue import ChecksBypassed, Position, StoredItem
 from fdbqueue.lowlevel import (
     STATES,
     TAKEN,
-    Change,
     Editing,
     Envelope,
     Notes,
-    Plan,
     Standing,
     Steps,
     Transaction,
-    cancel_one,
-    cut_error,
     locate,
     new_random,
     notes_of,
     pack,
-    rank_of,
-    salvaged_notes,
     stored_item,
 )
+from fdbqueue.moves.moves import cut_error
+from fdbqueue.stored.items import salvaged_notes
+from fdbqueue.stored.layout import rank_of
+from fdbqueue.verbs.editing import Change, Plan, cancel_one
 
 from ..line.leased_pointer import Turn
 from ..line.line import Line

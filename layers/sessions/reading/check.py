@@ -9,24 +9,11 @@ from itertools import chain, repeat
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Position, Queue
-from fdbqueue.lowlevel import (
-    Blob,
-    CheckPart,
-    Database,
-    ItemCheck,
-    KeyValue,
-    Layout,
-    MakesCheck,
-    NoOrderCheck,
-    Notes,
-    Steps,
-    Transaction,
-    check_blobs,
-    check_queue,
-    pack,
-    pages,
-    read_in,
-)
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pack, pages
+from fdbqueue.reads.blob_check import check_blobs
+from fdbqueue.reads.check import MakesCheck, check_queue, read_in
+from fdbqueue.reads.order_check import NoOrderCheck
+from fdbqueue.stored.items import Blob
 
 from ...leases.outcome_check import Tracked
 from ...leases.timer_check import TimerCheck, is_tracked

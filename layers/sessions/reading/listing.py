@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import (
-    IN_QUEUE,
     Browser,
     Database,
     KeyValue,
@@ -16,13 +15,14 @@ from fdbqueue.lowlevel import (
     Shown,
     Steps,
     Transaction,
-    check_renamed,
     notes_of,
     read_stats,
     rows,
     started,
     strinc,
 )
+from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases.times import seconds_or_none
 from ..line.line import Line

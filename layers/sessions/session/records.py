@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
+from fdbqueue.base.arguments import surrogate
 from fdbqueue.lowlevel import (
     UNREADABLE,
     KeyValue,
@@ -21,7 +22,6 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     parse,
     strinc,
-    surrogate,
 )
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]

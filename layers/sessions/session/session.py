@@ -9,7 +9,6 @@ from typing import Any
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
-    DELAY,
     KeyValue,
     Layout,
     Notes,
@@ -20,10 +19,11 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     new_random,
     pack,
-    read_high_water_mark,
     rows,
     started,
 )
+from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.stored.layout import DELAY
 
 from ...leases import immediately
 from ...leases.taking import UNTAKEABLE, CancelledGroups, notes_if_readable

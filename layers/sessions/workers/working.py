@@ -26,22 +26,21 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
-    Unchanged,
     V,
-    doubt,
-    encode_result,
     is_chunked,
     is_database,
-    is_marked,
     keep_out,
     notes_of,
     pack,
-    reason_of,
     register,
     rows,
     started,
-    why_lost,
 )
+from fdbqueue.moves.admission import is_marked
+from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.stored.catalogue import doubt
+from fdbqueue.stored.codecs import reason_of
+from fdbqueue.verbs.editing import Unchanged, why_lost
 
 from ...common.waiting import in_thread
 from ...leases import Disposition, Lease

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue
+from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Disposition, Leases, constant
-from fdbqueue.lowlevel import LONGEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import fill, lease_of
