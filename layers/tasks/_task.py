@@ -360,9 +360,9 @@ class Call(Named, Generic[R]):
         key = str(key_of(unique.by, self.task.arguments, self.bound))
         return UniqueKey(unique, msgspec.json.encode((self.task.name, key)).decode())
 
-    def at_tick(self, tr: Transaction, headers: dict[str, str], delay: float) -> Steps[Placed]:
+    def at_tick(self, tr: Transaction, told: dict[str, str], wait: float) -> Steps[Placed]:
         """Enqueue it for a tick of a schedule. For the layer."""
-        terms = replace(self.terms, headers=headers, delay=(self.terms.delay or 0.0) + delay)
+        terms = replace(self.terms, headers=told, delay=(self.terms.delay or 0.0) + wait)
         return Call(self.task, self.data, self.bound, terms).placed(tr)
 
     def placed(self, tr: Transaction | Database) -> Steps[Placed]:
