@@ -299,10 +299,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if attempt.got:
                 return attempt
         if look is None:
-            reading = started(self._requests.first(tr, limit=1))
-            look = self._delivery.look(tr, limit=1)
-            if (yield from reading):
+            if (yield from self._requests.first(tr, limit=1)):
                 raise Leave(attempt)
+            look = self._delivery.look(tr, limit=1)  # not before: where a look counts as a turn, none is lost
         own = Allotment(1, self._duration_us, self._consumer, own=True)
         served = yield from self._delivery.take(tr, look, [own], most=1)
         attempt.got, attempt.error = own.got, served.error

@@ -1,0 +1,46 @@
+"""The ways of calls through the layers: counts are exact, where times are noisy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Sessions, StagedQueue
+from tests.helpers.calls import Way, way_of
+
+WAYS = {
+    "staged lease": Way(40, 173, 200),
+    "staged ack": Way(28, 133, 158),
+    "staged dequeue": Way(34, 152, 178),
+    "session lease": Way(48, 302, 330),
+}
+"""The ways of warm calls in memory. A change may make them a tenth longer; more asks for a reason, and a new figure."""
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("call", WAYS)
+def test_a_call_beside_leases_in_hand_takes_a_short_way(db: Any, space: Subspace, call: str) -> None:
+    staged: StagedQueue[bytes] = StagedQueue(Queue(space["staged"]))
+    sessions: Sessions[bytes] = Sessions(Queue(space["sessions"]))
+    for number in range(20):
+        staged.enqueue(db, b"x")
+        sessions.enqueue(db, b"x", session=f"session {number}")
+    held = [staged.lease(db) for _ in range(8)]
+    for _ in range(3):
+        sessions.lease(db)
+    calls: dict[str, Callable[[], object]] = {
+        "staged lease": lambda: staged.lease(db),
+        "staged ack": lambda: staged.ack(db, held.pop(0)),  # type: ignore[arg-type]
+        "staged dequeue": lambda: staged.dequeue(db),
+        "session lease": lambda: sessions.lease(db),
+    }
+    ways = [way_of(calls[call]) for _ in range(5)]  # now and then a commit trims the log, or a look is due
+
+    found, most = min(ways, key=lambda way: way.calls), WAYS[call]
+    assert found.files <= 1.1 * most.files
+    assert found.calls <= 1.1 * most.calls
+    assert found.moves <= 1.1 * most.moves
