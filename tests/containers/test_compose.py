@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from fdbqueue.cli.app import app
 from tests.helpers import cluster
 
 
@@ -21,7 +23,8 @@ def services(repository: Path) -> dict[str, Any]:
 
 def base_images(repository: Path) -> list[str]:
     dockerfile = (repository / "containers" / "jupyter.Dockerfile").read_text()
-    return re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    stages = re.findall(r" AS (\S+)$", dockerfile, re.MULTILINE)
+    return [image for image in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE) if image not in stages]
 
 
 def test_every_image_is_pinned_to_a_full_version(services: dict[str, Any], repository: Path) -> None:
@@ -52,9 +55,24 @@ def test_every_service_has_a_health_check(services: dict[str, Any]) -> None:
         assert service["healthcheck"]["test"], name
 
 
-def test_jupyter_waits_for_a_configured_cluster(services: dict[str, Any]) -> None:
+def test_all_others_wait_for_a_configured_cluster(services: dict[str, Any]) -> None:
     assert "configure new single" in " ".join(services["fdb"]["healthcheck"]["test"])
-    assert services["jupyter"]["depends_on"]["fdb"]["condition"] == "service_healthy"
+    for name in services.keys() - {"fdb"}:
+        assert services[name]["depends_on"]["fdb"]["condition"] == "service_healthy"
+
+
+def test_the_cluster_alone_needs_no_port_of_another_service(services: dict[str, Any]) -> None:
+    assert services["fdb"]["ports"] == ["127.0.0.1:4500:4500"]
+    assert not any("network_mode" in service for service in services.values())
+
+
+def test_commands_of_services_are_those_of_the_command_line(services: dict[str, Any]) -> None:
+    for name in ("web", "metrics"):
+        command, verb, *options = services[name]["command"]
+        assert command == "fdbqueue"
+        found = typer.main.get_group(app).commands[verb]
+        known = {option for parameter in found.params for option in parameter.opts}
+        assert {option for option in options if option.startswith("--")} <= known
 
 
 def test_host_and_containers_reach_the_server_at_the_address_it_tells(
@@ -67,4 +85,7 @@ def test_host_and_containers_reach_the_server_at_the_address_it_tells(
     assert fdb["environment"]["FDB_CLUSTER_FILE_CONTENTS"].endswith("@" + address)
     assert (repository / "containers" / "fdb.cluster").read_text().strip().endswith("@" + address)
     assert f"{address}:4500" in fdb["ports"]
-    assert services["jupyter"]["network_mode"] == "service:fdb"
+    forward = (repository / "containers" / "run.sh").read_text()
+    assert "TCP-LISTEN:4500,bind=127.0.0.1" in forward
+    assert "TCP:fdb:4500" in forward
+    assert 'ENTRYPOINT ["run"]' in (repository / "containers" / "jupyter.Dockerfile").read_text()
