@@ -461,10 +461,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             FormatError, CodecError: it can't be read; the message names the item.
+            TypeError: an argument is of a wrong kind.
 
         *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
         that key decides about conflicts.
         """
+        if not (isinstance(position, Position) and isinstance(stored, bytes)):
+            _check_stored(position, stored)
+        return self._opened(tr, position, stored)
+
+    def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
         if not is_checked(tr, self.home):
             yield from check_decodes(tr, self.home)
         opened = self.open_envelope(position, stored)
@@ -524,6 +530,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             CodecError: it has one.
         """
+        if not isinstance(stored, bytes):
+            _check_stored(position, stored)
         blob = blob_of(stored) if has_parts(stored) else None
         if blob is not None:
             raise CodecError(
@@ -540,10 +548,14 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             FormatError, CodecError: as `item`.
         """
-        position = self.layout.position_of(row.key)
+        try:
+            key, stored = row.key, row.value
+        except AttributeError:
+            raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
+        position = self.layout.position_of(key)
         if not is_checked(tr, self.home):
             return self._checked_look(tr, row)
-        opened = self.open_envelope(position, row.value)
+        opened = self.open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         return self.read(tr, partial(self._item_if_there, row=row))
@@ -631,13 +643,13 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return not found
 
     def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
-        return self.item(tr, self.layout.position_of(row.key), row.value)
+        return self._opened(tr, self.layout.position_of(row.key), row.value)
 
     def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item[V] | None]:
         # Read the row again: its chunks may hold another value now than when the row was read.
         value = yield tr.snapshot.get(row.key)
         position = self.layout.position_of(row.key)
-        return (yield from self.item(tr, position, bytes(value))) if value.present() else None
+        return (yield from self._opened(tr, position, bytes(value))) if value.present() else None
 
     def open_envelope(self, position: Position, stored: bytes) -> Envelope:
         """Parse an item's stored bytes. This is for layers.
@@ -689,3 +701,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
 def _as_it_is(payload: bytes) -> bytes:
     return payload
+
+
+def _check_stored(position: object, stored: object) -> None:
+    if not isinstance(position, Position):
+        raise TypeError(f"An item is named by its Position, not by {position!r}.")
+    if not isinstance(stored, bytes):
+        raise TypeError(f"The stored bytes of an item are bytes, as a read of its key returns them, not {stored!r}.")

@@ -29,6 +29,8 @@ from ._terms import ConsumerReport, ConsumerTerms
 
 OnBad: TypeAlias = Literal["fail", "dead"]
 """What becomes of an item that can't be read."""
+MOST = 1_000_000
+"""Of handlers, and of items leased ahead: each handler has a task, which takes memory."""
 
 
 class Serves(Protocol):
@@ -305,5 +307,5 @@ def _check_takes_a_lease(handler: Callable[..., Any]) -> None:
 def _check_count(count: object, least: int, told: str) -> None:
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{told}, an integer, not {count!r}.")
-    if count < least:
-        raise ValueError(f"{told}, at least {least}, not {count}.")
+    if not least <= count <= MOST:
+        raise ValueError(f"{told}, from {least} to {MOST:,}, not {count}.")

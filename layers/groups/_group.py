@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
     Shown,
     Steps,
     Transaction,
+    check_text,
     check_values,
     is_database,
     new_random,
@@ -39,6 +40,7 @@ from fdbqueue.stored.layout import DROP, HOLD
 
 from ..common.ending import NotEnded, until_ended
 from ..common.waiting import long_wait
+from ..leases import Leases
 from ..leases.sweeping import sweep
 from ..leases.times import positive
 from ..leases.transitions import Transitions
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
 BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
+NAME_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,6 +94,11 @@ class Group(Named):
     """
 
     def __init__(self, groups: Groups, name: str, *, token: bytes = b"", db: Database | None = None) -> None:
+        if not isinstance(getattr(groups, "leases", None), Leases):
+            raise TypeError(f"A group is one of Groups, not of {groups!r}. Groups.open and Groups.group make groups.")
+        check_name(name)
+        if token != b"":
+            check_token(token)
         self._groups = groups
         self._leases = groups.leases
         self._layout = groups.leases.layout
@@ -321,3 +329,12 @@ def check_token(token: object) -> None:
     """
     if not isinstance(token, bytes):
         raise TypeError(f"The token of a hold is bytes, as `Group.token`, not {token!r}.")
+
+
+def check_name(name: object) -> None:
+    """Refuse what is no name of a group."""
+    if not isinstance(name, str):
+        raise TypeError(f"A group is named by a text, or it is a Group, not {name!r}.")
+    check_text(name, "The name of a group")
+    if not name or len(name.encode()) > NAME_BYTES:
+        raise ValueError(f"A group's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}: {name[:120]!r}.")

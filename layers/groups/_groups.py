@@ -18,7 +18,6 @@ from fdbqueue.lowlevel import (
     Subspace,
     Transaction,
     check_limit,
-    check_text,
     is_database,
     new_random,
     only_transaction,
@@ -34,9 +33,8 @@ from ..leases import FollowUp, Leases
 from ..leases.done import check_follow_ups, follow_ups_of, position_in
 from ..leases.marking import entered_at, mark
 from ..leases.times import positive
-from ._group import HOLD_SECONDS, Group, check_token, set_hold
+from ._group import HOLD_SECONDS, Group, check_name, check_token, set_hold
 
-NAME_BYTES = 100
 KEEP_SECONDS = 86_400.0
 
 
@@ -110,7 +108,7 @@ class Groups(Named, QueueWithLeases[Any]):
         *Conflicts:* with another call that opens a group of this name. *Cost:* one read, three writes; that of an
         enqueue for each follow-up.
         """
-        _check_name(name)
+        check_name(name)
         check_token(token)
         follow_ups = follow_ups_of(then)
         check_follow_ups(follow_ups)
@@ -139,7 +137,7 @@ class Groups(Named, QueueWithLeases[Any]):
             db: a database.
             name: the group's name.
         """
-        _check_name(name)
+        check_name(name)
         return Group(self, name).at(db)
 
     def list(
@@ -157,7 +155,7 @@ class Groups(Named, QueueWithLeases[Any]):
         db: Any = tr if is_database(tr) else None
         space = self.leases.layout.groups
         if after is not None:
-            _check_name(after)
+            check_name(after)
         if limit is not None:
             check_limit(limit, "groups to list")
         return islice(self._list(tr, db, space.key() if after is None else _behind(space, after)), limit)
@@ -186,7 +184,7 @@ class Groups(Named, QueueWithLeases[Any]):
         *Conflicts:* with the end or a cancel of the group. *Cost:* as the source's `enqueue`, one read and two writes.
         """
         name = group.name if isinstance(group, Group) else group
-        _check_name(name)
+        check_name(name)
         body = partial(self._enqueue, value=value, name=name, terms=terms)
         return (yield from self.queue.transact(tr, body))
 
@@ -229,11 +227,3 @@ def _behind(groups: Subspace, name: str) -> bytes:
     """Return the key behind all keys of a group, and in front of those of a name that goes on with a zero."""
     key: bytes = groups[name].key() + b"\xff"
     return key
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"A group is named by a text, or it is a Group, not {name!r}.")
-    check_text(name, "The name of a group")
-    if not name or len(name.encode()) > NAME_BYTES:
-        raise ValueError(f"A group's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}: {name[:120]!r}.")

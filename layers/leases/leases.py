@@ -52,6 +52,8 @@ from .transitions import Custody, Retry, check_failure, cut
 T = TypeVar("T")
 
 TOKEN_BYTES = 8
+TERMS = frozenset({"delay", "at", "ttl", "headers"})
+COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_column", "ttl_column"})
 CONSUMER_BYTES = 200
 
 
@@ -118,6 +120,8 @@ class Leases(Named, ByPosition[V]):
         self.queue = queue
         self.layout = queue.layout
         self.retry = Retry(max_attempts, backoff)
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.clock = clock
         self.head = head or Head(queue.layout)
         self._taking = Taking(queue, self.head, self.retry)
@@ -229,7 +233,14 @@ class Leases(Named, ByPosition[V]):
         Args:
             terms: ``delay``, ``at``, ``ttl`` and ``headers`` of all.
             columns: the names of the table's columns, by the option.
+
+        Raises:
+            TypeError: `terms` or `columns` have other names.
         """
+        if not isinstance(terms, Mapping) or set(terms) != TERMS:
+            raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
+        if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
+            raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
         is_table = check_columns(values, **columns)
         now_us, headers = self.now_us(), terms["headers"]
         notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])

@@ -62,6 +62,12 @@ class Completion(Named, Generic[R]):
     def __init__(
         self, queue_leases: Leases, position: Position, *, type: Any = Any, db: Database | None = None
     ) -> None:
+        if not isinstance(queue_leases, Leases):
+            raise TypeError(
+                f"A completion needs the Leases of its queue, not {queue_leases!r}. Results make completions."
+            )
+        if not isinstance(position, Position):
+            raise TypeError(f"A completion is that of an item, by its Position, not by {position!r}.")
         self._leases = queue_leases
         custody = queue_leases.retry.custody
         self._queue = queue_leases.queue if custody is None else custody.items

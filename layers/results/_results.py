@@ -75,7 +75,10 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
         self._type: Any = Any if type is None else type
-        msgspec.msgpack.Decoder(self._type)  # raises TypeError now, before anything is enqueued
+        try:
+            msgspec.msgpack.Decoder(self._type)
+        except TypeError as error:
+            raise TypeError(f"type is the type of the results, as dict or Order, not {type!r}: {error}.") from error
         self._keep = keep
         self._keep_s = _whole_seconds(keep)
 

@@ -346,14 +346,16 @@ class Tasks(Named):
         Raises:
             TypeError: the names are no list. ValueError: no task is in a queue of this name.
         """
-        if isinstance(queues, str):
+        if not (queues is None or isinstance(queues, list | tuple | set | frozenset)):
             raise TypeError(f"queues are a list of names, as in queues=['mail'], not {queues!r}.")
         lanes = [*self._lanes.values(), *self._in_sessions.values()]
         if queues is None:
             return lanes
+        if not queues:
+            raise ValueError("queues is empty. Name those of the worker; without them it works on all.")
         named = dict.fromkeys(queue_text(lane.queue.layout.prefix) for lane in lanes)
         for queue in queues:
-            if queue not in named:
+            if not isinstance(queue, str) or queue not in named:
                 raise ValueError(f"No task of {self!r} is in a queue {queue!r}. Its queues are {', '.join(named)}.")
         return [lane for lane in lanes if queue_text(lane.queue.layout.prefix) in queues]
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
 from fdbqueue.moves.exclusive import LOOK_SECONDS
@@ -19,9 +19,7 @@ from ..consumer import Consumer, ConsumerReport
 from ._lane import Lane
 from ._options import check_whole
 from ._running import Handler, ThreadPool
-
-if TYPE_CHECKING:
-    from ._tasks import Tasks
+from ._tasks import Tasks
 
 
 class Worker(Named):
@@ -59,6 +57,8 @@ class Worker(Named):
         signals: bool = True,
         **options: Any,
     ) -> None:
+        if not isinstance(app, Tasks):
+            raise TypeError(f"A worker runs the tasks of a Tasks object, not of {app!r}.")
         check_whole(concurrency, "concurrency is how many tasks run at once", least=1)
         self.app = app
         self.lanes = app.lanes_of(queues)

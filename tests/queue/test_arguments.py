@@ -8,6 +8,7 @@ import pytest
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
 from fdbqueue.layers import (
     Blobs,
     Groups,
@@ -114,6 +115,27 @@ def test_an_ack_of_nothing_is_refused_in_every_layer(db: Any, queue: Queue[str])
     for results in 7, "x", {"x": 1}:
         with pytest.raises(TypeError, match="results are one for each lease, as a list, not"):
             leases.ack_many(db, [], results=results)  # type: ignore[arg-type]
+
+
+def test_what_layers_call_checks_its_arguments(db: Any, queue: Queue[Any]) -> None:
+    tr, position = db.create_transaction(), Position(1, b"none")
+    for wrong in None, 7, b"x", "x":
+        with pytest.raises(TypeError, match="A row of a queue is a KeyValue that was read, not"):
+            queue.look_at(db, wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="An item is named by its Position, not by"):
+            queue.item(tr, wrong, b"x")  # type: ignore[arg-type]
+        if wrong != b"x":
+            with pytest.raises(TypeError, match="The stored bytes of an item are bytes"):
+                queue.item(tr, position, wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="The stored bytes of an item are bytes"):
+                queue.check_dequeue(position, wrong)  # type: ignore[arg-type]
+    terms = dict.fromkeys(("delay", "at", "ttl", "headers"))
+    for wrong_terms in None, {}, {"delay": 1}, terms | {"priority": 1}, 7:
+        with pytest.raises(TypeError, match="terms are a mapping with at, delay, headers, ttl, not"):
+            run(Leases(queue).enqueue_rows(tr, ["x"], terms=wrong_terms, columns={}))  # type: ignore[arg-type]
+    for columns in None, {"x": None}, 7:
+        with pytest.raises(TypeError, match="columns are a mapping with names of column, delay_column"):
+            run(Leases(queue).enqueue_rows(tr, ["x"], terms=terms, columns=columns))  # type: ignore[arg-type]
 
 
 def test_a_blob_takes_bytes(db: Any, queue: Queue[str]) -> None:

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.engines("memory")
 
 HOME = Path(fdbqueue.__file__).resolve().parents[1]
 RUNS_ON = {"Consumer.drain", "Consumer.run", "Consumer.running", "Monitor.run", "Watchdog.run"}
+RUNS_ON |= {"Worker.drain", "Worker.run", "Worker.running"}
 """They return only when they are stopped. Their arguments are those of the class."""
 OF_LAYERS = {"Queue.read", "Queue.transact"}
 """They run a function of the caller's."""
@@ -78,6 +79,13 @@ def _raises(path: str) -> frozenset[int]:
     return frozenset(line for node in found for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
+def told(error: BaseException) -> str:
+    """Return an error, and where it was raised."""
+    frame = list(_frames(error.__traceback__))[-1]
+    where = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}"
+    return f"{type(error).__name__}: {error} [{where}]"
+
+
 def forms(verb: Any) -> list[Callable[..., Any]]:
     """Return a verb's blocking form, and its awaitable one."""
 
@@ -113,9 +121,7 @@ def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str
                     form(tr, **{**plain, one.name: value})
                 except Exception as error:  # noqa: BLE001  the test is about all of them
                     if raw(error):
-                        frame = list(_frames(error.__traceback__))[-1]
-                        where = f"{Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno}"
-                        yield f"{form.__name__}({one.name}={value!r:.40}): {type(error).__name__}: {error} [{where}]"
+                        yield f"{form.__name__}({one.name}={value!r:.40}): {told(error)}"
 
 
 @pytest.mark.parametrize("name", sorted(set(EITHER) - OF_LAYERS))

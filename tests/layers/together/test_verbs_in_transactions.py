@@ -70,6 +70,7 @@ def _task_running(scene: Scene) -> Call:
 
 
 ITEM = {"type": "call", "n": 9}
+NO_TERMS = {"delay": None, "at": None, "ttl": None, "headers": None}
 
 
 DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
@@ -150,6 +151,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Leases.check": lambda s: Call(s.leases.check),
     "Leases.enqueue": lambda s: Call(s.leases.enqueue, "new", delay=60),
     "Leases.enqueue_many": lambda s: Call(s.leases.enqueue_many, ["new", "newer"], ttl=60),
+    "Leases.enqueue_rows": lambda s: driven(s.leases.enqueue_rows, ["new"], terms=NO_TERMS, columns={}),
     "Leases.extend": lambda s: Call(s.leases.extend, s.lease),
     "Leases.extend_many": lambda s: Call(s.leases.extend_many, [s.lease]),
     "Leases.lease": lambda s: Call(s.leases.lease),
@@ -333,7 +335,7 @@ PARTS: dict[str, Callable[[Scene], Call]] = {
 
 
 OF_LAYERS = {
-    *("Leases.enqueue_rows", "Queue.item", "Queue.look_at", "Schedules.records", "Sessions.entered_at"),
+    *("Call.at_tick", "Call.placed", "Queue.item", "Queue.look_at", "Schedules.records", "Sessions.entered_at"),
     *("Sessions.layout_for", "Sessions.stored_at", "StagedQueue.take_one"),
 }
 """They return steps, for verbs of layers, which are themselves in these tables."""
