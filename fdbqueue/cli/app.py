@@ -11,6 +11,7 @@ from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
 from fdbqueue.cli.backup import backup
 from fdbqueue.cli.browse import browse
+from fdbqueue.cli.bury import bury
 from fdbqueue.cli.byposition import cancel, get, reschedule, update
 from fdbqueue.cli.check import check
 from fdbqueue.cli.clear import clear
@@ -51,7 +52,7 @@ app = typer.Typer(
 )
 
 COMMANDS = (
-    *(enqueue, dequeue, lease, ack, nack, peek, browse, dead, redrive, purge, clear),
+    *(enqueue, dequeue, lease, ack, nack, peek, browse, bury, dead, redrive, purge, clear),
     *(get, cancel, update, reschedule),
     *(queues, register, rename, pause, resume, quota),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),

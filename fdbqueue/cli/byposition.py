@@ -82,7 +82,7 @@ def get(
         write_lines([to_copy(_table([item for item in found if item is not None], codec), lines)])
     else:
         write_lines(lines)
-    _tell_missing(chosen, [item is not None for item in found])
+    tell_missing(chosen, [item is not None for item in found])
 
 
 def cancel(
@@ -117,7 +117,7 @@ def cancel(
     with opened_queue(url, own) as db:
         gone = _source(db, own, session).verb("cancel", db, chosen)()
     say(f"{sum(gone):,} items cancelled")
-    _tell_missing(chosen, gone)
+    tell_missing(chosen, gone)
 
 
 def _cancel_where(
@@ -216,13 +216,14 @@ def _tell_changed(chosen: list[Position], changed: list[Position | None], told: 
             was = {} if after == before else {"was": place(before)}
             write_lines([encode_json({"item": place(after), **was}).encode() + b"\n"])
     say(f"{sum(after is not None for after in changed):,} items {told}")
-    _tell_missing(chosen, [after is not None for after in changed])
+    tell_missing(chosen, [after is not None for after in changed])
 
 
-def _tell_missing(chosen: list[Position], there: list[bool]) -> None:
+def tell_missing(chosen: list[Position], there: list[bool], told: str = "is not in the queue") -> None:
+    """Name the items that are not there, and then exit with 1."""
     missing = [place(one) for one, is_there in zip(chosen, there, strict=True) if not is_there]
     for one in missing:
-        typer.echo(f"The item {one} is not in the queue.", err=True)
+        typer.echo(f"The item {one} {told}.", err=True)
     if missing:
         raise typer.Exit(errors.EMPTY)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -34,7 +34,7 @@ def dead(
 ) -> None:
     """Print dead letters with their last errors, and leave them in their places. Exits with 1 if there is none.
 
-    `fdbqueue redrive` and `fdbqueue purge` take the "item" of a dead letter.
+    `fdbqueue redrive` and `fdbqueue purge` take the "item" of a dead letter. One that can't be read has the value null.
 
     Example: fdbqueue dead orders --limit 5
     """
@@ -48,7 +48,7 @@ def dead(
     with opened_queue(url, source) as db:
         wanted = wanted_rows(where, source.layout, source.layout.dead)
         most = limit or (SCREENFUL if table else None)
-        for letter in browse(db, source, state="dead", limit=most, wanted=wanted):
+        for letter in browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted):
             printed += 1
             with writing(letter.position):
                 line = _line(letter, codec)
@@ -64,15 +64,19 @@ def dead(
 
 
 def _cells(letter: StoredItem, codec: CodecName) -> tuple[str | Text, ...]:
-    value = Text(encode_json(to_json(letter.value, codec)))
+    value = Text(encode_json(_value(letter, codec)))
     died = datetime.fromtimestamp(letter.died_at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return place(letter.position), value, Text(letter.error), str(letter.attempt), died
+
+
+def _value(letter: StoredItem, codec: CodecName) -> Any:
+    return None if letter.value is None else to_json(letter.value, codec)
 
 
 def _line(letter: StoredItem, codec: CodecName) -> bytes:
     shown = {
         "item": place(letter.position),
-        "value": to_json(letter.value, codec),
+        "value": _value(letter, codec),
         "error": letter.error,
         "attempts": letter.attempt,
         "consumer": letter.consumer,

@@ -10,7 +10,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
 from fdbqueue.base.times import seconds_or_none
 from fdbqueue.stored.codecs import V
-from fdbqueue.stored.items import Item, notes_of
+from fdbqueue.stored.items import Item, Notes, notes_of
 
 State: TypeAlias = Literal["available", "leased", "delayed", "dead"]
 """A state whose items stand in one place."""
@@ -54,9 +54,9 @@ class StoredItem(Shown, Generic[V]):
     """When it became a dead letter."""
 
 
-def stored_item(item: Item[V], stored: bytes, state: State | Claimed) -> StoredItem[V]:
-    """Return an item with the notes in its stored value."""
-    notes = notes_of(stored)
+def stored_item(item: Item[V], stored: bytes, state: State | Claimed, *, notes: Notes | None = None) -> StoredItem[V]:
+    """Return an item with the notes in its stored value, or with those that are given."""
+    notes = notes_of(stored) if notes is None else notes
     return StoredItem(
         item.position,
         item.value,

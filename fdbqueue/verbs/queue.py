@@ -466,8 +466,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
         that key decides about conflicts.
         """
-        if not (isinstance(position, Position) and isinstance(stored, bytes)):
-            _check_stored(position, stored)
+        _check_stored(position, stored)
         return self._opened(tr, position, stored)
 
     def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
@@ -530,8 +529,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             CodecError: it has one.
         """
-        if not isinstance(stored, bytes):
-            _check_stored(position, stored)
+        _check_stored(position, stored)
         blob = blob_of(stored) if has_parts(stored) else None
         if blob is not None:
             raise CodecError(

@@ -35,7 +35,7 @@ from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.rename_marks import check_renamed
 
-from .browsing import StoredItem, browse
+from .browsing import OnBad, StoredItem, browse
 from .times import not_negative
 from .transitions import Transitions, check_failure
 
@@ -75,8 +75,14 @@ class DeadLetters(Named, Generic[V]):
         limit: int | None = None,
         reverse: bool = False,
         duty_cycle: float = 1.0,
+        on_bad: OnBad = "fail",
     ) -> Browser[StoredItem[V]]:
-        """Iterate over the dead letters in the order of their positions, lazily, as `Queue.browse` does."""
+        """Iterate over the dead letters in the order of their positions, lazily, as `Queue.browse` does.
+
+        Args:
+            on_bad: a dead letter that can't be read: "fail" raises its error; "null" shows it without its value, and
+                goes on.
+        """
         return browse(
             tr,
             self._queue,
@@ -86,6 +92,7 @@ class DeadLetters(Named, Generic[V]):
             limit=limit,
             reverse=reverse,
             duty_cycle=duty_cycle,
+            on_bad=on_bad,
         )
 
     @verb

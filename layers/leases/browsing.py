@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from dataclasses import replace
+from typing import Literal, TypeAlias, cast
 
-from fdbqueue import Position, Queue, StoredItem
+from fdbqueue import CodecError, FormatError, Item, Position, Queue, StoredItem
 from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import (
     STATES,
@@ -23,6 +24,10 @@ from fdbqueue.lowlevel import (
     stored_item,
 )
 from fdbqueue.reads.browse import Pace
+from fdbqueue.stored.items import salvaged_notes
+
+OnBad: TypeAlias = Literal["fail", "null"]
+"""What a look does with an item that can't be read."""
 
 __all__ = ["State", "StoredItem", "browse", "opened"]
 
@@ -37,16 +42,21 @@ def browse(
     limit: int | None = None,
     reverse: bool = False,
     duty_cycle: float = 1.0,
+    on_bad: OnBad = "fail",
     wanted: Callable[[KeyValue], bool] | None = None,
 ) -> Browser[StoredItem[V]]:
     """Return the items of one state in the order of their positions, as `Queue.browse` returns available ones.
 
     Args:
+        on_bad: an item that can't be read: "fail" raises its error; "null" shows it without its value, and with that
+            error if it has none of its own.
         wanted: returns whether the item of a row is shown; None: all are.
 
     Raises:
-        ValueError: there is no such state.
+        ValueError: there is no such state, or no such choice.
     """
+    if on_bad not in ("fail", "null"):
+        raise ValueError(f"on_bad is 'fail' or 'null', not {on_bad!r}.")
     if state not in STATES:
         raise ValueError(f"state is one of {', '.join(map(repr, STATES))}, not {state!r}.")
     check_borders(after, before)
@@ -55,11 +65,25 @@ def browse(
     end = place.end if before is None else place.key(pack(before))
 
     def look(row: KeyValue) -> Steps[StoredItem[V] | None] | None:
-        return _open(tr, queue, place, row, state) if wanted is None or wanted(row) else None
+        if wanted is not None and not wanted(row):
+            return None
+        found = _open(tr, queue, place, row, state)
+        return found if on_bad == "fail" else _or_unreadable(found, place.position(row.key), row.value, state)
 
     read = limit if wanted is None else None
     found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=Pace(duty_cycle), layout=queue.layout)
     return Browser(found, look, limit=limit)
+
+
+def _or_unreadable(
+    found: Steps[StoredItem[V] | None], position: Position, stored: bytes, state: State
+) -> Steps[StoredItem[V] | None]:
+    try:
+        return (yield from found)
+    except (CodecError, FormatError) as error:
+        notes, _ = salvaged_notes(stored)
+        shown = stored_item(Item(position, cast(V, None), {}), stored, state, notes=notes)
+        return replace(shown, error=notes.error or str(error))
 
 
 def _open(

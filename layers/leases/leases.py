@@ -237,10 +237,7 @@ class Leases(Named, ByPosition[V]):
         Raises:
             TypeError: `terms` or `columns` have other names.
         """
-        if not isinstance(terms, Mapping) or set(terms) != TERMS:
-            raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
-        if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
-            raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
+        _check_names(terms, columns)
         is_table = check_columns(values, **columns)
         now_us, headers = self.now_us(), terms["headers"]
         notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])
@@ -591,6 +588,13 @@ class Leases(Named, ByPosition[V]):
     def now_us(self) -> int:
         """Return the time by this object's clock, in microseconds."""
         return int(self.clock() * 1e6)
+
+
+def _check_names(terms: object, columns: object) -> None:
+    if not isinstance(terms, Mapping) or set(terms) != TERMS:
+        raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
+    if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
+        raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
 
 
 def this_consumer(name: str | None) -> str:

@@ -411,3 +411,21 @@ def test_an_error_is_told_as_text_whatever_raised_it() -> None:
     assert errors.told(FDBError(2000)) == "Invalid API call (2000)."
     assert "may have taken effect" in errors.told(FDBError(1031))
     assert errors.told(errors.BadValue("no JSON")) == "no JSON"
+
+
+def test_an_item_that_can_not_be_read_is_buried_and_shown(run: Run, name: str, db: Any, leases: Leases) -> None:
+    place = leases.enqueue(db, "x")
+    db[leases.layout.item_key(place)] = b"\x10{"
+    other = leases.enqueue(db, "y")
+
+    assert run("bury", name, place.text, other.text, "--error", "no such order").exit_code == 0
+    shown = [json.loads(line) for line in run("dead", name).stdout.splitlines()]
+
+    assert [(one["item"], one["value"], one["error"]) for one in shown] == [
+        (place.text, None, "no such order"),
+        (other.text, "y", "no such order"),
+    ]
+    again = run("bury", name, place.text)
+    assert again.exit_code == errors.EMPTY
+    assert f"The item {place.text} is not available." in again.stderr
+    assert run("cancel", name, place.text).exit_code == 0

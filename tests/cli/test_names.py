@@ -25,6 +25,7 @@ HANDLE = f"{ITEM}:{'00' * 8}"
 NEED_A_QUEUE = {
     "ack": [HANDLE],
     "browse": [],
+    "bury": [ITEM],
     "cancel": [ITEM],
     "check": [],
     "clear": ["--yes"],
@@ -43,6 +44,7 @@ NEED_A_QUEUE = {
     "rename": ["other"],
     "reschedule": [ITEM, "--delay", "1"],
     "resume": [],
+    "schedules": [],
     "sessions": [],
     "stats": [],
     "subscriptions": [],
@@ -63,7 +65,7 @@ MAY_CREATE = {
 }
 """The same for each command that makes the queue with --create."""
 pytestmark = pytest.mark.engines("file", "cluster")
-NO_QUEUE = {"enqueue", "import", "queues", "backup", "agents"}
+NO_QUEUE = {"enqueue", "import", "queues", "backup", "agents", "metrics", "web", "worker"}
 """Commands that make the queue that they name, or name none."""
 
 

@@ -125,7 +125,7 @@ def test_the_name_in_a_lease_is_called_consumer(where: Any) -> None:
 
 
 def test_every_browser_takes_the_arguments_of_the_queues() -> None:
-    own = {"level", "selector", "state"}
+    own = {"level", "on_bad", "selector", "state"}
     for kind, parameters in verbs()["browse"].items():
         common = {name: one.default for name, one in parameters.items() if name not in own}
         assert common == {"after": None, "before": None, "limit": None, "reverse": False, "duty_cycle": 1.0}, kind

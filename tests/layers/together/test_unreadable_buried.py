@@ -68,6 +68,12 @@ def test_a_buried_item_keeps_its_bytes_and_is_removed_by_cancel(db: Any, leases:
     assert {"state": "dead", "value": None} in table
     with pytest.raises((CodecError, FormatError), match="The item 7:626164 "):
         list(leases.dead.browse(db))
+    [shown] = leases.dead.browse(db, on_bad="null")
+    assert (shown.position, shown.state) == (AT, "dead")
+    assert shown.value is None  # type: ignore[comparison-overlap]
+    assert shown.error == "damaged" or "The item 7:626164 " in shown.error
+    with pytest.raises(ValueError, match="on_bad is 'fail' or 'null', not 'skip'"):
+        leases.dead.browse(db, on_bad="skip")  # type: ignore[arg-type]
     if not salvaged_notes(stored)[1]:
         assert leases.dead.redrive(db) == leases.dead.purge(db) == 0
         db[leases.layout.dead.key(leases.layout.available.packed(leases.layout.item_key(AT)))] = b"\x10healed"

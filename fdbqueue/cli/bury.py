@@ -1,0 +1,36 @@
+"""``fdbqueue bury``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fdbqueue.cli.byposition import Items, tell_missing
+from fdbqueue.cli.opening import opened_queue
+from fdbqueue.cli.options import QueueName, Url, position, queue_of
+from fdbqueue.cli.output import say
+from fdbqueue.layers.leases import Leases
+
+
+def bury(
+    queue: QueueName,
+    items: Items,
+    error: Annotated[
+        str | None, typer.Option("--error", help="Why, for those who look at the dead letters. Default: nothing.")
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Make available items dead letters, also one that can't be read. Exits with 1 if one is not available.
+
+    For an item that holds up the queue: the error of a take names it. `fdbqueue dead` shows it, and `fdbqueue cancel`
+    removes it for good.
+
+    Example: fdbqueue bury orders 7:72616e646f6d --error "of an older program"
+    """
+    chosen = [position(item) for item in items]
+    leases = Leases(queue_of(queue))
+    with opened_queue(url, leases.queue) as db:
+        buried = [leases.dead.bury(db, one, error=error) for one in chosen]
+    say(f"{sum(buried):,} items buried")
+    tell_missing(chosen, buried, "is not available")
