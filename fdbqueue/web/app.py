@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
+from fdbqueue.layers.schedules import Schedules
 from fdbqueue.stored.catalogue import name_of as tuple_of
 from fdbqueue.stored.catalogue import name_text
 from fdbqueue.web import changes, looks, shown
@@ -29,6 +30,14 @@ from fdbqueue.web.searching import STATES, Wanted, search
 _log = logging.getLogger("fdbqueue.web")
 HERE = Path(__file__).parent
 QUEUES_A_PAGE = 100
+PAGE_BEHIND = {
+    "redrive": "dead",
+    "purge": "dead",
+    "session-remove": "sessions",
+    "schedule-pause": "parts",
+    "schedule-resume": "parts",
+}
+"""The page that follows a change, if it is not that of the queue."""
 SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 
@@ -263,6 +272,7 @@ class AdminApp:
             "subscriptions": looks.subscriptions_of(self._db, queue, after),
             "streams": looks.streams_of(self._db, queue),
             "groups": looks.groups_of(self._db, queue, after),
+            "schedules": Schedules(queue, time.time).list(self._db)[: looks.MOST_LISTED],
         }
 
     # Changes.
@@ -381,7 +391,13 @@ def _form(request: Request) -> tuple[str, dict[str, str], list[str]]:
 
 
 def _page_behind(change: str) -> str:
-    return {"redrive": "dead", "purge": "dead", "session-remove": "sessions"}.get(change, "queue")
+    return {
+        "redrive": "dead",
+        "purge": "dead",
+        "session-remove": "sessions",
+        "schedule-pause": "parts",
+        "schedule-resume": "parts",
+    }.get(change, "queue")
 
 
 def _url(request: Request, page: str, **query: Any) -> str:

@@ -6,12 +6,14 @@ change is confirmed, and takes at most as many items as the preview said.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import Position, Queue
 from fdbqueue.layers import Leases, Sessions
+from fdbqueue.layers.schedules import Schedules
 from fdbqueue.web.searching import MOST_CHOSEN, Wanted, chosen
 from fdbqueue.web.shown import session_name
 
@@ -25,7 +27,7 @@ class Change:
     title: str
     """What it does, as the button says it."""
     of: str
-    """What it changes: "items", "queue", "session" or "gate"."""
+    """What it changes: "items", "queue", "session" or "schedule"."""
     apply: Callable[..., int]
     """Makes it; returns how many things it changed."""
     danger: bool = False
@@ -91,6 +93,17 @@ def _cancel_in_session(db: Any, queue: Queue[Any], fields: Fields) -> int:
     return int(Sessions(queue).cancel(db, session_name(fields.get("session", "")), position))
 
 
+def _of_schedule(verb: str) -> Callable[..., int]:
+    def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
+        try:
+            getattr(Schedules(queue, time.time), verb)(db, fields.get("schedule", ""))
+        except LookupError as error:
+            raise ValueError(str(error.args[0])) from error
+        return 1
+
+    return apply
+
+
 CHANGES: Mapping[str, Change] = {
     "redrive": Change("Redrive", "items", _redrive, states=("dead",)),
     "purge": Change("Purge", "items", _purge, danger=True, states=("dead",)),
@@ -105,6 +118,8 @@ CHANGES: Mapping[str, Change] = {
     "session-redrive": Change("Redrive the dead letters of", "session", _of_session("redrive")),
     "session-purge": Change("Purge the dead letters of", "session", _of_session("purge"), danger=True),
     "session-remove": Change("Remove", "session", _of_session("remove"), danger=True),
+    "schedule-pause": Change("Pause", "schedule", _of_schedule("pause")),
+    "schedule-resume": Change("Resume", "schedule", _of_schedule("resume")),
     "session-cancel": Change("Cancel an item of", "session", _cancel_in_session, danger=True),
 }
 """All changes, by the name in a form."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from typing import Any
 
 import pytest
 
+import fdbqueue
+from fdbqueue.layers import Leases, Tasks
+from fdbqueue.layers.schedules import Schedules
+from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.web import AdminApp
 from tests.web.conftest import Browser, Shop
 
@@ -78,6 +83,28 @@ def test_a_session_is_changed(pages: Browser, shop: Shop, db: Any, change: str, 
     info = shop.bank.info(db, name)
     assert info
     assert info.status in (status, "gated")
+
+
+def test_a_schedule_is_listed_paused_and_resumed(pages: Browser, db: Any, space: Any) -> None:
+    app = Tasks(Leases(fdbqueue.Queue(space["mail"], codec="json")))
+
+    @app.periodic("0 8 * * *", name="digest")
+    @app.task(name="digest")
+    def digest() -> None:
+        """Send it."""
+
+    app.run_due(db)
+    digest.enqueue(db)  # a queue is listed from its first item on
+    name = name_text(name_of(space["mail"].key()))
+    assert "0 8 * * *" in pages.text("parts", queue=name)
+    pages.change("schedule-pause", name, schedule="digest")
+    [one] = Schedules(fdbqueue.Queue(space["mail"], codec="json"), time.time).list(db)
+    assert one.status == "paused"
+    pages.change("schedule-resume", name, schedule="digest")
+    answer = pages.send("preview", {"csrf": pages.csrf(), "queue": name, "change": "schedule-pause", "schedule": "x"})
+    assert answer.status_code == 200
+    form = {"csrf": pages.csrf(), "queue": name, "change": "schedule-pause", "schedule": "no such one"}
+    assert pages.send("apply", form).status_code == 400
 
 
 def test_an_item_of_a_session_is_cancelled(pages: Browser, shop: Shop, db: Any) -> None:
