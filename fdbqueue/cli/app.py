@@ -22,6 +22,7 @@ from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
 from fdbqueue.cli.export import export, import_
 from fdbqueue.cli.groups import groups
+from fdbqueue.cli.health import health
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.inspecting import inspect
 from fdbqueue.cli.lease import lease
@@ -58,7 +59,7 @@ COMMANDS = (
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(worker, schedules),
     *(export, import_, copy, backup),
-    *(inspect, watch, stats, check, top, metrics, watchdog, sweep, web),
+    *(inspect, watch, stats, check, health, top, metrics, watchdog, sweep, web),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

@@ -58,6 +58,8 @@ class QueueFigures:
     """Available items by level."""
     oldest_age_s: float | None = None
     """The time that the first available item has been in the queue. None without one, or if it has no time."""
+    ahead_s: float = 0.0
+    """By how many seconds the time of its first or last available item is ahead of the clock that was given."""
     overdue: int = 0
     """Timers that are due by more than a grace and have not fired, up to 100: nobody works here."""
     stuck: int = 0
@@ -207,6 +209,7 @@ def read_figures(tr: Transaction, own: _Keys, now_us: int, grace: float = 0.0) -
     found.levels = {level: number for level, number in found.levels.items() if level < MOST_LEVELS}
     found.oldest_age_s, problem = _age(got["first"], now_us)
     found.problem = found.problem or problem
+    found.ahead_s = max(_ahead(row, now_us) for row in [*got["first"], *got["last"]]) if got["last"] else 0.0
     late = [*got["late"], *got["line late"]]
     found.overdue = len(late)
     found.stuck = sum(_is_lease(layout, keys, row.key) for row in late)
@@ -230,6 +233,12 @@ def _age(first: list[KeyValue], now_us: int) -> tuple[float | None, str]:
             return None, f"The first item can't be read: {error}"
         return (max(0.0, (now_us - at_us) / 1e6) if at_us else None), ""
     return None, ""
+
+
+def _ahead(row: KeyValue, now_us: int) -> float:
+    with suppress(FormatError):
+        return max(0.0, (notes_of(row.value).enqueued_at_us - now_us) / 1e6)
+    return 0.0
 
 
 def _is_lease(layout: Layout, keys: Keys, key: bytes) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
+from fdbqueue.stored.catalogue import queue_text
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.entrance import Beside, at_signals, in_event_loop
@@ -23,6 +25,7 @@ from ..leases.leases import this_consumer
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
+from ._health import Health, Probe
 from ._run import Run
 from ._session_run import SessionRun
 from ._terms import ConsumerReport, ConsumerTerms
@@ -67,6 +70,9 @@ class Consumer(Named, Generic[V]):
         middleware: functions around each call of the handler, the outermost first, as `fdbqueue.layers.middleware` has
             some. Each is called with the lease and the next call. Coroutine functions run around any handler; plain
             functions run in the thread of a plain handler, inside of the others.
+        health: where it says while it runs whether it is alive, for a probe: ``file:PATH``, which it writes every
+            second and removes at its end; or a port of the loopback interface, or ``HOST:PORT``, which answers 200 or
+            503. Alive means that the event loop turns and the database answers.
         metrics: an `fdbqueue.observe.MetricsServer`, which serves its figures, and those of all queues, while it runs.
 
     In an event loop, await the verbs as ``consumer.run.aio(db)``, or run the consumer beside a body:
@@ -102,6 +108,7 @@ class Consumer(Named, Generic[V]):
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
         metrics: Serves | None = ...,
+        health: str | int | None = ...,
     ) -> None: ...
     @overload
     def __init__(
@@ -119,6 +126,7 @@ class Consumer(Named, Generic[V]):
         signals: bool = ...,
         middleware: Sequence[Middleware] = ...,
         metrics: Serves | None = ...,
+        health: str | int | None = ...,
     ) -> None: ...
     def __init__(
         self,
@@ -135,6 +143,7 @@ class Consumer(Named, Generic[V]):
         signals: bool = True,
         middleware: Sequence[Middleware] = (),
         metrics: Serves | None = None,
+        health: str | int | None = None,
     ) -> None:
         _check_count(concurrency, 1, "concurrency is how many handlers run at once")
         if prefetch is not None:
@@ -161,6 +170,7 @@ class Consumer(Named, Generic[V]):
             raise TypeError(f"metrics is an fdbqueue.observe.MetricsServer, not {metrics!r}.")
         self.report = ConsumerReport()
         self._metrics = metrics
+        self._probe = None if health is None else Probe(health)
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
         adapts = prefetch is None and isinstance(source, Leases)
@@ -278,18 +288,36 @@ class Consumer(Named, Generic[V]):
         try:
             if self._stopped:
                 current.stop()
-            with contextlib.nullcontext() if self._metrics is None else self._metrics.serving(db, self):
+            async with self._watched(db, current):
                 await current.to_the_end()
         finally:
             self._run = None
             self.report.seconds += time.monotonic() - started
         return self.report
 
+    @contextlib.asynccontextmanager
+    async def _watched(self, db: Database, current: Run) -> AsyncIterator[None]:
+        """Let others see how it is, while it runs."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._metrics is not None:
+                stack.enter_context(self._metrics.serving(db, self))
+            if self._probe is not None:
+                current.health = Health({"queue": queue_text(self.queue.layout.prefix), "consumer": self.name})
+                write = stack.enter_context(self._probe.open(current.health))
+                beating = asyncio.get_running_loop().create_task(current.health.beat(current.ask, write))
+                stack.push_async_callback(_ended, beating)
+            yield
+
     def _new_run(self, db: Database, terms: ConsumerTerms) -> Run:
         middleware = bound(self.middleware, self)
         if isinstance(self.source, Sessions):
             return SessionRun(db, self.source, self.handler, middleware, terms, self.report)
         return Run(db, self.source, self.handler, middleware, terms, self.report)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _check_takes_a_lease(handler: Callable[..., Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
-from fdbqueue.lowlevel import Database, FDBError, permit_of, run, run_async
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, permit_of, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
@@ -26,6 +26,7 @@ from ..staged import StagedQueue
 from ..subscriptions import Subscription
 from ..subscriptions.subscription import subscription_permit
 from ._background import Background
+from ._health import Health
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping
 from ._pace import GATHER_SECONDS, WAIT_SECONDS, Pace
@@ -89,6 +90,8 @@ class Run(Keeping):
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self.health: Health | None = None
+        """Whether it is alive; None: nobody asks."""
         self._verbs: Any = self._leases
         """Where failed and snoozed items are given back."""
         self._retry = self._leases.retry
@@ -206,6 +209,8 @@ class Run(Keeping):
                 continue
             held_nothing = not self._held
             taken = await self._lease(min(room, BATCH_ITEMS))
+            if self.health is not None:
+                self.health.answered()
             holds = [self._hold(lease) for lease in taken]
             self._held.update(dict.fromkeys(holds))
             self._ready.extend(holds)
@@ -255,6 +260,13 @@ class Run(Keeping):
         if len(self._ready) > many and self._ready[-1].leased_at <= old:
             surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
             await self._return(surplus[::-1])
+
+    async def ask(self) -> None:
+        """Read something of the database."""
+        await run_async(self._leases.queue.read(self._db, self._look_at_pause))
+
+    def _look_at_pause(self, tr: Transaction) -> Steps[None]:
+        yield tr.snapshot.get(self._leases.layout.paused_key)
 
     async def may_begin(self) -> bool:
         """Return whether a handler may begin now. No item was read for it if a second has not passed."""

@@ -1,0 +1,143 @@
+"""Whether a database and its queues are well: what `fdbqueue health` shows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fdbqueue import __version__
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.observe.figures import Wanted, read_all
+from fdbqueue.stored.items import BLOB_FORMAT_VERSION
+from fdbqueue.stored.layout import CATALOGUE
+
+GRACE_SECONDS = 5.0
+"""A lease counts as stuck if it expired so long ago."""
+ROUNDS = 3
+"""How many commits are measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What still counts as well."""
+
+    age_s: float | None = None
+    """The age of the oldest available item; None: any."""
+    commit_s: float = 2.0
+    """The time of a commit."""
+    skew_s: float = 5.0
+    """How far a stored time may be ahead of this clock."""
+
+
+@dataclass(slots=True)
+class HealthReport:
+    """How a database is."""
+
+    commit_s: float = 0.0
+    """The median time of a commit."""
+    queues: int = 0
+    """How many queues were read."""
+    oldest_age_s: float | None = None
+    """The age of the oldest available item."""
+    oldest_queue: str = ""
+    """The queue that has it."""
+    ahead_s: float = 0.0
+    """By how many seconds the time of an item is ahead of this clock: the clocks of two machines differ by that."""
+    stuck: dict[str, int] = field(default_factory=dict)
+    """Leases that have expired and that nobody ends, by queue."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """What can't be read, by queue."""
+    problems: list[str] = field(default_factory=list)
+    """What is wrong, as sentences."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+    def record(self) -> dict[str, Any]:
+        """Return the report as a JSON object has it."""
+        return {
+            "ok": self.ok,
+            "problems": self.problems,
+            "commit_s": round(self.commit_s, 6),
+            "ahead_s": round(self.ahead_s, 3),
+            "queues": self.queues,
+            "oldest_age_s": None if self.oldest_age_s is None else round(self.oldest_age_s, 3),
+            "oldest_queue": self.oldest_queue,
+            "stuck_leases": self.stuck,
+            "unreadable": self.unreadable,
+            "version": __version__,
+            "format_version": BLOB_FORMAT_VERSION,
+        }
+
+
+def check_health(
+    db: Database, *, wanted: Wanted | None = None, limits: Limits | None = None, clock: Callable[[], float] = time.time
+) -> HealthReport:
+    """Look whether a database and its registered queues are well.
+
+    Args:
+        db: a database.
+        wanted: which queues to look at; None: all.
+        limits: what still counts as well.
+        clock: seconds since 1970.
+
+    Raises:
+        FDBError: the database can't be reached.
+
+    *Conflicts:* none. *Cost:* three commits that write nothing, and the reads of a scrape (`read_all`).
+    """
+    limits = limits or Limits()
+    report = HealthReport(commit_s=sorted(_commit_seconds(db) for _ in range(ROUNDS))[ROUNDS // 2])
+    for one in read_all(db, wanted or Wanted(), clock=clock, grace=GRACE_SECONDS):
+        report.queues += 1
+        report.ahead_s = max(report.ahead_s, one.ahead_s)
+        if one.oldest_age_s is not None and one.oldest_age_s > (report.oldest_age_s or -1.0):
+            report.oldest_age_s, report.oldest_queue = one.oldest_age_s, one.queue
+        if one.stuck:
+            report.stuck[one.queue] = one.stuck
+        if one.problem:
+            report.unreadable[one.queue] = one.problem
+    report.problems = list(_problems(report, limits))
+    return report
+
+
+def _problems(report: HealthReport, limits: Limits) -> list[str]:
+    found = []
+    if report.commit_s > limits.commit_s:
+        found.append(f"A commit takes {report.commit_s:.2f} s, more than {limits.commit_s:g} s.")
+    if report.ahead_s > limits.skew_s:
+        found.append(
+            f"An item was enqueued {report.ahead_s:.1f} s ahead of this clock. Set the clocks of the machines by NTP."
+        )
+    if limits.age_s is not None and report.oldest_age_s is not None and report.oldest_age_s > limits.age_s:
+        found.append(
+            f"The first item of {report.oldest_queue} has waited {report.oldest_age_s:,.0f} s, more than"
+            f" {limits.age_s:g} s."
+        )
+    for queue, number in report.stuck.items():
+        found.append(
+            f"{queue} has {number} leases that have expired, and nobody ends them: start a consumer, or run"
+            f" `fdbqueue watchdog --once`."
+        )
+    found += [f"{queue}: {problem}" for queue, problem in report.unreadable.items()]
+    return found
+
+
+def _commit_seconds(db: Database) -> float:
+    """Return how long a commit takes. It writes nothing: it only says that it conflicts with a key that nobody has."""
+    key = CATALOGUE + b"\xff" + os.urandom(8)
+
+    def body(tr: Transaction) -> Steps[None]:
+        tr.add_write_conflict_key(key)
+        yield from ()
+
+    began = time.perf_counter()
+    run(attempts(db, body))
+    return time.perf_counter() - began

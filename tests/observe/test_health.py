@@ -1,0 +1,105 @@
+"""`fdbqueue health`: what is wrong with a database and its queues, and the exit code for a probe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.cli import app
+from fdbqueue.layers import Leases
+from fdbqueue.observe.health import Limits, check_health
+from tests.helpers.counted import Counted
+
+
+@pytest.fixture
+def own() -> Iterator[Any]:
+    """A database without the queues of other tests."""
+    with fdbqueue.open("memory:") as db:
+        yield db
+
+
+def test_all_is_well(own: Any) -> None:
+    Leases(Queue("orders", codec="str")).enqueue(own, "a")
+    report = check_health(own, limits=Limits(age_s=600))
+    assert report.ok
+    assert (report.queues, report.oldest_queue) == (1, "orders")
+    assert 0 < report.commit_s < 60
+    assert report.record()["format_version"] == 2
+
+
+def test_it_writes_nothing(own: Any) -> None:
+    Leases(Queue("orders", codec="str")).enqueue(own, "a")
+    before = [(row.key, row.value) for row in own[b"":b"\xff"]]
+    counted = Counted(own)
+    check_health(counted)
+    assert counted.did["writes"] == 0
+    assert [(row.key, row.value) for row in own[b"":b"\xff"]] == before
+
+
+def test_what_is_wrong_is_said_in_sentences(own: Any) -> None:
+    old = Leases(Queue("old", codec="str"), clock=lambda: 1_000.0)
+    old.enqueue_many(own, ["a", "b"])
+    old.lease(own, duration=5)
+    Leases(Queue("future", codec="str"), clock=lambda: 9e9).enqueue(own, "a")
+    bad = Queue("bad", codec="str")
+    bad.enqueue(own, "a")
+    own[bad.layout.available.key(b"\x14\x01aaaaaaaa\x00")] = b"\xff of a newer version"
+
+    report = check_health(own, limits=Limits(age_s=600, commit_s=1e-9))
+
+    told = "\n".join(report.problems)
+    assert not report.ok
+    for sentence in (
+        "A commit takes",
+        "ahead of this clock",
+        "The first item of old has waited",
+        "bad: The first item",
+    ):
+        assert sentence in told
+    assert "old has 1 leases that have expired" in told
+    assert set(report.unreadable) == {"bad"}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file:{tmp_path / 'db'}"
+
+
+def run(*arguments: str, url: str) -> Any:
+    return CliRunner().invoke(app, ["health", *arguments], env={"FDBQUEUE_URL": url})
+
+
+def test_exit_codes_are_for_probes(url: str) -> None:
+    assert run(url=url).exit_code == 3  # there is no database
+    with fdbqueue.open(url) as db:
+        Leases(Queue("orders", codec="str"), clock=lambda: 1_000.0).enqueue(db, "a")
+    well, bad = run("--json", url=url), run("--max-age", "600", "--json", url=url)
+    assert (well.exit_code, bad.exit_code) == (0, 1)
+    assert json.loads(well.stdout)["ok"] is True
+    assert "orders has waited" in json.loads(bad.stdout)["problems"][0]
+    assert run("--max-age", "600", "--exclude", "orders", url=url).exit_code == 0
+
+
+def test_a_database_that_does_not_answer_in_time_has_its_code(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fdbqueue.open(url) as db:
+        Queue("orders", codec="str").enqueue(db, "a")
+
+    def late(*_: object, **__: object) -> None:
+        raise fdbqueue.FDBError(1031)
+
+    monkeypatch.setattr("fdbqueue.observe.health.check_health", late)
+    assert run(url=url).exit_code == 3
+
+
+@pytest.mark.parametrize("arguments", [["--max-age", "-1"], ["--patience", "0"], ["--include", ""]])
+def test_wrong_arguments_are_refused(url: str, arguments: list[str]) -> None:
+    with fdbqueue.open(url):
+        pass
+    assert run(*arguments, url=url).exit_code == 2
