@@ -124,3 +124,13 @@ def test_calls_that_need_spark_say_how_to_install_it(monkeypatch: pytest.MonkeyP
         _ = fdbqueue.spark.register
     with pytest.raises(AttributeError):
         _ = fdbqueue.spark.nothing
+
+
+def test_the_trace_of_a_row_travels_in_its_headers() -> None:
+    """So a DataFrame that was read from a queue, and is written into another one, keeps the spans of its items."""
+    trace = {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "tracestate": "vendor=1"}
+    kind = pa.map_(pa.string(), pa.string())
+    batch = pa.record_batch([pa.array(["a", "b"]), pa.array([list(trace.items()), None], kind)], names=["value", "h"])
+    first, second = rows_of(batch, ["value"], codec="str", headersColumn="h").stored
+    assert dict(parse(first).headers) == trace
+    assert dict(parse(second).headers) == {}
