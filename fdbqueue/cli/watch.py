@@ -49,22 +49,26 @@ def watch(
     check_raw(raw, codec)
     own = queue_of(queue, codec)
     source = Subscriptions(own)
-    printed = 0
+    printed, handled = 0, True
     with opened_queue(url, own, create=create) as db:
         follower = source.follow(db, name, selector=where, start="head" if head else "tail")
         try:
             while limit is None or printed < limit:
+                handled = False  # a signal, or a closed pipe: the items come again
                 most = ITEMS_AT_ONCE if limit is None else min(ITEMS_AT_ONCE, limit - printed)
                 try:
                     found = follower.next_many(limit=most, timeout=timeout)
                 except (CodecError, FormatError) as error:
                     typer.echo(f"Error: {told(error)}", err=True)
+                    handled = True
                     continue
                 if not found:
+                    handled = True
                     break
                 write_lines([line(item, codec, records=records, raw=raw) for item in found])
                 printed += len(found)
+                handled = True
         finally:
-            follower.close()
+            follower.close(handled=handled)
     if not printed:
         raise typer.Exit(errors.EMPTY)

@@ -29,6 +29,7 @@ from typing import Any, Generic, Literal, Self, TypeAlias, get_args
 from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position, SubscriptionError
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
     Database,
@@ -199,7 +200,7 @@ class Follower(Named, Generic[V]):
         self._accepts: Callable[[bytes, bytes], bool] | None = None
         if selector is not None:
             self._accepts = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
-        self._place = self._given = first.place
+        self._place = self._given = self._asked = first.place
         """The places behind the items in `_buffer`, and behind those that the caller has got."""
         self._there = first.there
         self._buffer: deque[_Told[V]] = deque()
@@ -231,6 +232,7 @@ class Follower(Named, Generic[V]):
         if timeout != 0 and not self._buffer:
             yield from long_wait("Follower.next_many")
         deadline = None if timeout is None else time.monotonic() + timeout
+        self._asked = self._given if self._buffer else self._place
         while not self._buffer:
             if self._closed:
                 raise SubscriptionError(f"{self!r} was closed. Follow the queue again.")
@@ -259,11 +261,19 @@ class Follower(Named, Generic[V]):
         return found
 
     @verb
-    def close(self) -> Steps[None]:
-        """Store the place of a browser that has a name; remove one that has none. A second call does nothing."""
+    def close(self, *, handled: bool = True) -> Steps[None]:
+        """Store the place of a browser that has a name; remove one that has none. A second call does nothing.
+
+        Args:
+            handled: False: the items of the last `next_many` were not handled. A browser with this name tells them
+                again. A ``with`` that ends by an error closes like that.
+        """
+        check_flag(handled, "handled")
         if self._closed:
             return
         self._closed = True
+        if not handled:
+            self._given = self._place = self._asked
         yield from attempts(self._db, self._end)
 
     def __iter__(self) -> Self:
@@ -284,7 +294,7 @@ class Follower(Named, Generic[V]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(handled=kind is None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -292,7 +302,7 @@ class Follower(Named, Generic[V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close.aio()
+        await self.close.aio(handled=kind is None)
 
     @property
     def _key(self) -> bytes:

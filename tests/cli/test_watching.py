@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import LeaseLost, Queue
+from fdbqueue.cli.errors import Interrupted, OutputFailed
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Subscriptions
 from tests.cli.conftest import Run
@@ -50,6 +51,18 @@ def test_watch_goes_on_under_its_name(run: Run, db: Any, space: Subspace, name: 
     assert run("watch", name, "--name", "audit", "--timeout", "0").exit_code == 1
     assert json.loads(run("subscriptions", name).stdout)["browser"]
     assert run("unsubscribe", name, "audit").exit_code == 0
+
+
+@pytest.mark.parametrize("error", [OutputFailed("Broken pipe"), Interrupted(signal.SIGTERM)])
+def test_items_that_watch_did_not_print_come_again_under_its_name(
+    run: Run, db: Any, space: Subspace, name: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    Queue(space, codec="json").enqueue_many(db, range(3))
+    with monkeypatch.context() as patched:
+        patched.setattr("fdbqueue.cli.watch.write_lines", lambda lines: (_ for _ in ()).throw(error))
+        assert run("watch", name, "--name", "audit", "--head", "--timeout", "0").exit_code != 0
+
+    assert values(run("watch", name, "--name", "audit", "--timeout", "0").stdout) == [0, 1, 2]
 
 
 def test_watch_goes_on_after_an_item_that_does_not_decode(run: Run, db: Any, space: Subspace, name: str) -> None:

@@ -512,3 +512,22 @@ def test_it_takes_a_database(db: Any, space: Subspace, wrong: Any) -> None:
         subscriptions.follow(wrong)
     with pytest.raises(TypeError, match=r"takes a database, not a transaction. In a transaction use .*browse"):
         subscriptions.follow(db.create_transaction())
+
+
+def test_an_item_whose_handling_failed_is_told_again_under_the_name(db: Any, space: Subspace) -> None:
+    queue = Queue(space["handled"], codec="str")
+    queue.enqueue_many(db, ["a", "b", "c"])
+    source = Subscriptions(queue)
+
+    def fail_at_b() -> None:
+        with source.follow(db, "audit", start="head") as follower:
+            for item in follower:
+                if item.value == "b":
+                    raise OSError(item.value)
+
+    with pytest.raises(OSError, match="b"):
+        fail_at_b()
+    with source.follow(db, "audit") as follower:
+        assert [item.value for item in follower.next_many(timeout=0)] == ["b", "c"]
+    with source.follow(db, "audit") as follower:
+        assert follower.next_many(timeout=0) == []
