@@ -34,6 +34,7 @@ _WORDS = {
 _REMEDY = re.compile("`?(" + "|".join(map(re.escape, sorted(_WORDS, key=len, reverse=True))) + ")`?")
 _CODEC = re.compile(r"\bGive codec='(\w+)'")
 _PART = r"(?:'(?:[^'\\]|\\.)*'|\d+)"
+_CLEAR = re.compile(rf"Queue\(({_PART}|\({_PART}(?:, {_PART})*,?\))\)\.clear\(db\)")
 _NAME = re.compile(rf"\({_PART}(?:, {_PART})*,?\)")
 
 
@@ -44,10 +45,18 @@ def in_shell(text: str) -> str:
     'The queue \\'["shop", "orders"]\\' is paused. End that: `fdbqueue resume`. \\'orders\\' is not.'
     >>> in_shell("It has the codec 'json'. Give codec='json'. It is transaction (7) of (3, 4).")
     "It has the codec 'json'. Give --codec json. It is transaction (7) of (3, 4)."
+    >>> in_shell("Clear it: Queue('orders').clear(db). Or that: Queue(('shop', 'orders')).clear(db).")
+    'Clear it: `fdbqueue clear orders`. Or that: `fdbqueue clear \\'["shop", "orders"]\\'`.'
     """
     text = _REMEDY.sub(lambda found: _WORDS[found[1]], text)
+    text = _CLEAR.sub(_clear, text)
     text = _CODEC.sub(r"Give --codec \1", text)
     return _NAME.sub(_typed, text)
+
+
+def _clear(found: re.Match[str]) -> str:
+    name = ast.literal_eval(found[1])
+    return f"`fdbqueue clear {shlex.quote(name_text(name if isinstance(name, tuple) else (name,)))}`"
 
 
 def _typed(found: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias
 
 from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
+from fdbqueue.base.reprs import pairs
 from fdbqueue.lowlevel import Database, Future, Named, Steps, Transaction, attempts, only_transaction, verb
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
@@ -72,6 +73,11 @@ class BlobWriter(Named, io.BufferedIOBase):
         self.enqueued: Enqueued = None
         """What the queue's or layer's `enqueue` returned, once the item is enqueued: a position, a smart queue's
         `Outcome`, or a `Completion`."""
+
+    def _repr_html_(self) -> str:
+        item = None if self.position is None else self.position.text
+        told = {"value": self._value, "state": self._state, "size_bytes": self.size_bytes, "item": item}
+        return pairs("BlobWriter", told)
 
     def __repr__(self) -> str:
         return f"<BlobWriter to {self._entrance.queue.layout.describe()}: {self.size_bytes:,} bytes, {self._state}>"

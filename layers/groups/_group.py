@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import structs
 
 from fdbqueue import CompletionError
+from fdbqueue.base.reprs import pairs
 from fdbqueue.lowlevel import (
     Database,
     Layout,
@@ -114,6 +115,10 @@ class Group(Named):
 
     def __repr__(self) -> str:
         return f"Group({self._groups.queue.layout.describe()}, {self.name!r})"
+
+    def _repr_html_(self) -> str:
+        told = {"queue": self._groups.queue, "name": self.name, "holds": bool(self.token)}
+        return pairs("Group", told)
 
     def at(self, db: Database) -> Group:
         """Return this group with the database to wait in; after it was unpickled, for instance."""

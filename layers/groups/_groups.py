@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from fdbqueue import GroupError
@@ -23,6 +22,7 @@ from fdbqueue.lowlevel import (
     only_transaction,
     rows,
     run,
+    run_async,
     strinc,
     verb,
 )
@@ -36,6 +36,48 @@ from ..leases.times import positive
 from ._group import HOLD_SECONDS, Group, check_name, check_token, set_hold
 
 KEEP_SECONDS = 86_400.0
+
+
+class GroupList(Iterator["Group"]):
+    """The groups of a queue, read one by one. Iterate by ``for``, or by ``async for`` in an event loop."""
+
+    def __init__(
+        self, groups: Groups, tr: Transaction | Database, db: Database | None, begin: bytes, limit: int | None
+    ) -> None:
+        self._groups = groups
+        self._tr = tr
+        self._db = db
+        self._begin = begin
+        self._left = math.inf if limit is None else limit
+
+    def __next__(self) -> Group:
+        group = run(self._next())
+        if group is None:
+            raise StopIteration
+        return group
+
+    def __aiter__(self) -> GroupList:
+        return self
+
+    async def __anext__(self) -> Group:
+        group = await run_async(self._next())
+        if group is None:
+            raise StopAsyncIteration
+        return group
+
+    def _next(self) -> Steps[Group | None]:
+        if self._left < 1:
+            return None
+        space = self._groups.leases.layout.groups
+        found = yield from self._groups.queue.read(
+            self._tr, partial(_first, begin=self._begin, end=strinc(space.key()))
+        )
+        if not found:
+            self._left = 0
+            return None
+        name: str = space.unpack(found[0].key)[0]
+        self._begin, self._left = _behind(space, name), self._left - 1
+        return Group(self._groups, name, db=self._db)
 
 
 class Groups(Named, QueueWithLeases[Any]):
@@ -140,10 +182,10 @@ class Groups(Named, QueueWithLeases[Any]):
         check_name(name)
         return Group(self, name).at(db)
 
-    def list(
-        self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None
-    ) -> Iterator[Group]:
+    def list(self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None) -> GroupList:
         """Iterate over the groups in the order of their names, lazily. They hold nothing.
+
+        In an event loop, iterate by ``async for``.
 
         Args:
             tr: a transaction, or a database.
@@ -158,14 +200,7 @@ class Groups(Named, QueueWithLeases[Any]):
             check_name(after)
         if limit is not None:
             check_limit(limit, "groups to list")
-        return islice(self._list(tr, db, space.key() if after is None else _behind(space, after)), limit)
-
-    def _list(self, tr: Transaction | Database, db: Any, begin: bytes) -> Iterator[Group]:
-        space = self.leases.layout.groups
-        while found := run(self.queue.read(tr, partial(_first, begin=begin, end=strinc(space.key())))):
-            name: str = space.unpack(found[0].key)[0]
-            yield Group(self, name, db=db)
-            begin = _behind(space, name)
+        return GroupList(self, tr, db, space.key() if after is None else _behind(space, after), limit)
 
     @verb
     def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Steps[Any]:

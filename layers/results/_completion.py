@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from fdbqueue import CodecError, CompletionError, Position
+from fdbqueue.base.reprs import pairs
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, only_database, pack, verb
 from fdbqueue.moves.outcomes import read_record
@@ -81,6 +82,9 @@ class Completion(Named, Generic[R]):
 
     def __repr__(self) -> str:
         return f"Completion({self._queue.layout.describe()}, {self.position.text!r})"
+
+    def _repr_html_(self) -> str:
+        return pairs("Completion", {"queue": self._queue, "item": self.position.text, "text": str(self)})
 
     def __str__(self) -> str:
         return self.position.text

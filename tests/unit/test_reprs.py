@@ -200,7 +200,7 @@ def test_a_notebook_shows_a_blobs_writer_and_reader(db: Any, space: Subspace) ->
     leases = Leases(Queue(space))
     blobs = Blobs(leases)
     with blobs.write(db) as out:
-        assert read(out._repr_html_()) == repr(out)
+        assert "size_bytes" in read(out._repr_html_())
         out.write(b"data")
     lease = leases.lease(db)
     assert lease is not None

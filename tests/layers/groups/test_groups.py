@@ -12,6 +12,7 @@ import pytest
 from fdbqueue import CompletionError, GroupError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
+    Blobs,
     Consumer,
     FollowUp,
     Group,
@@ -523,3 +524,30 @@ def test_groups_are_listed_by_their_names_and_hold_nothing(db: Any, queue: Queue
     for given in (None, "db", 7):
         with pytest.raises(TypeError):
             groups.list(given)  # type: ignore[arg-type]
+
+
+def test_groups_are_listed_in_an_event_loop(db: Any, space: Subspace) -> None:
+    groups = Groups(Leases(Queue(space["listed"], codec="str")))
+    for name in "c", "a", "b":
+        groups.open(db, name)
+
+    async def names(**terms: Any) -> list[str]:
+        return [group.name async for group in groups.list(db, **terms)]
+
+    assert asyncio.run(names()) == ["a", "b", "c"]
+    assert asyncio.run(names(after="a", limit=1)) == ["b"]
+
+
+def test_notebooks_show_a_group_a_completion_and_a_blob_as_tables(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space["shown"], codec="str"))
+    completion = Results(leases).enqueue(db, "x")
+    with Blobs(leases).write(db, "file") as writer:
+        writer.write(b"12345")
+    for shown, told in (
+        (completion, completion.position.text),
+        (Groups(leases).open(db, "book"), "book"),
+        (writer, "5"),
+    ):
+        html = shown._repr_html_()
+        assert html.startswith("<table>")
+        assert told in html
