@@ -66,6 +66,8 @@ def worker(
         threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
     with opened(url, create=True) as db:
         db.options.set_transaction_timeout(0)  # a worker waits for a database that does not answer
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the worker takes it, to end gracefully
         report = working.run(db)
     logging.getLogger("fdbqueue.layers.tasks").info("Stopped: %s.", report)
 

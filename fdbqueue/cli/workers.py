@@ -22,7 +22,7 @@ LONGEST_WAIT_SECONDS = 30.0
 """The waits before a process that died is started again double from the one to the other."""
 HEALTHY_SECONDS = 10.0
 """A process that lived for so long is started again after the shortest wait."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,8 @@ class Supervisor:
         """Run the processes until SIGTERM or SIGINT. Return the exit code."""
         awake, wakes = os.pipe()
         os.set_blocking(wakes, False)
-        before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._note) for number in heard}
         wakeup = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         try:
             self._children = [Child(self._start(), time.monotonic()) for _ in range(self._number)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
@@ -228,6 +229,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     marks: tuple[str, ...] = ()
 
 
+_POSITION = re.compile(rb'"position":\s?"([0-9]+(?::[0-9a-f]+)+)"')
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
@@ -250,7 +252,9 @@ def from_line(line: bytes) -> FileRecord:
         rest = {name: getattr(found, name) for name in _REST}
         return checked(FileRecord(found.position, found.state, payloads[0], headers, **rest))
     except (binascii.Error, UnicodeEncodeError, *UNREADABLE) as error:
-        raise TransferError(f"it is no item: {error}") from error
+        named = _POSITION.search(line)
+        told = f"the item {named[1].decode()} can't be read" if named else "it is no item"
+        raise TransferError(f"{told}: {error}") from error
 
 
 def checked(record: FileRecord) -> FileRecord:

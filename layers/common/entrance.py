@@ -90,6 +90,8 @@ class _InEventLoop(Generic[T]):
 def at_signals(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[None]:
     """In this context, call `stop` at the first SIGTERM or SIGINT, and `hurry` at the second.
 
+    SIGHUP does the same if it would end the process.
+
     It works only in the main thread, where Python handles signals. The second signal and the end restore the former
     handlers. `loop.add_signal_handler` is unsuitable: it takes the wake-up descriptor from another loop of this thread,
     and shares it with a forked child.
@@ -100,6 +102,8 @@ def at_signals(stop: Callable[[], None], hurry: Callable[[], None]) -> Iterator[
     # Python can't restore a handler that it did not install, so such a handler stays.
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: handler for number in numbers if (handler := signal.getsignal(number)) is not None}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        before[signal.SIGHUP] = signal.SIG_DFL
     pid = os.getpid()
     came = False
 

@@ -158,7 +158,7 @@ def test_a_damaged_file_is_refused_before_any_key_is_touched(
         ('{"position":"1:00","state":"delayed","text":"a"}', "needs visible_at_us"),
         ('{"position":"1:00","state":"dead","text":"a","atempts":1}', "unknown field `atempts`"),
         ('{"position":"1:00","state":"dead","text":"a","attempts":-1}', "numbers from 0 on"),
-        ('{"position":"1:00","state":"dead","base64":"%"}', "it is no item"),
+        ('{"position":"1:00","state":"dead","base64":"%"}', "the item 1:00 can't be read"),
         ('{"position":"1:1:00","state":"dead","text":"a"}', "has a rank, and others have none"),
         ('{"position":"1:00","state":"dead","text":"a"}', "the file was changed"),
     ],

@@ -212,3 +212,21 @@ def test_dead_letters_that_end_side_by_side_are_all_counted(db: Any, queue: Queu
         fail(lease)
 
     assert Consumer(leases, handle, concurrency=16).drain(db).dead == 50
+
+
+def test_a_terminal_that_is_closed_ends_a_run_gracefully(db: Any, queue: Queue) -> None:
+    leases = Leases(queue)
+    leases.enqueue_many(db, ["a", "b"])
+
+    async def handle(lease: Lease) -> None:
+        signal.raise_signal(signal.SIGHUP)
+        await asyncio.sleep(0)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        report = Consumer(leases, handle, concurrency=1, prefetch=0).run(db)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert (report.stopped, report.acked) == (True, 1)
