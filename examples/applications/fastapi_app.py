@@ -1,0 +1,62 @@
+"""A FastAPI application: a request enqueues, a consumer works beside it, and the web page is mounted.
+
+    FDBQUEUE_URL=file:shop uvicorn examples.applications.fastapi_app:app
+
+Starlette is the same without FastAPI's decorators: `Starlette(lifespan=lifespan, routes=[...])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+
+import fdbqueue
+from fdbqueue.layers import Consumer, Lease, Leases
+from fdbqueue.web import AdminApp
+
+orders = Leases(fdbqueue.Queue("orders", codec="json"), max_attempts=5)
+ADDED = (1).to_bytes(8, "little")
+
+
+@fdbqueue.transactional
+async def buy(tr: Any, sku: str) -> str:
+    """Write the application's own key and the item in one transaction."""
+    tr.add(b"bought/" + sku.encode(), ADDED)
+    position = await orders.enqueue.aio(tr, {"sku": sku})
+    return str(position.text)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open the database after the server has forked, and close it when the consumer has ended."""
+    with fdbqueue.open() as db:
+        app.state.db = db
+
+        async def send(lease: Lease[Any]) -> None:
+            db.add(b"sent/" + lease.value["sku"].encode(), ADDED)
+
+        admin = AdminApp(db)  # read-only, and for requests to the loopback interface
+        app.mount("/queues", admin)  # an application that is mounted has no lifespan of its own
+        try:
+            async with Consumer(orders, send, concurrency=4, grace=20).running(db):
+                yield
+        finally:
+            admin.close()
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/orders/{sku}")
+async def order(sku: str, request: Request) -> dict[str, str]:
+    """Take an order. The answer is sent when the transaction is committed."""
+    return {"item": await buy(request.app.state.db, sku)}
+
+
+@app.get("/healthz")
+async def healthz(request: Request) -> dict[str, int]:
+    """Answer if the database does."""
+    return {"available": (await orders.stats.aio(request.app.state.db)).available}
