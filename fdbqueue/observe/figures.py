@@ -25,6 +25,7 @@ from fdbqueue.layers.sessions.reading.listing import read_session_stats
 from fdbqueue.layers.sessions.session.records import Keys
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
+from fdbqueue.layers.subscriptions.lag import looks_from
 from fdbqueue.moves.pausing import read_pause
 from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.codecs import UNREADABLE
@@ -271,8 +272,6 @@ def _consumers(layout: Layout, got: Mapping[str, list[KeyValue]], now_us: int) -
 
 def _lags(layout: Layout, got: Mapping[str, list[KeyValue]], stats: Stats | None) -> Iterator[tuple[str, int]]:
     """Yield each subscription and about how many items it has yet to look at: by the indices of two positions."""
-    from fdbqueue.layers.subscriptions._records import read_pointer
-
     pointers = {row.key: row.value for row in got["pointers"]}
     available = 0 if stats is None else max(0, stats.available)
     last = layout.available.packed(got["last"][0].key) if got["last"] else None
@@ -284,7 +283,7 @@ def _lags(layout: Layout, got: Mapping[str, list[KeyValue]], stats: Stats | None
             lag = 0
         elif stored is not None:
             with suppress(FormatError):
-                begin = read_pointer(layout, name, stored).spans[-1][0]
+                begin = looks_from(layout, name, stored)
                 here, there = _index(begin), _index(last)
                 if begin > last:
                     lag = 0

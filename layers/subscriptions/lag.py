@@ -1,0 +1,16 @@
+"""How far a subscription has looked, for monitoring."""
+
+from __future__ import annotations
+
+from fdbqueue.lowlevel import Layout
+
+from ._records import read_pointer
+
+
+def looks_from(layout: Layout, name: str, stored: bytes) -> bytes:
+    """Return the packed position from which on a subscription has looked at nothing, from its stored pointer.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    return read_pointer(layout, name, stored).spans[-1][0]
