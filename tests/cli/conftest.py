@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import msgspec
 import pytest
+import typer.testing
+from typer import rich_utils
 from typer.testing import CliRunner
 
 from fdbqueue.cli import app
@@ -25,6 +29,14 @@ class Result(Protocol):
 
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """Build the commands once for each width. Each run would build them all, which takes longer than most commands."""
+    built = cache(lambda app, width: typer.main.get_command(app))
+    with patch.object(typer.testing, "_get_command", lambda app: built(app, rich_utils.MAX_WIDTH)):
+        yield
 
 
 @pytest.fixture

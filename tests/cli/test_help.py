@@ -6,6 +6,8 @@ import itertools
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -21,6 +23,12 @@ WIDTHS = (40, 80, 120, 200)
 names = pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
 
 
+@cache
+def built() -> Any:
+    return typer.main.get_command(app)
+
+
+@cache
 def help_of(name: str, width: int) -> str:
     """Return a command's help on a terminal of some width."""
     with patch.object(rich_utils, "MAX_WIDTH", width):
@@ -51,8 +59,8 @@ def test_the_help_of_every_command_has_one_example_that_parses(name: str) -> Non
     arguments = shlex.split(re.sub(r" [<>] \S+$", "", example))
 
     assert arguments[0] == name
-    group = typer.main.get_command(app)
-    command: Callable[..., object] = group.commands[name].make_context  # type: ignore[attr-defined]
+    group = built()
+    command: Callable[..., object] = group.commands[name].make_context
     assert command(name, arguments[1:])
 
 
