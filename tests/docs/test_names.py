@@ -19,8 +19,8 @@ DOCUMENTS = (
     "docs/guides/*.md",
 )
 FOLDERS = ("fdbqueue", "layers", "tests", "examples", "docs", "containers", "notebooks")
-ELSEWHERE = {*dir(builtins), "PySpark", "RemoveQueue"}
-"""Names that look like ours: Python's, Spark's, and the word of a source for our `Sessions.remove`."""
+ELSEWHERE = {*dir(builtins), "AsyncIO", "PySpark", "RemoveQueue", "SqliteHuey"}
+"""Names that look like ours: Python's, Spark's, those of other queues, and a source's word for `Sessions.remove`."""
 
 
 def documents(repository: Path) -> list[Path]:
