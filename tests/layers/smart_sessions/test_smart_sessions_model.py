@@ -215,14 +215,14 @@ class SmartSessionsMachine(RuleBasedStateMachine):
         if any(lease.expires_at <= self.now for lease, _ in self.leases):
             self.expire()
         lease = self.run(self.smart.sessions.lease, duration=duration)
-        for items in self.model.values():
-            for item in items:
-                item.until = 0.0 if item.until <= self.now else item.until
         if lease is None:
             for name in NAMES:
                 busy = sum(held in self.model[name] for _, held in self.leases)
-                assert busy >= self.concurrency or not self.ready(name)
+                due = any(0 < item.until <= self.now for item in self.model[name])
+                assert busy >= self.concurrency or not (due or self.ready(name))
             return
+        for item in self.model[str(lease.session)]:
+            item.until = 0.0 if item.until <= self.now else item.until
         self.given(lease)
 
     def expire(self) -> None:
@@ -234,13 +234,18 @@ class SmartSessionsMachine(RuleBasedStateMachine):
         self.smart.sessions.reclaim(self.db)
 
     def settle(self) -> None:
-        """Forget the items that were removed because their life is over. Several verbs do that."""
+        """Forget the items that were removed because their life is over, and end delays that are over.
+
+        Several verbs do that, as `resume` and `cancel`: it depends on the session's slots which of them do.
+        """
         for name in NAMES:
-            there = {item.position for item in self.smart.sessions.scheduled(self.db, name)}
+            there = {item.position: item.state for item in self.smart.sessions.scheduled(self.db, name)}
             for item in [*self.model[name]]:
                 over = item.ends and item.ends <= self.now and self.state_of(item) != "leased"
                 if over and item.position not in there:
                     self.model[name].remove(item)
+                if item.until <= self.now and there.get(item.position) == "available":
+                    item.until = 0.0
 
     def ready(self, name: object) -> list[Item]:
         self.settle()
@@ -317,6 +322,28 @@ def play(db: Any, concurrency: int, *, transactional: bool, examples: int) -> No
     profile = settings.default
     assert profile is not None
     run_state_machine_as_test(machine, settings=settings(profile, max_examples=examples, stateful_step_count=25))
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_delay_that_is_over_ends_with_a_resume_or_with_the_next_lease_of_its_session(
+    db: Any, concurrency: int
+) -> None:
+    """Random histories seldom come to a session that goes on with such an item, or in front of it."""
+    for verb in ("pause", "lease"):
+        machine: Any = type("Machine", (SmartSessionsMachine,), {"db": db, "concurrency": concurrency})()
+        for key, delay in (0, 0), (0, 6), (1, 0):
+            machine.enqueue(name="ann", kind="capped", key=key, level=0, delay=delay)
+        machine.lease(duration=15)
+        machine.wait(seconds=8)
+        if verb == "pause":
+            machine.pause(name="ann", paused=True)
+        else:
+            machine.lease(duration=15)
+        machine.both_look_the_same()
+        for _ in range(2):
+            machine.end(which=0, verb="ack_and_next")
+            machine.both_look_the_same()
+        machine.teardown()
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
