@@ -59,6 +59,8 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         last = Admission(tr, layout, order, entry=entry, composed=True)
         index = yield from last.steps(wanted)
         if last.unmarked:
+            # A smart enqueue has `started` these steps. They must not write before it wants the index: it may refuse.
+            yield tr.get_approximate_size()
             mark_smart(tr, layout)
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
     elif following.quota is not None and wanted and entry == "plain":

@@ -197,6 +197,19 @@ def test_an_enqueue_by_rank_that_fails_has_written_nothing(db: Any, space: Subsp
     assert rows_of(smart, tr) == before
 
 
+def test_a_first_smart_enqueue_that_fails_does_not_mark_the_queue(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec=Messages(MessageType("x", check=raises)))
+    for _ in range(2):  # the second time this object knows that the queue is registered
+        queue.enqueue(db, {"type": "x"})
+    smart = SmartQueue(queue)
+    before = rows_of(smart, db)
+    tr = db.create_transaction()
+    with pytest.raises(CheckFailed):
+        smart.enqueue(tr, {"type": "x"})
+    tr.commit().wait()
+    assert rows_of(smart, db) == before
+
+
 def test_a_check_that_is_not_deterministic_is_found_by_the_debug_mode(db: Any, space: Subspace) -> None:
     counter = itertools.count()
 
