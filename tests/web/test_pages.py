@@ -245,4 +245,4 @@ def test_a_history_keeps_an_hour_and_forgets_a_cleared_queue() -> None:
 )
 def test_wrong_arguments_are_refused(db: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises((TypeError, ValueError), match=r"AdminApp takes|allow_changes|hosts|token"):
-        AdminApp(wrong.pop("db", db), **wrong)
+        AdminApp(**{"db": db, **wrong})
