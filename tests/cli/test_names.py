@@ -65,7 +65,7 @@ MAY_CREATE = {
 }
 """The same for each command that makes the queue with --create."""
 pytestmark = pytest.mark.engines("file", "cluster")
-NO_QUEUE = {"enqueue", "import", "queues", "backup", "agents", "metrics", "web", "worker"}
+NO_QUEUE = {"enqueue", "import", "queues", "backup", "agents", "health", "metrics", "web", "worker"}
 """Commands that make the queue that they name, or name none."""
 
 

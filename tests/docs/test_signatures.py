@@ -40,8 +40,6 @@ EXCEPTIONS = {
     ("SmartQueue.enqueue_many", "timeout"): "as enqueue",
     ("SmartSessions.enqueue", "timeout"): "as that of a smart queue",
     ("SmartSessions.enqueue_many", "timeout"): "as enqueue",
-    ("Call.at_tick", "delay"): "for schedules, which pass on what a tick has",
-    ("Call.at_tick", "headers"): "for schedules, which pass on what a tick has",
     ("StagedQueue.take_one", "timeout"): "for layers, which pass on what they were given",
 }
 """Other defaults, and why."""

@@ -183,9 +183,9 @@ def test_no_layer_is_left_out_of_the_matrix() -> None:
         if inspect.isclass(given) and taking & set(inspect.signature(given).parameters)
     }
 
-    made_by_another = {"Follower", "Schedules", "Subscription"}  # by Subscriptions and Tasks
+    made_by_another = {"Follower", "RateLimit", "Schedules", "Subscription"}  # a middleware; the others by layers
     assert layers - made_by_another == set(MAKERS) == set(WORKS) == set(REFUSED)
-    assert layers - {"Follower", "Schedules"} <= {*THINGS, *MAKERS}
+    assert layers - {"Follower", "RateLimit", "Schedules"} <= {*THINGS, *MAKERS}
 
 
 @pytest.mark.parametrize(("maker", "thing"), matrix(works=False))
