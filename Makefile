@@ -10,6 +10,9 @@ SECONDS  ?= 60
 SEED     ?=
 ARGS     ?=
 
+# Tests start hundreds of processes, and each would compile the library again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench notebooks differential chaos mutations audit check format clean
 
@@ -29,8 +32,9 @@ $(STAMP): pyproject.toml
 demo: setup ## Load 336,776 flights by Spark, drain them by several processes, check each came once (URL=fdb: for a cluster)
 	@$(BIN)/python -m examples.demo $(if $(URL),--url '$(URL)') $(ARGS)
 
-test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without the slow ones, NIGHTLY=1 for all)
-	$(if $(NIGHTLY),FDBQUEUE_NIGHTLY=1 HYPOTHESIS_PROFILE=nightly )$(BIN)/python -m pytest $(if $(FAST),-m 'not slow') $(ARGS)
+# `-n auto` is one process more than cores, or none if ARGS names files only: see tests/conftest.py.
+test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without slow ones, NIGHTLY=1 for all, ARGS='-n 0' one by one)
+	$(if $(NIGHTLY),FDBQUEUE_NIGHTLY=1 HYPOTHESIS_PROFILE=nightly )$(if $(FAST),FDBQUEUE_FAST=1 )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not slow') $(ARGS)
 
 bench: setup ## Measure, into docs/benchmarks in over an hour (FULL=1: more; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
 	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)

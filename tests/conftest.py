@@ -44,10 +44,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NIGHTLY = bool(os.environ.get("FDBQUEUE_NIGHTLY"))
+FAST = bool(os.environ.get("FDBQUEUE_FAST"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engines(*names): run on these engines only, of memory, file and cluster")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return what `-n auto` is: one process more than cores, since tests also wait; none for single files."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,10 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skip)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)  # so that no process does them when the others have ended
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test that uses an engine one run on each that it wants."""
+    """Give a test that uses an engine one run on each that it wants; in a fast run on the first of them only."""
     if "engine" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("engines")
@@ -68,6 +78,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if unknown:
         raise pytest.UsageError(f"{metafunc.definition.nodeid}: no such engine: {', '.join(sorted(unknown))}")
     marks = {"cluster": [pytest.mark.cluster]}
+    if FAST:
+        names = names[:1]
     metafunc.parametrize("engine", [pytest.param(name, marks=marks.get(name, [])) for name in names], scope="session")
 
 
