@@ -10,7 +10,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
-from fdbqueue.cli.where import Where, wanted_rows
+from fdbqueue.cli.where import ChosenState, Where, wanted_rows
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases.browsing import browse as browse_kept
 from fdbqueue.reads.browse import Browser
@@ -35,6 +35,7 @@ def browse(
         ),
     ] = 1.0,
     where: Where = None,
+    state: Annotated[ChosenState, typer.Option("--state", help="The state of the items.")] = ChosenState.available,
     url: Url = None,
     codec: Codec = CodecName.json,
     records: Records = False,
@@ -52,16 +53,16 @@ def browse(
     source = queue_of(queue, codec)
     with opened_queue(url, source) as db:
         found: Browser[Item] | Browser[StoredItem]
-        if records or where is not None:
+        if records or where is not None or state is not ChosenState.available:
             found = browse_kept(
                 db,
                 source,
-                state="available",
+                state=state.value,
                 after=start,
                 limit=most,
                 reverse=reverse,
                 duty_cycle=duty_cycle,
-                wanted=wanted_rows(where, source.layout, source.layout.available),
+                wanted=wanted_rows(where, source.layout, getattr(source.layout, state.value)),
             )
         else:
             found = source.browse(db, after=start, limit=most, reverse=reverse, duty_cycle=duty_cycle)

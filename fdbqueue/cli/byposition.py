@@ -33,7 +33,7 @@ from fdbqueue.cli.output import headers_shown, headers_text, rank_of, say, to_co
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
-from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
+from fdbqueue.cli.where import ChosenState, Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
@@ -44,6 +44,19 @@ Items = Annotated[
     typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
 ]
 _TIMES = ("expires_at", "visible_at", "ttl_at", "enqueued_at", "died_at")
+
+
+MaybeItems = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
+]
+WhereLimit = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where. Default: all.")
+]
+InStates = Annotated[
+    list[ChosenState] | None,
+    typer.Option("--state", help="Only items in this state, with --where. May be repeated. Default: all states."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +100,10 @@ def get(
 
 def cancel(
     queue: QueueName,
-    items: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
-    ] = None,
+    items: MaybeItems = None,
     where: Where = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where. Default: all.")
-    ] = None,
+    state: InStates = None,
+    limit: WhereLimit = None,
     yes: Yes = False,
     session: SessionOption = None,
     url: Url = None,
@@ -106,12 +115,10 @@ def cancel(
 
     Example: fdbqueue cancel orders --where "color = 'red'" --limit 100
     """
-    check_chosen(where, items)
+    _check_choice(where, items, state, limit, session)
     if where is not None:
-        _cancel_where(queue, where, limit, yes, session, url)
+        _cancel_where(queue, where, _states(state), limit, yes, url)
         return
-    if limit is not None:
-        raise typer.BadParameter("it goes with --where", param_hint="--limit")
     chosen = [position(item) for item in items or ()]
     own = queue_of(queue)
     with opened_queue(url, own) as db:
@@ -120,14 +127,27 @@ def cancel(
     tell_missing(chosen, gone)
 
 
-def _cancel_where(
-    queue: QueueName, where: str, limit: int | None, yes: bool, session: str | None, url: str | None
+def _check_choice(
+    where: str | None, items: list[str] | None, state: list[ChosenState] | None, limit: int | None, session: str | None
 ) -> None:
-    if session is not None:
+    """Refuse a command that names no items, or names them in two ways."""
+    check_chosen(where, items)
+    if where is None and (limit is not None or state):
+        raise typer.BadParameter("it goes with --where", param_hint="--state" if state else "--limit")
+    if where is not None and session is not None:
         raise typer.BadParameter("items of a session are named by their positions", param_hint="--where")
+
+
+def _states(chosen: list[ChosenState] | None) -> tuple[str, ...]:
+    return tuple(one.value for one in chosen) if chosen else STATES
+
+
+def _cancel_where(
+    queue: str, where: str, states: tuple[str, ...], limit: int | None, yes: bool, url: str | None
+) -> None:
     own = queue_of(queue)
     with opened_queue(url, own) as db:
-        found: Iterable[list[Position]] = chosen_positions(db, where, own.layout, STATES, limit)
+        found: Iterable[list[Position]] = chosen_positions(db, where, own.layout, states, limit)
         if not yes:
             found = list(found)  # only those that were asked for
             if found:
@@ -172,7 +192,11 @@ def update(
 
 def reschedule(
     queue: QueueName,
-    items: Items,
+    items: MaybeItems = None,
+    where: Where = None,
+    state: InStates = None,
+    limit: WhereLimit = None,
+    yes: Yes = False,
     delay: Delay = None,
     at: At = None,
     priority: Priority = None,
@@ -183,9 +207,9 @@ def reschedule(
     """Make items available at another time, or with another priority. Exits with 1 if one is not there.
 
     Prints their positions, which another priority changes. A leased item is taken away from its consumer. A dead letter
-    comes back.
+    comes back. With --where it asks first, with their number.
 
-    Example: fdbqueue reschedule orders 7:72616e646f6d --delay 60
+    Example: fdbqueue reschedule orders --where "color = 'red'" --state delayed --delay 0
     """
     terms_of(None, delay, at, None)
     if session is None and level is not None:
@@ -196,11 +220,33 @@ def reschedule(
     terms |= {"priority": priority} if session is None else {"level": level}
     if all(term is None for term in terms.values()):
         raise typer.BadParameter("say what changes", param_hint="--delay / --at / --priority")
-    chosen = [position(item) for item in items]
+    _check_choice(where, items, state, limit, session)
+    chosen = [position(item) for item in items or ()]
     own = queue_of(queue)  # the rank of an item without an order by its value needs no codec
     with opened_queue(url, own) as db:
-        changed = _source(db, own, session).verb("reschedule", db, chosen)(**terms)
+        source = _source(db, own, session)
+        if where is not None:
+            # Read to the end first: another priority moves an item to where it would be read again.
+            found = list(chosen_positions(db, where, own.layout, _states(state), limit))
+            _reschedule_found(db, source, found, f"of {queue} for which {where}", terms, yes=yes)
+            return
+        changed = source.verb("reschedule", db, chosen)(**terms)
     _tell_changed(chosen, changed, "rescheduled")
+
+
+def _reschedule_found(
+    db: Any, source: NamedItems, found: list[list[Position]], which: str, terms: dict[str, Any], *, yes: bool
+) -> None:
+    if found:
+        confirm_removal(f"{sum(map(len, found)):,} items {which}", yes=yes, verb="reschedule")
+    moved = 0
+    with noted("Some items may be rescheduled already; those that were printed are."):
+        for positions in found:
+            changed = source.verb("reschedule", db, positions)(**terms)
+            moved += _print_changed(positions, changed)
+    say(f"{moved:,} items rescheduled")
+    if not moved:
+        raise typer.Exit(errors.EMPTY)
 
 
 def _source(db: Any, queue: Queue, session: str | None) -> NamedItems:
@@ -211,12 +257,17 @@ def _source(db: Any, queue: Queue, session: str | None) -> NamedItems:
 
 
 def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str) -> None:
-    for before, after in zip(chosen, changed, strict=True):
-        if after is not None:
-            was = {} if after == before else {"was": place(before)}
-            write_lines([encode_json({"item": place(after), **was}).encode() + b"\n"])
-    say(f"{sum(after is not None for after in changed):,} items {told}")
+    say(f"{_print_changed(chosen, changed):,} items {told}")
     tell_missing(chosen, [after is not None for after in changed])
+
+
+def _print_changed(chosen: list[Position], changed: list[Position | None]) -> int:
+    """Print the positions of items that were changed, and return how many."""
+    done = [(before, after) for before, after in zip(chosen, changed, strict=True) if after is not None]
+    for before, after in done:
+        was = {} if after == before else {"was": place(before)}
+        write_lines([encode_json({"item": place(after), **was}).encode() + b"\n"])
+    return len(done)
 
 
 def tell_missing(chosen: list[Position], there: list[bool], told: str = "is not in the queue") -> None:

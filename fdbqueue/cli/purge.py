@@ -12,7 +12,7 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.cli.where import Where, check_chosen, chosen_positions, confirm_removal
+from fdbqueue.cli.where import ErrorBegins, Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.leases import Leases
 
 
@@ -26,6 +26,7 @@ def purge(
         float, typer.Option("--older-than", min=0.0, help="Only those that died at least this many seconds ago.")
     ] = 0.0,
     where: Where = None,
+    error: ErrorBegins = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     url: Url = None,
     yes: Yes = False,
@@ -36,14 +37,14 @@ def purge(
     """
     leases = Leases(queue_of(queue))
     chosen = [position(item) for item in items] if items else None
-    check_chosen(where, items, everything)
+    check_chosen(where or error, items, everything)
     with opened_queue(url, leases.queue) as db:
         there = leases.queue.stats(db).dead
         if not there:
             raise typer.Exit(errors.EMPTY)
         wanted: list[list[Position]] | None = None
-        if where is not None:
-            wanted = list(chosen_positions(db, where, leases.layout, ("dead",), limit))
+        if where is not None or error is not None:
+            wanted = list(chosen_positions(db, where, leases.layout, ("dead",), limit, error))
             there = sum(map(len, wanted))
         elif chosen is not None:
             there = len(set(chosen))

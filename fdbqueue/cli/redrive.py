@@ -12,7 +12,7 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
-from fdbqueue.cli.where import Where, check_chosen, chosen_positions
+from fdbqueue.cli.where import ErrorBegins, Where, check_chosen, chosen_positions
 from fdbqueue.layers.leases import Leases
 
 
@@ -26,6 +26,7 @@ def redrive(
         bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
     ] = False,
     where: Where = None,
+    error: ErrorBegins = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     url: Url = None,
 ) -> None:
@@ -36,13 +37,13 @@ def redrive(
     leases = Leases(queue_of(queue))
     redriven = partial(leases.dead.redrive, to="tail" if tail else "place")
     chosen = [position(item) for item in items] if items else None
-    check_chosen(where, items, everything)
+    check_chosen(where or error, items, everything)
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
     with opened_queue(url, leases.queue) as db, noted(note):
-        if where is None:
+        if where is None and error is None:
             moved = redriven(db, chosen, limit=limit)
         else:
-            lists = chosen_positions(db, where, leases.layout, ("dead",), limit)
+            lists = chosen_positions(db, where, leases.layout, ("dead",), limit, error)
             moved = sum(redriven(db, found) for found in lists)
     say(f"{moved:,} dead letters redriven")
     if not moved:

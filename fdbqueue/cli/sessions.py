@@ -13,13 +13,16 @@ from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.options import AsJson, QueueName, Url, Yes, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
 from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo
 
 SCREENFUL = 20
+LETTERS_AT_ONCE = 100
+"""How many dead letters one transaction changes."""
 COLUMNS = ("session", "status", "items", "delayed", "dead", "worker", "since", "until", "reason")
 
 
@@ -51,6 +54,10 @@ def sessions(
     redrive: Annotated[
         str | None, typer.Option("--redrive", metavar="NAME", help="Put its dead letters back, and unblock it.")
     ] = None,
+    purge: Annotated[
+        str | None, typer.Option("--purge", metavar="NAME", help="Remove its dead letters for good. Asks first.")
+    ] = None,
+    yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -64,7 +71,7 @@ def sessions(
 
     Example: fdbqueue sessions orders --status busy
     """
-    actions = {"pause": pause, "resume": resume, "remove": remove, "skip": skip, "redrive": redrive}
+    actions = {"pause": pause, "resume": resume, "remove": remove, "skip": skip, "redrive": redrive, "purge": purge}
     given = {verb: name for verb, name in actions.items() if name is not None}
     if len(given) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
@@ -75,7 +82,13 @@ def sessions(
         if given:
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
-            getattr(source, verb)(db, name)
+            if verb == "purge" and (there := source.info(db, name)) is not None and there.dead:
+                confirm_removal(f"the {there.dead:,} dead letters of the session {text}", yes=yes)
+            if verb in ("purge", "redrive"):
+                while getattr(source, verb)(db, name, limit=LETTERS_AT_ONCE) == LETTERS_AT_ONCE:
+                    pass
+            else:
+                getattr(source, verb)(db, name)
             info = source.info(db, name)
             found: Iterable[SessionInfo] = [] if info is None else [info]
         else:

@@ -1,9 +1,10 @@
-"""``--where``: a condition in the language of selectors, on items in any state."""
+"""``--where`` and ``--error``: conditions on items in any state."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from fdbqueue.cli.input import is_terminal
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions.selectors import ItemTest
+from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import Layout, Place
 
 
@@ -40,27 +42,69 @@ Where = Annotated[
 ]
 
 
-def wanted_rows(where: str | None, layout: Layout, place: Place) -> Callable[[KeyValue], bool] | None:
+def _beginning(error: str | None) -> str | None:
+    if error == "":
+        raise typer.BadParameter("it is empty: each error begins so")
+    return error
+
+
+ErrorBegins = Annotated[
+    str | None,
+    typer.Option(
+        "--error", metavar="TEXT", help="Only dead letters whose last error begins with this.", callback=_beginning
+    ),
+]
+
+
+class ChosenState(StrEnum):
+    """The states that a command may be limited to."""
+
+    available = "available"
+    leased = "leased"
+    delayed = "delayed"
+    dead = "dead"
+
+
+def item_test(where: str | None, error: str | None, layout: Layout) -> Callable[[bytes, bytes], bool]:
+    """Return a test of an item's key, as an available item has it, and its stored value."""
+    fits = None if where is None else ItemTest(layout, Selector(where))
+
+    def test(key: bytes, value: bytes) -> bool:
+        if error is not None and not error_in(value).startswith(error):
+            return False
+        return fits is None or fits(key, value)
+
+    return test
+
+
+def error_in(value: bytes) -> str:
+    """Return the last error of a stored item, as far as its notes can be read."""
+    return salvaged_notes(value)[0].error
+
+
+def wanted_rows(
+    where: str | None, layout: Layout, place: Place, error: str | None = None
+) -> Callable[[KeyValue], bool] | None:
     """Return a test of the rows of one state; None: all are wanted.
 
     Raises:
         SelectorError: it is no condition.
     """
-    if where is None:
+    if where is None and error is None:
         return None
-    test = ItemTest(layout, Selector(where))
+    test = item_test(where, error, layout)
     return lambda row: test(layout.available.key(place.packed(row.key)), row.value)
 
 
 def chosen_positions(
-    db: Any, where: str, layout: Layout, states: tuple[str, ...], limit: int | None
+    db: Any, where: str | None, layout: Layout, states: tuple[str, ...], limit: int | None, error: str | None = None
 ) -> Iterator[list[Position]]:
     """Yield the positions of wanted items in lists, up to `limit` in all, while they are read.
 
     Raises:
         SelectorError: it is no condition.
     """
-    test, left = ItemTest(layout, Selector(where)), limit
+    test, left = item_test(where, error, layout), limit
     for page in pages(db, layout, Range(None, None), states, payloads=False):
         keys = [layout.available.key(page.packed(at)) for at in range(len(page))]
         fitting = [key for key, value in zip(keys, page.values, strict=True) if test(key, value)]
@@ -90,15 +134,16 @@ def check_chosen(where: str | None, items: list[str] | None, everything: bool | 
     raise typer.BadParameter(f"name items, or give a condition{last}", param_hint="INDEX:RANDOM / --where")
 
 
-def confirm_removal(what: str, *, yes: bool) -> None:
+def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:
     """Ask whether something may be removed, unless the command says so.
 
     Args:
         what: the things to remove, with their number, as in "3 items of orders".
         yes: whether the command says so.
+        verb: what else happens to them.
     """
     if yes:
         return
     if not is_terminal(sys.stdin):
-        raise typer.BadParameter(f"to remove {what} unasked, say --yes", param_hint="--yes")
-    typer.confirm(f"Remove {what}?", abort=True, err=True)
+        raise typer.BadParameter(f"to {verb} {what} unasked, say --yes", param_hint="--yes")
+    typer.confirm(f"{verb.capitalize()} {what}?", abort=True, err=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fdbqueue import Position, Queue
@@ -18,6 +19,8 @@ from fdbqueue.web.searching import MOST_CHOSEN, Wanted, chosen
 from fdbqueue.web.shown import session_name
 
 Fields = Mapping[str, str]
+LETTERS_AT_ONCE = 100
+"""How many dead letters of a session one transaction changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,24 @@ def _quota(db: Any, queue: Queue[Any], fields: Fields) -> int:
     return 1
 
 
+def _all_dead(change: Callable[[], int]) -> int:
+    """Change the dead letters of a session, some in each transaction; return how many."""
+    done = change()
+    found = done
+    while done == LETTERS_AT_ONCE:
+        done = change()
+        found += done
+    return found
+
+
 def _of_session(verb: str) -> Callable[..., int]:
     def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
         sessions = Sessions(queue)
         name = session_name(fields.get("session", ""))
         if sessions.info(db, name) is None:
             return 0
+        if verb in ("purge", "redrive"):
+            return _all_dead(partial(getattr(sessions, verb), db, name, limit=LETTERS_AT_ONCE))
         found = getattr(sessions, verb)(db, name)
         return int(found) if isinstance(found, int) else 1
 

@@ -110,6 +110,18 @@ def test_a_blocked_session_is_redriven_or_skipped(run: Run, name: str, db: Any) 
     assert (skipped["status"], skipped["items"], skipped["dead"]) == ("ready", 1, 1)
 
 
+def test_the_dead_letters_of_a_session_are_purged_when_that_is_confirmed(run: Run, name: str, db: Any) -> None:
+    sessions = Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1)
+    sessions.enqueue_many(db, range(102), session="ann")
+    for _ in range(101):
+        sessions.nack(db, lease_of(sessions, db), error="no paper")
+
+    unasked = run("sessions", name, "--purge", "ann")
+    assert (unasked.exit_code, "the 101 dead letters" in " ".join(unasked.stderr.split())) == (errors.USAGE, True)
+    left = lines(run("sessions", name, "--purge", "ann", "--yes").stdout)[0]
+    assert (left["items"], left["dead"]) == (1, 0)
+
+
 def test_stats_check_and_top_know_sessions(run: Run, name: str, db: Any, sessions: Sessions) -> None:
     assert "sessions_ready" not in lines(run("stats", name).stdout)[0]
     sessions.enqueue_many(db, ["ann", "ann", "bob"], session=lambda value: value)

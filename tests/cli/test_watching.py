@@ -156,3 +156,79 @@ def test_a_wrong_cancel_removes_nothing(
     leases = painted(db, space)
     assert run("cancel", name, *arguments).exit_code == 2
     assert leases.stats(db).available == 5
+
+
+def test_reschedule_where_moves_fitting_items_of_the_chosen_states(
+    run: Run, db: Any, space: Subspace, name: str
+) -> None:
+    leases = painted(db, space)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.enqueue(db, 5, headers={"color": "red"}, delay=1e6)
+    red = ("--where", "color = 'red'")
+
+    unasked = run("reschedule", name, *red, "--delay", "0")
+    assert (unasked.exit_code, "to reschedule 4 items" in " ".join(unasked.stderr.split())) == (2, True)
+    moved = run("reschedule", name, *red, "--state", "available", "--delay", "1000", "--limit", "1", "--yes")
+    assert [list(one) for one in values(moved.stdout)] == [["item"]]
+    assert (leases.stats(db).available, leases.stats(db).delayed) == (3, 2)
+    assert run("reschedule", name, *red, "--state", "delayed", "--delay", "0", "--yes").exit_code == 0
+    assert leases.stats(db).delayed == 0
+    assert leases.stats(db).leased == 1, "the leased item was not chosen"
+    assert run("reschedule", name, *red, "--delay", "1000", "--yes").exit_code == 0
+    with pytest.raises(LeaseLost):
+        leases.ack(db, lease)
+    assert leases.check(db).problems == ()
+    assert run("reschedule", name, "--where", "color = 'green'", "--delay", "1", "--yes").exit_code == 1
+    assert run("reschedule", name, "1:00", "--state", "dead", "--delay", "1").exit_code == 2
+
+
+def test_cancel_where_takes_the_chosen_states_only(run: Run, db: Any, space: Subspace, name: str) -> None:
+    leases = painted(db, space)
+    leases.enqueue(db, 5, headers={"color": "red"}, delay=1e6)
+
+    assert run("cancel", name, "-w", "color = 'red'", "--state", "delayed", "--yes").exit_code == 0
+    assert (leases.stats(db).available, leases.stats(db).delayed) == (5, 0)
+
+
+def two_kinds(db: Any, space: Subspace) -> Leases[Any]:
+    """Dead letters of two kinds: 0 and 2 for want of stock, 1 in time."""
+    leases: Leases[Any] = Leases(Queue(space, codec="json"), max_attempts=1)
+    for number, error in enumerate(["no stock", "TimeoutError: 3 s\ntraceback", "no stock"]):
+        leases.enqueue(db, number, headers={"n": number})
+        lease = leases.lease(db)
+        assert lease is not None
+        leases.nack(db, lease, error=error)
+    return leases
+
+
+def test_dead_letters_are_grouped_and_chosen_by_the_beginning_of_their_errors(
+    run: Run, db: Any, space: Subspace, name: str
+) -> None:
+    leases = two_kinds(db, space)
+
+    grouped = values(run("dead", name, "--by-error").stdout)
+    assert grouped == [{"error": "no stock", "items": 2}, {"error": "TimeoutError: 3 s", "items": 1}]
+    assert values(run("dead", name, "--by-error", "--where", "n > 0", "--limit", "1").stdout)[0]["items"] == 1
+    assert [one["value"] for one in values(run("dead", name, "--error", "Timeout").stdout)] == [1]
+    assert run("dead", name, "--error", "stock").exit_code == 1, "it is no beginning"
+    assert run("dead", name, "--error", "").exit_code == 2
+    assert run("redrive", name, "--error", "Timeout").exit_code == 0
+    assert [item.value for item in leases.queue.browse(db)] == [1]
+    assert run("purge", name, "--error", "no stock", "--where", "n = 2", "--yes").exit_code == 0
+    assert [letter.value for letter in leases.dead.browse(db)] == [0]
+    assert run("redrive", name, "--error", "no stock", "--all").exit_code == 2
+    assert run("purge", name, "--error", "no stock").exit_code == 2, "it asks, and there is no terminal"
+    assert run("purge", name, "--all", "--yes").exit_code == 0
+    assert run("dead", name, "--by-error").exit_code == 1
+
+
+def test_browse_shows_items_of_another_state(run: Run, db: Any, space: Subspace, name: str) -> None:
+    leases = painted(db, space)
+    leases.lease_many(db, limit=2)
+    leases.enqueue(db, 5, headers={"color": "red"}, delay=1e6)
+
+    assert values(run("browse", name, "--state", "leased").stdout) == [0, 1]
+    assert values(run("browse", name, "--state", "delayed").stdout) == [5]
+    assert values(run("browse", name, "--state", "leased", "-w", "color = 'red'").stdout) == [0]
+    assert run("browse", name, "--state", "dead").exit_code == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.layers import Leases, Tasks
+from fdbqueue.layers import Leases, Sessions, Tasks
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.web import AdminApp
@@ -83,6 +83,18 @@ def test_a_session_is_changed(pages: Browser, shop: Shop, db: Any, change: str, 
     info = shop.bank.info(db, name)
     assert info
     assert info.status in (status, "gated")
+
+
+def test_all_dead_letters_of_a_session_are_purged(pages: Browser, db: Any, space: Any) -> None:
+    many = Sessions(fdbqueue.Queue(space["many"], codec="json"), max_attempts=1)
+    many.enqueue_many(db, range(101), session="Cy")
+    for _ in range(101):
+        turn = many.lease(db)
+        assert turn
+        many.nack(db, turn, error="no paper")
+
+    pages.change("session-purge", name_text(name_of(space["many"].key())), session="Cy")
+    assert many.info(db, "Cy") is None
 
 
 def test_a_schedule_is_listed_paused_and_resumed(pages: Browser, db: Any, space: Any) -> None:
