@@ -177,8 +177,8 @@ def preview(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: li
         return Preview(change, 1, is_all=True, positions=())
     if positions:
         return Preview(change, len(_parsed(positions)), is_all=True, positions=tuple(positions))
-    found = chosen(db, queue, _wanted(change, fields), MOST_CHOSEN + 1)
-    return Preview(change, min(len(found), MOST_CHOSEN), is_all=len(found) <= MOST_CHOSEN, positions=())
+    found, is_all = chosen(db, queue, _wanted(change, fields))
+    return Preview(change, len(found), is_all=is_all, positions=())
 
 
 def apply(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list[str]) -> int:
@@ -195,7 +195,7 @@ def apply(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list
     most = fields.get("most", "")
     if not most.isdecimal() or not 0 < int(most) <= MOST_CHOSEN:
         raise ValueError("The form does not say how many items were previewed. Begin with the preview.")
-    return change.apply(db, queue, chosen(db, queue, _wanted(change, fields), int(most)), fields)
+    return change.apply(db, queue, chosen(db, queue, _wanted(change, fields), int(most))[0], fields)
 
 
 def _wanted(change: Change, fields: Fields) -> Wanted:

@@ -26,6 +26,8 @@ from fdbqueue.stored.layout import Place, pack
 PAGE_ITEMS = 50
 SEARCH_SECONDS = 0.2
 """How long a search reads before it shows what it has."""
+CHOOSE_SECONDS = 2.0
+"""How long a search reads for a change of all that it finds."""
 READ_ROWS = 200
 MOST_CHOSEN = 10_000
 """How many items one change by a search takes at most."""
@@ -123,20 +125,20 @@ def search(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, after: Position 
     return Page(shown, looked, last)
 
 
-def chosen(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, most: int = MOST_CHOSEN) -> list[Position]:
-    """Return the positions of up to `most` items that a search finds, however long that takes."""
+def chosen(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, most: int = MOST_CHOSEN) -> tuple[list[Position], bool]:
+    """Return the positions of up to `most` items that a search finds within two seconds, and whether these are all."""
     test, place = wanted.test(queue), place_of(queue, wanted.state)
     found: list[Position] = []
-    for row in _stretch(db, queue, place, None, None):
-        if row is not None and test(row):
+    for row in _stretch(db, queue, place, None, time.monotonic() + CHOOSE_SECONDS):
+        if row is None or len(found) == most:
+            return found, False
+        if test(row):
             found.append(place.position(row.key))
-            if len(found) == most:
-                break
-    return found
+    return found, True
 
 
 def _stretch(
-    db: Any, queue: fdbqueue.Queue[Any], place: Place, after: Position | None, until: float | None
+    db: Any, queue: fdbqueue.Queue[Any], place: Place, after: Position | None, until: float
 ) -> Iterator[KeyValue | None]:
     """Yield rows, and None when the time is over."""
     begin = place.begin if after is None else place.key(pack(after)) + b"\x00"
@@ -146,7 +148,7 @@ def _stretch(
         if len(read) < READ_ROWS:
             return
         begin = read[-1].key + b"\x00"
-        if until is not None and time.monotonic() > until:
+        if time.monotonic() > until:
             yield None
 
 
