@@ -7,13 +7,22 @@ import asyncio
 import inspect
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import fdbqueue.observe
 from tests.docs.test_readme import blocks, expected, needs_cluster, needs_spark
 
 CELLS = [block for block in blocks("python") if not (needs_cluster(block) or needs_spark(block))]
+
+
+@pytest.fixture(autouse=True)
+def _telemetry_ends() -> Iterator[None]:
+    """End the telemetry of a block that was refused before its end: it would go on in all tests of this process."""
+    yield
+    fdbqueue.observe.uninstrument()
 
 
 def run_as_cell(block: str) -> str:
