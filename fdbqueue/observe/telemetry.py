@@ -173,6 +173,9 @@ def end(span: trace.Span, error: BaseException | None) -> None:
     """End a span."""
     if error is not None and span.is_recording():
         span.set_attribute("error.type", type_of(error))
-        span.set_status(StatusCode.ERROR, str(error))
-        span.record_exception(error)
+        try:
+            span.set_status(StatusCode.ERROR, str(error))
+            span.record_exception(error)
+        except Exception:  # noqa: BLE001 - an error that can't say what it is must not be replaced by that of its text
+            span.set_status(StatusCode.ERROR)
     span.end()

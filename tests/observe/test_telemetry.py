@@ -263,6 +263,23 @@ def test_a_failure_is_told_and_a_snooze_is_none(db: Any, heard: Heard, queue: Qu
     assert heard.total("fdbqueue.item.dead_letters", messaging__destination__name=named(queue)) == 2
 
 
+def test_an_error_without_a_text_stays_the_error_of_its_attempt(db: Any, heard: Heard, queue: Queue) -> None:
+    leases = Leases(queue, max_attempts=1)
+    leases.enqueue(db, "fail")
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def handle(lease: Lease) -> None:
+        raise Mute
+
+    Consumer(leases, handle).drain(db)
+
+    assert [item.error for item in leases.dead.browse(db)] == ["Mute"]
+    assert (heard.span("process").attributes or {})["error.type"].endswith("Mute")
+
+
 def test_sessions_are_told_too(db: Any, heard: Heard, queue: Queue) -> None:
     sessions = Sessions(queue)
     sessions.enqueue_many(db, ["a", "b"], session="Ann")
