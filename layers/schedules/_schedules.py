@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 from msgspec import structs
@@ -155,7 +155,12 @@ class Schedules(Named):
             rule = rule_of(cron, every=every, tz=one.rule.tz if tz is None else tz, **kept)  # type: ignore[arg-type]
             return self._from_now(structs.replace(one, rule=rule))
 
-        rule_of(cron, every=every, tz=tz or "UTC")  # before a key is touched
+        check_schedule_name(name)
+        if not isinstance(cast(object, cron), str) or not isinstance(cast(object, tz), str | None):
+            raise TypeError(f"cron and tz are texts, not {cron!r} and {tz!r}.")
+        if not (tz or "").isascii():
+            raise ValueError(f"There is no time zone {tz!r}.")
+        rule_of(cron, every=every, tz="UTC" if tz is None else tz)  # before a key is touched
         return (yield from self._change(tr, name, changed))
 
     @verb
@@ -184,6 +189,7 @@ class Schedules(Named):
 
         *Conflicts:* with a tick of the same schedules. *Cost:* one read for each; a write if it differs.
         """
+        _check_plans(plans)
         yield from self.queue.transact(tr, partial(self._note_plans, plans=plans))
 
     def _note_plans(self, tr: Transaction, plans: Sequence[Plan]) -> Steps[None]:
@@ -209,6 +215,7 @@ class Schedules(Named):
         due schedule one transaction, of up to 100 ticks.
         """
         only_database(db, "Schedules.fire", "Ticks are enqueued by committed transactions of their own.")
+        _check_plans(plans)
         known = yield from self.queue.read(db, self.records)
         next_us = NEVER_US
         for plan in plans:
@@ -308,8 +315,17 @@ def check_schedule_name(name: object) -> None:
     """
     if not isinstance(name, str):
         raise TypeError(f"A schedule is named by a text, not by {name!r}.")
-    if not 0 < len(name.encode()) <= NAME_BYTES:
-        raise ValueError(f"A schedule's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}.")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"A schedule's name is valid text, not {name!r}.") from error
+    if not 0 < size <= NAME_BYTES:
+        raise ValueError(f"A schedule's name has 1 to {NAME_BYTES} bytes, not {size}.")
+
+
+def _check_plans(plans: object) -> None:
+    if not isinstance(plans, Sequence) or not all(isinstance(plan, Plan) for plan in plans):
+        raise TypeError(f"The plans of schedules are a list of Plan, not {plans!r}.")
 
 
 _encode = msgspec.json.Encoder().encode

@@ -159,6 +159,8 @@ class BaseTask(Named, Generic[P, R]):
         """
         if self.options.unique is not None:
             raise TypeError(f"{self!r} is unique, which is decided call by call. Use enqueue for each call.")
+        if not isinstance(cast(object, values), Iterable):
+            raise TypeError(f"enqueue_many takes calls of its own task, as {self.name}.call(…), not {values!r}.")
         routes: dict[int, Any] = {}
         terms = self.call_terms(self._terms, None)
         if self.lane.sessions is not None:

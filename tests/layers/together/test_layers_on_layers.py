@@ -159,7 +159,7 @@ REFUSED = {
     "SmartSessions": r"SmartSessions are made of Sessions, as in SmartSessions\(Sessions\(|is a Messages, not 'str'",
     "StagedQueue": r"takes a Queue or its Leases",
     "Subscriptions": r"takes a Queue or its Leases|go by the queue's order: give Leases\(queue\) without a head",
-    "Tasks": r"Tasks are in a queue that is named, as in Tasks\('mail'\), or|Give the queue codec='json'",
+    "Tasks": r"Tasks are in a queue that is named, as in Tasks\('mail'\), or|Give codec='json'",
     "Watchdog": r"takes Leases, as in Watchdog\(Leases\(Queue\('orders'\)\)\), or Sessions, not ",
 }
 """What the message of each says."""
