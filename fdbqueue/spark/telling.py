@@ -30,6 +30,7 @@ _KINDS: dict[str, Callable[[str], Exception]] = {
     for kind in vars(errors).values()
     if isinstance(kind, type) and issubclass(kind, errors.FdbQueueError) and "__init__" not in vars(kind)
 }
+_KINDS |= {f"{kind.__module__}.{kind.__name__}": kind for kind in (errors.CodecError, errors.FormatError)}
 _KINDS[f"{errors.QueuePaused.__module__}.QueuePaused"] = functools.partial(errors.QueuePaused, by="", reason="")
 _KINDS[f"{errors.QueueRenamed.__module__}.QueueRenamed"] = functools.partial(errors.QueueRenamed, name=())
 _OWN = re.compile(rf"(?:^|: )\s*({'|'.join(map(re.escape, _KINDS))}): (.+)$", re.MULTILINE)
