@@ -144,6 +144,14 @@ def db(engine: str, databases: Databases) -> Any:
 
 
 @pytest.fixture
+def untouched() -> Iterator[Any]:
+    """A database in memory that no other test has used, since watches and threads lengthen the way of a commit."""
+    db = fdbqueue.open("memory:")
+    yield db
+    db.close()
+
+
+@pytest.fixture
 def space() -> Subspace:
     """A subspace that is empty and this test's own."""
     return Subspace((*SESSION_PREFIX, secrets.token_hex(8)))

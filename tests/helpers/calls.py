@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,12 +29,22 @@ def entering(counts: Callable[[str], bool] = bool) -> Iterator[list[str]]:
         if event == "call" and counts(code.co_filename):
             entered.append(f"{code.co_filename}:{code.co_name}")
 
-    before = sys.getprofile()
+    with _seen_by(note):
+        yield entered
+
+
+@contextmanager
+def _seen_by(note: Callable[[FrameType, str, object], object]) -> Iterator[None]:
+    """Let a function see each call of this thread, without those of finalizers that the garbage collector runs."""
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(note)
     try:
-        yield entered
+        yield
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
 
 
 def python_calls(action: Callable[[], object]) -> int:
@@ -75,10 +86,6 @@ def way_of(action: Callable[[], object]) -> Way:
             moves += here not in ("", now)
             here = now
 
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
+    with _seen_by(note):
         action()
-    finally:
-        sys.setprofile(before)
     return Way(len(files), calls, moves)

@@ -21,9 +21,9 @@ WAYS = {
 """The ways of warm calls in memory. A change may make them a tenth longer; more asks for a reason, and a new figure."""
 
 
-@pytest.mark.engines("memory")
 @pytest.mark.parametrize("call", WAYS)
-def test_a_call_beside_leases_in_hand_takes_a_short_way(db: Any, space: Subspace, call: str) -> None:
+def test_a_call_beside_leases_in_hand_takes_a_short_way(untouched: Any, space: Subspace, call: str) -> None:
+    db = untouched
     staged: StagedQueue[bytes] = StagedQueue(Queue(space["staged"]))
     sessions: Sessions[bytes] = Sessions(Queue(space["sessions"]))
     for number in range(20):
