@@ -110,19 +110,23 @@ def test_a_source_refuses_what_it_can_not_do(spark: SparkSession, url: str, queu
 def test_bad_items_fail_become_null_or_dead_letters(
     spark: SparkSession, db: Any, url: str, queue_name: str, tmp_path: Path
 ) -> None:
-    Queue(queue_name).enqueue_many(db, [b'"good"', b"{bad", b'"good too"'])
+    raw, decoded = Queue(queue_name), Queue(queue_name, codec="json")
+    raw.enqueue_many(db, [b'"good"', b"{bad", b'"good too"'])
+    decoded.register(db, on_codec="replace")
     got = Batches()
     with pytest.raises(Exception, match="does not decode by the codec json"):
         run(source(spark, url, queue_name, codec="json"), tmp_path / "c", got)
     run(source(spark, url, queue_name, codec="json", onBadItem="null"), tmp_path / "c", got)
     assert got.values == ['"good"', None, '"good too"']
-    Queue(queue_name).enqueue_many(db, [b'"good"', b"{bad"])
+    raw.register(db, on_codec="replace")
+    raw.enqueue_many(db, [b'"good"', b"{bad"])
+    decoded.register(db, on_codec="replace")
     run(source(spark, url, queue_name, codec="json", onBadItem="dead"), tmp_path / "c", got)
     assert got.got[1] == ['"good"']
     look = spark.read.format("fdbqueue").options(url=url, queue=queue_name, states="dead").load()
     assert [row.error[:18] for row in look.collect()] == ["It does not decode"]
     assert redrive(look, url=url, queue=queue_name) == 1
-    assert [item.value for item in Queue(queue_name).browse(db)] == [b"{bad"]
+    assert [item.value for item in raw.browse(db)] == [b"{bad"]
     with pytest.raises(ValueError, match="no column 'where'"):
         redrive(look, url=url, queue=queue_name, position_column="where")
 
