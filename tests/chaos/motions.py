@@ -46,11 +46,11 @@ def is_untaken(step: Step, before: Leased, after: Leased | None) -> bool:
     """Say whether a lease ends since its grant was not taken in time: its attempt does not count.
 
     The same transaction may lease the item again. Then it has the same attempt under another token. Or it takes the
-    item out.
+    item out, or removes it since its life is over.
     """
     fired = any(at_us <= now_us(step.record) for at_us in step.grants)
     if after is None:
-        return fired and step.counts["dequeued"] > 0
+        return fired and (step.counts["dequeued"] > 0 or is_expired(step, before))
     if not fired or after.notes.token == before.notes.token:
         return False
     return after.notes.attempt == before.notes.attempt - (after.state != "leased")
@@ -84,7 +84,7 @@ def is_taken(step: Step, position: Position, before: Standing | None, after: Sta
     return before.state != "leased" or before.notes.token != after.notes.token
 
 
-def is_expired(step: Step, before: Standing) -> bool:
+def is_expired(step: Step, before: Leased) -> bool:
     return step.counts["expired"] > 0 and 0 < before.notes.ttl_at_us <= now_us(step.record)
 
 

@@ -355,3 +355,19 @@ def test_an_untaken_grant_that_counts_as_an_attempt_is_found(
     scene.ack(again)
     scene.ack(lease)
     assert ("I3" in scene.broken()) == counts
+
+
+def test_an_untaken_grant_of_an_item_whose_life_is_over_breaks_nothing(scene: Scene) -> None:
+    scene.enqueue("a", ttl=0.5)
+    scene.enqueue("b")
+    register(scene.db, scene.queue, scene.clock, duration=30.0, process=b"")
+    told = scene.told("staged lease", {})
+    with calling(f"staged lease#{told.number}"):
+        lease = StagedQueue(scene.leases, consumer="me").lease(scene.db)
+    assert lease is not None
+    assert lease.value == value_of("b", 0, 10)
+    told.answer = {"leases": told_leases([lease])}
+    scene.clock.now += 1
+    assert scene.lease() is None  # puts the grant of "a" back, and removes the item
+    scene.ack(lease)
+    assert scene.broken() == set()
