@@ -11,6 +11,7 @@ from fdbqueue.cli.metrics import Exclude, Include
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
 from fdbqueue.cli.output import print_pairs, wants_table, write_lines
+from fdbqueue.cli.remedies import in_shell
 from fdbqueue.cli.values import encode_json
 
 
@@ -50,6 +51,7 @@ def health(
     with opened(url, patience=patience) as db:
         report = check_health(db, wanted=wanted, limits=Limits(max_age, max_commit, max_skew))
     record = report.record()
+    record["problems"] = [in_shell(problem) for problem in report.problems]
     if wants_table(as_json):
         shown = {name: value for name, value in record.items() if value not in (None, "", {}, [])}
         print_pairs("health", {name: _cell(value) for name, value in shown.items()})

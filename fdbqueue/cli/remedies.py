@@ -20,6 +20,7 @@ COMMANDS = {
     "Queue.to_arrow": "fdbqueue export",
     "Queue(name, codec=…).register(db, on_codec='replace')": "fdbqueue register --on-codec replace",
     "Sessions.remove": "fdbqueue sessions --remove",
+    "Watchdog.sweep": "fdbqueue watchdog --once",
     "release_copy": "fdbqueue copy --release",
 }
 OPTIONS = {

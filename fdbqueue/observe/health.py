@@ -1,4 +1,4 @@
-"""Whether a database and its queues are well: what `fdbqueue health` shows."""
+"""Look whether a database and its queues are well."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _problems(report: HealthReport, limits: Limits) -> list[str]:
     for queue, number in report.stuck.items():
         found.append(
             f"{queue} has {number} leases that have expired, and nobody ends them: start a consumer, or run"
-            f" `fdbqueue watchdog --once`."
+            f" Watchdog.sweep."
         )
     found += [f"{queue}: {problem}" for queue, problem in report.unreadable.items()]
     return found

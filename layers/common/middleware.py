@@ -13,6 +13,7 @@ can only be inside of the coroutine functions, around a plain handler.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
@@ -28,6 +29,14 @@ Middleware: TypeAlias = Callable[[Any, Next], Any]
 """Called with the lease and the next call. Its result is the handler's result for the consumer."""
 Call: TypeAlias = Callable[[Lease], Any]
 """Calls a handler with all that is around it; to be awaited."""
+
+
+class AsyncMiddleware(ABC):
+    """A middleware that is a coroutine function. It gives a list of several kinds a type for type checkers."""
+
+    @abstractmethod
+    async def __call__(self, lease: Lease, call_next: Next) -> Any:
+        """Handle the item."""
 
 
 def checked(given: object, handler: Handler) -> tuple[Middleware, ...]:

@@ -12,7 +12,7 @@ from fdbqueue import Queue
 
 from ..common.handlers import Snooze, error_text
 from ..common.logs import NO_FIELDS, item_fields
-from ..common.middleware import Next
+from ..common.middleware import AsyncMiddleware, Next
 from ..leases import Lease
 
 VALUE_CHARACTERS = 1_000
@@ -22,7 +22,7 @@ _current: ContextVar[dict[str, Any]] = ContextVar("fdbqueue item", default=NO_FI
 _log = logging.getLogger("fdbqueue.layers.middleware")
 
 
-class LogItems:
+class LogItems(AsyncMiddleware):
     """Logs a line when a handler has ended, and lets `ItemFields` see the item meanwhile.
 
     The record has the fields of `ItemFields`, and `outcome` ("returned", "snoozed" or "failed") and `seconds`.

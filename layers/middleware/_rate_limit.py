@@ -11,7 +11,7 @@ from fdbqueue import Queue
 from fdbqueue.lowlevel import Database
 
 from ..common.handlers import Snooze
-from ..common.middleware import Next
+from ..common.middleware import AsyncMiddleware, Next
 from ..common.token_bucket import TokenBucket
 from ..leases import Lease
 
@@ -19,7 +19,7 @@ NAME = "middleware"
 """The name of a queue's bucket; a key's bucket has the key behind it."""
 
 
-class RateLimit:
+class RateLimit(AsyncMiddleware):
     """Puts an item off when too many handlers have begun in a time, in all processes together.
 
     The item goes back to its place and is delayed; no attempt is counted. In a session only that session waits.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 from ..common.handlers import GiveUp, RetryIn, Snooze
-from ..common.middleware import Next
+from ..common.middleware import AsyncMiddleware, Next
 from ..leases import Lease
 from ..leases.times import not_negative
 
@@ -14,7 +14,7 @@ Rule: TypeAlias = float | Callable[[int], float | None] | type[GiveUp] | Snooze
 _RULES = "a number of seconds, a function of the attempt such as constant(5), GiveUp, or Snooze(60)"
 
 
-class RetryBy:
+class RetryBy(AsyncMiddleware):
     """Decides by the type of an exception when the item is tried again.
 
     An exception without a rule is a failure as usual: the leases' back-off decides. `Snooze`, `RetryIn` and `GiveUp`

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from ..common.handlers import within
-from ..common.middleware import Next
+from ..common.middleware import AsyncMiddleware, Next
 from ..leases import Lease
 from ..leases.times import positive
 
 
-class TimeLimit:
+class TimeLimit(AsyncMiddleware):
     """Fails an attempt that takes longer, with a TimeoutError.
 
     A coroutine is cancelled. A thread runs on until its function returns, and the item is given back meanwhile.

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli import app
+from fdbqueue.cli.remedies import in_shell
 from fdbqueue.layers import Leases
 from fdbqueue.observe.health import Limits, check_health
 from tests.helpers.counted import Counted
@@ -64,6 +65,8 @@ def test_what_is_wrong_is_said_in_sentences(own: Any) -> None:
     ):
         assert sentence in told
     assert "old has 1 leases that have expired" in told
+    assert "run Watchdog.sweep." in told
+    assert "run `fdbqueue watchdog --once`." in in_shell(told)
     assert set(report.unreadable) == {"bad"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +12,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from fdbqueue.agents import listening as agent_listening
+from fdbqueue.cli.metrics import metrics
+from fdbqueue.cli.web import DEFAULT as WEB_DEFAULT
+from fdbqueue.layers.consumer._health import Probe
+from fdbqueue.observe import serving
 
 RUNS_WHAT_IT_READS = frozenset({"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"})
 CALLS = frozenset({"eval", "exec", "compile", "__import__"})
@@ -60,15 +67,37 @@ def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
                 pytest.fail(f"{path} runs a shell")
 
 
-LISTENER = "fdbqueue/agents/listening.py"
-"""The one place that listens, for a server that a user starts. It refuses addresses that other machines reach."""
+LISTENERS = frozenset(
+    {
+        "fdbqueue/agents/listening.py",  # the agent server
+        "fdbqueue/cli/web.py",  # the web page
+        "fdbqueue/observe/serving.py",  # metrics
+        "layers/consumer/_health.py",  # Consumer(health=PORT)
+    }
+)
+"""What listens, if a user starts it."""
 
 
-def test_nothing_in_the_library_listens_but_agent_servers(repository: Path) -> None:
-    for path, tree in sources(repository):
-        if path != LISTENER and {"socket", "socketserver", "asyncio", "http", "multiprocessing"} & set(imported(tree)):
-            found = {name for name in called(tree) if name.removeprefix(".") in LISTENS}
-            assert not found, path
+def listens(tree: ast.Module) -> set[str]:
+    """Return what a module calls or imports to listen. Without `socket`, `bind` is that of a signature."""
+    modules = set(imported(tree))
+    calls = {name.removeprefix(".") for name in called(tree)} & LISTENS if modules & {"socket", "asyncio"} else set()
+    if "socket" not in modules:
+        calls.discard("bind")
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    servers = {"http.server" for node in nodes if node.module == "http.server"}
+    return calls | servers | modules & {"socketserver", "wsgiref", "uvicorn"}
+
+
+def test_nothing_listens_but_what_a_user_starts_for_that(repository: Path) -> None:
+    assert {path for path, tree in sources(repository) if listens(tree)} == LISTENERS
+
+
+def test_what_listens_does_so_on_the_loopback_interface_if_not_told_otherwise() -> None:
+    assert Probe(8080).host == "127.0.0.1"
+    for address in (agent_listening.DEFAULT, serving.DEFAULT, WEB_DEFAULT):
+        assert address.startswith("127.0.0.1:")
+    assert inspect.signature(metrics).parameters["listen"].default == serving.DEFAULT
 
 
 USE = """
