@@ -137,8 +137,8 @@ def _find_cluster_file(given: str | None) -> str:
             return path
     raise ClusterError(
         f"No cluster file was given, and there is none at {', '.join(DEFAULT_CLUSTER_FILES)}. Give its path as"
-        " fdb:PATH or in FDB_CLUSTER_FILE; `docker compose up -d fdb` starts a cluster and README.md says how to reach"
-        " it. Without a cluster, memory: and file:PATH work as they are."
+        " fdb:PATH or in FDB_CLUSTER_FILE; `docker compose up -d fdb` starts a cluster and docs/guides/engines.md says"
+        " how to reach it. Without a cluster, memory: and file:PATH work as they are."
     )
 
 

@@ -1,4 +1,4 @@
-"""The compose file says what the README promises: pinned images, loopback only, healthy before it is used."""
+"""The compose file says what the guide to engines promises: pinned images, loopback only, healthy before it is used."""
 
 from __future__ import annotations
 
