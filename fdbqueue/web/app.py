@@ -79,6 +79,12 @@ class AdminApp:
             raise TypeError(f"allow_changes is True or False, not {allow_changes!r}.")
         if isinstance(hosts, str):
             raise TypeError(f"hosts is a list of names, as in hosts=[{hosts!r}].")
+        named: Any = () if hosts is None else hosts
+        if not isinstance(named, Collection) or not all(isinstance(host, str) for host in named):
+            raise TypeError(f"hosts is a list of names, or None for any, not {hosts!r}.")
+        secret: Any = "" if token is None else token
+        if not isinstance(secret, str):
+            raise TypeError(f"token is a text, or None for no login, not {token!r}.")
         if token is not None and len(token) < 16:
             raise ValueError("The token is a text of at least 16 characters, as secrets.token_urlsafe() makes one.")
         self._db = db

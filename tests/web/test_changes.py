@@ -200,7 +200,7 @@ def test_a_form_without_any_origin_needs_the_browsers_word(pages: Browser, shop:
     assert pages.client.post("/preview", data=fields, headers={"sec-fetch-site": "same-origin"}).status_code == 200
 
 
-@pytest.mark.parametrize("csrf", ["", "0" * 64, None])
+@pytest.mark.parametrize("csrf", ["", "0" * 64, "é", None])
 def test_a_form_without_its_token_is_refused(pages: Browser, shop: Shop, db: Any, csrf: str | None) -> None:
     pages.get("")
     fields = {"queue": shop.name, "change": "pause", **({} if csrf is None else {"csrf": csrf})}
@@ -249,6 +249,23 @@ def test_a_token_is_asked_for(db: Any, space: Any, shop: Shop) -> None:
     assert Browser(app).client.get("/", headers=bearer).status_code == 200
     assert Browser(app).client.get("/", headers={"authorization": "Bearer no"}).status_code == 401
     app.close()
+
+
+def test_a_wrong_login_of_any_letters_is_refused(db: Any, space: Any) -> None:
+    pages = Browser(AdminApp(db, within=space, token="0123456789abcdef"))
+    cookie = {"cookie": "fdbqueue_login=\u00e9".encode("latin-1"), "accept": "text/plain"}
+    assert pages.client.get("/queue", headers=cookie).status_code == 401
+    bearer = {"authorization": "Bearer \u00e9".encode("latin-1"), "accept": "text/plain"}
+    assert pages.client.get("/queue", headers=bearer).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"hosts": 5}, "hosts is a list"), ({"hosts": [5]}, "hosts is a list"), ({"token": 5}, "token is a text")],
+)
+def test_wrong_arguments_are_refused_when_it_is_made(db: Any, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        AdminApp(db, **wrong)
 
 
 def test_every_answer_has_the_headers_that_protect_it(pages: Browser, shop: Shop) -> None:
