@@ -1,4 +1,4 @@
-"""The one `transactional` decorator and the one retry loop.
+"""The one `transactional` decorator and the retry loops: one for each kind of function.
 
 Both take a database of either engine, the binding's own ``fdb.Database``, or an open transaction. The caller commits
 an open transaction.
@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding, note_retry
-from fdbqueue.engine.steps import Steps, aio
+from fdbqueue.engine.steps import Steps, aio, run, run_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,6 +79,50 @@ def _is_snapshot(given: object) -> bool:
     return hasattr(given, "get_range") and not (hasattr(given, "create_transaction") or hasattr(given, "commit"))
 
 
+def again(tr: Transaction, error: FDBError) -> Steps[None]:
+    """Wait as the engine demands after this error, and make `tr` new for another attempt.
+
+    Every retry in the library passes here.
+
+    Raises:
+        FDBError: the error is not retryable, or the retry limit or timeout that is set on `tr` is used up.
+    """
+    yield tr.on_error(error.code)
+    note_retry(error)
+
+
+def repeated(tr: Transaction, body: Callable[[Transaction], Steps[T]], *, commits: bool = True) -> Steps[T]:
+    """Run `body` in `tr` and commit it; repeat both until the commit succeeds.
+
+    Args:
+        tr: the transaction.
+        body: its steps. Their retryable errors repeat them.
+        commits: whether to commit at all.
+
+    Raises:
+        FDBError: as `again`.
+    """
+    while True:
+        try:
+            result = yield from body(tr)
+            if commits:
+                yield tr.commit()
+            return result
+        except FDBError as error:
+            yield from again(tr, error)
+
+
+def repeated_call(tr: Transaction, call: Callable[[], T]) -> T:
+    """Do as `repeated` for a call that blocks this thread."""
+    while True:
+        try:
+            result = call()
+            tr.commit().wait()
+            return result
+        except FDBError as error:
+            run(again(tr, error))
+
+
 def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
     """Run `body` in its own transaction and commit it; repeat both until the commit succeeds.
 
@@ -89,15 +133,7 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         FDBError: the error is not retryable, or the retry limit or timeout that is set on `db` is used up.
     """
     adopt_binding()
-    tr = db.create_transaction()
-    while True:
-        try:
-            result = yield from body(tr)
-            yield tr.commit()
-            return result
-        except FDBError as error:
-            yield tr.on_error(error.code)
-            note_retry(error)
+    return repeated(db.create_transaction(), body)
 
 
 @overload
@@ -155,19 +191,17 @@ def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T
         tr, args, kwargs = _begun(parameter, index, args, kwargs)
         if tr is None:
             return func(*args, **kwargs)
-        while True:
-            try:
-                result = func(*args, **kwargs)
-                if inspect.isgenerator(result):
-                    raise ValueError(_NO_GENERATORS)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise ValueError(f"{func.__qualname__} returned a coroutine, and none of it has run: {_ASYNC}")
-                tr.commit().wait()
-                return result
-            except FDBError as error:
-                tr.on_error(error.code).wait()
-                note_retry(error)
+
+        def call() -> T:
+            result = func(*args, **kwargs)
+            if inspect.isgenerator(result):
+                raise ValueError(_NO_GENERATORS)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise ValueError(f"{func.__qualname__} returned a coroutine, and none of it has run: {_ASYNC}")
+            return result
+
+        return repeated_call(tr, call)
 
     return wrapper
 
@@ -183,8 +217,7 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
                 await aio(tr.commit())
                 return result
             except FDBError as error:
-                await aio(tr.on_error(error.code))
-                note_retry(error)
+                await run_async(again(tr, error))
 
     return wrapper
 

@@ -27,10 +27,10 @@ from fdbqueue.engine.errors import (
     FDBError,
     adopt_binding,
     leaves_in_doubt,
-    note_retry,
     predicates,
 )
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.transactional import again
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull, StorageError
 from fdbqueue.moves.quotas import wait_for_room
@@ -183,8 +183,7 @@ class Claim:
                 if failed is not None:
                     if doubt is None:
                         on_retry(failed)
-                    yield tr.on_error(failed.code)
-                    note_retry(failed)
+                    yield from again(tr, failed)
                     if failed.code == NOT_COMMITTED and (coming := getattr(tr, "next_turn", no_turn)()) is not None:
                         yield coming
                     last, failed = failed, None

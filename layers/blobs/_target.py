@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, Generic, TypeAlias, cast
 
-from fdbqueue import CodecError, FDBError, Position, Queue, QueueFull, ScanTooLarge
+from fdbqueue import CodecError, Position, Queue, QueueFull, ScanTooLarge
+from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, V, count
 from fdbqueue.stored.items import Blob, with_blob
 
@@ -132,15 +134,9 @@ class Entrance(Generic[V]):
         """
         tr = db.create_transaction()
         try:
-            while True:
-                try:
-                    yield from self.enqueue(tr, value, terms)
-                except (QueueFull, ScanTooLarge):
-                    return
-                except FDBError as error:
-                    yield tr.on_error(error.code)
-                else:
-                    return
+            yield from repeated(tr, partial(self.enqueue, value=value, terms=terms), commits=False)
+        except (QueueFull, ScanTooLarge):
+            return
         finally:
             tr.cancel()
 

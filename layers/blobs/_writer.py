@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
 from fdbqueue.base.reprs import pairs
+from fdbqueue.engine.transactional import again
 from fdbqueue.lowlevel import Database, Future, Named, Steps, Transaction, attempts, only_transaction, verb
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
@@ -298,7 +299,7 @@ class BlobWriter(Named, io.BufferedIOBase):
 
     def _repeat(self, number: int, pieces: list[bytes], tr: Transaction, error: FDBError) -> Steps[None]:
         """Write pieces again, one in a transaction: together they may be too slow for the five seconds."""
-        yield tr.on_error(error.code)
+        yield from again(tr, error)
         for at, piece in enumerate(pieces, number):
             yield from attempts(self._db, partial(self._upload.put, number=at, pieces=[piece]))
 

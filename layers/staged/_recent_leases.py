@@ -13,7 +13,8 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
+from fdbqueue.engine.transactional import repeated
+from fdbqueue.lowlevel import Database, Steps, Transaction
 
 from ..common.waiting import first_of, in_thread
 from ..leases import Lease, LeaseRef
@@ -125,15 +126,7 @@ class RecentLeases:
                     if not self._grants:
                         self._end_confirming()
                         return
-                while True:
-                    keys = self.clear_grants(tr)
-                    try:
-                        yield tr.commit()
-                    except FDBError as error:
-                        yield tr.on_error(error)
-                    else:
-                        break
-                self.forget_grants(keys)
+                self.forget_grants((yield from repeated(tr, self._clear)))
                 tr.reset()
         except BaseException:
             with self._lock:
@@ -144,6 +137,10 @@ class RecentLeases:
         self._confirming = False
         UNMARKED.difference_update(self._clients)
         self._clients.clear()
+
+    def _clear(self, tr: Transaction) -> Steps[list[bytes]]:
+        yield from ()
+        return self.clear_grants(tr)
 
     def clear_grants(self, tr: Transaction) -> list[bytes]:
         """Clear these keys, and return them. The caller forgets them after the commit."""

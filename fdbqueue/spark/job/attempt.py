@@ -21,6 +21,8 @@ from typing import Any
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
+from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import again
 from fdbqueue.errors import JobError
 from fdbqueue.spark.job.partition import JobIsCommitted, Log, NotMine, Ownership
 from fdbqueue.spark.rows.appender import Appender, Part
@@ -342,7 +344,7 @@ class Attempt:
             return
         if self._patience is None:
             self._patience = self._db.create_transaction()
-        self._patience.on_error(code).wait()
+        run(again(self._patience, FDBError(code)))
 
 
 def rows_differ(partition: int, *, ahead: int, rows: int) -> JobError:

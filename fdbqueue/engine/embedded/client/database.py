@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from fdbqueue.engine.closing import wake_all
 from fdbqueue.engine.embedded.client.option_table import (
@@ -27,6 +27,7 @@ from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import FDBError, StorageError
 from fdbqueue.engine.streaming import StreamingMode
+from fdbqueue.engine.transactional import repeated_call
 
 T = TypeVar("T")
 
@@ -156,13 +157,7 @@ class Database(TransactionCreator):
     def _run(self, body: Callable[[Transaction], T]) -> T:
         """Run `body` in transactions until one commits."""
         tr = self.create_transaction()
-        while True:
-            try:
-                result = body(tr)
-                tr.commit().wait()
-                return result
-            except FDBError as error:
-                tr.on_error(error).wait()
+        return repeated_call(cast(Any, tr), lambda: body(tr))
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
