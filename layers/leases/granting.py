@@ -3,7 +3,8 @@
 A grant's key names the leases. The client, the process that waits, takes them and removes the key. It may remove the
 key later, with its next commit, if the engine keeps marks: it sets a mark instead, before it hands out the leases. The
 timer of the grant says until when it must have taken them. A transaction that fires due timers puts leases back whose
-grant is still there and not marked, each in its own place. Their attempts do not count. (docs/adr/0122)
+grant is still there and not marked, each in its own place. Their attempts do not count. It also asks all waiting
+processes again: some of them may have ended, too. (docs/adr/0122)
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.members import has_mark
-from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction, notes_of, pack
+from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction, notes_of, pack, rows
 from fdbqueue.moves.moves import at_rest
 from fdbqueue.stored.layout import GRANT
 
@@ -24,6 +25,8 @@ from .transitions import Custody, Transitions
 
 TAKE_SECONDS = 0.75
 """A client takes a grant within so many seconds."""
+ASKED_AT_ONCE = 100
+"""Most waiting processes that one transaction asks again."""
 UNMARKED: set[bytes] = set()
 """The clients of this process that took grants without a mark, and have not committed since."""
 
@@ -141,6 +144,37 @@ def take_back(
         yield from own.settle()
         own.finish()
     return returned
+
+
+def ask_again(tr: Transaction, layout: Layout, now_us: int) -> Steps[None]:
+    """Remove the requests of waiting processes, and wake these processes: those that are alive register again.
+
+    A transaction that finds a grant untaken does this. Its client has probably ended, and so may have others that wait.
+    Without this, the next of them would be granted the item that came back, while a live process takes a later one.
+
+    *Conflicts:* with the owners of these requests, and with processes that fulfill them. *Cost:* two reads, and four
+    writes for each request.
+    """
+    take_until_us = now_us + int(TAKE_SECONDS * 1e6)
+    for space in (layout.requests, layout.waiting):
+        span = space.range()
+        # By snapshot: a request that is registered at the same time is younger than the grant.
+        for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE)):
+            try:
+                wish = msgspec.msgpack.decode(row.value, type=list)
+                client, process = wish[0], wish[5]
+            except (*UNREADABLE, LookupError):
+                continue  # a version that knows no timers of grants wrote it: it waits for its items
+            if not isinstance(client, bytes) or process is None:
+                continue
+            tr.add_read_conflict_key(row.key)
+            tr.clear_range(row.key, row.key + b"\x00\x00")
+            if space is layout.waiting:
+                continue  # its client watches this key
+            # A grant of nothing wakes the client, and removes itself as any grant does.
+            terms = (take_until_us, take_until_us + 1, process)
+            tr.set(layout.grants.pack((client,)), stored_grant([], *terms, expires_at_us=take_until_us))
+            tr.set(timer_of_grant(layout, client, take_until_us), b"")
 
 
 def _granted(position: Position, token: bytes) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from fdbqueue.lowlevel import KeyValue, Layout, Notes, Shown, Steps, Transaction
 from fdbqueue.moves.outcomes import remove as remove_outcome
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
 
-from .granting import take_back
+from .granting import ask_again, take_back
 from .lease import Disposition
 from .sweeping import fire_of_group
 from .transitions import Retry, Transitions
@@ -121,7 +121,7 @@ def fire_due(
     written = 0
     # Whether a timer moved other items than its own. The items of later timers are then read again, from this
     # transaction: a second move of the same item would bring a removed one back.
-    stale = False
+    stale = asked = False
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
@@ -151,6 +151,9 @@ def fire_due(
                 session, item = retry.custody.about(stored) if retry.custody is not None else (None, None)
                 put = Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt - 1, session)
                 reclaimed.append(put)
+            if back and not asked:
+                asked = True
+                yield from ask_again(tr, layout, now_us)
             stale = stale or bool(back)
             continue
         if kind in (GO, DROP) and retry.custody is not None:

@@ -494,6 +494,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._requests.remove(tr, one.key)
         if own.got:
             attempt.request = None
+            if served.untaken and request is not None:
+                yield from self._grants.forget(tr, request)
         for one, allotment in zip(live, allotments, strict=False):
             if allotment.got or allotment.handles:
                 given = len(allotment.got or allotment.handles)

@@ -69,5 +69,8 @@ class Served:
     """Whether no item is left behind the taken ones."""
     again: bool = False
     """Whether one transaction could not clear all due timers and expired items, so that another one must look."""
+    untaken: bool = False
+    """Whether it put items back that a process had not taken. Then it serves its own calls only, and other processes
+    register again."""
     error: CodecError | FormatError | CheckFailed | None = None
     """Why the first item can't be read, if it is this process's own to read. The item stays in its place."""

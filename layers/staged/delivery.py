@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import (
     started,
 )
 from fdbqueue.stored.items import has_notes
+from fdbqueue.stored.layout import GRANT
 
 from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased
@@ -207,9 +208,13 @@ class Delivery:
             overdue, found = yield from self.see(tr, look)
             if overdue:
                 overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
-                _, all_fired = yield from fire_due(
+                fired, all_fired = yield from fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
+                if any(one.kind == GRANT for one in fired):  # the others were asked again
+                    served.untaken = True
+                    allotments = [allotment for allotment in allotments if allotment.own]
+                    limit = min(most, sum(allotment.wanted for allotment in allotments))
                 # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers,
                 # without end.
                 served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)

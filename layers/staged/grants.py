@@ -110,6 +110,13 @@ class Grants:
         if value.present():
             yield from self._return(tr, request.wish.client, self._requests.granted(bytes(value)))
 
+    def forget(self, tr: Transaction, request: Request) -> Steps[None]:
+        """Remove what this transaction itself granted to a request of this process: nothing, so that it looks again."""
+        client = request.wish.client
+        value = yield tr.get(self._requests.grant_key(client))
+        if value.present():
+            self._forget(tr, client, self._requests.granted(bytes(value)))
+
     def _return(self, tr: Transaction, client: bytes, grant: Grant) -> Steps[None]:
         """Put granted items back in their places, uncounted."""
         unwanted = Allotment(0, self._duration_us, self._consumer, own=True)

@@ -124,6 +124,18 @@ MUTANTS = (
         tests=("tests/layers/staged/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
+        "an untaken item is granted to the next process that may have ended",
+        "layers/leases/timers.py",
+        (("            if back and not asked:\n", "            if False:\n"),),
+        tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
+    ),
+    Mutant(
+        "who finds an item untaken serves others before itself",
+        "layers/staged/delivery.py",
+        (("if any(one.kind == GRANT for one in fired):", "if False:"),),
+        tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
+    ),
+    Mutant(
         "dead processes are not told from live ones",
         "layers/staged/requests.py",
         ((' or process_is_dead(tr, self.wish.process or b"")', ""),),

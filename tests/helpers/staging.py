@@ -47,21 +47,23 @@ def register(
     lives: float = REQUEST_SECONDS,
     duration: float = 0.0,
     process: bytes | None = None,
+    client: bytes = b"sleeping",
 ) -> bytes:
     """Register a request of somebody who does nothing ever after, and return its grant's key.
 
     Args:
         process: the id of its process; b"": unknown; None: an older version of the library wants it.
+        client: the client's id.
     """
     requests = Requests(queue.layout)
 
     def body(tr: Any) -> Steps[None]:
         yield from ()
-        wish = Wish(b"sleeping", wanted, int((clock() + lives) * 1e6), int(duration * 1e6), "asleep", process)
+        wish = Wish(client, wanted, int((clock() + lives) * 1e6), int(duration * 1e6), "asleep", process)
         requests.register(tr, wish)
 
     run(attempts(db, body))
-    return requests.grant_key(b"sleeping")
+    return requests.grant_key(client)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
