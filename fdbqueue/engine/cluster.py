@@ -20,6 +20,7 @@ from typing import Any
 
 from fdbqueue.engine.closing import wake_all
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
+from fdbqueue.engine.steps import wait_in_thread
 
 API_VERSION = 730
 ANSWER_TIMEOUT_MS = 5000
@@ -242,7 +243,7 @@ def _expect_answer(raw: Any, path: str) -> None:
     tr = raw.create_transaction()
     tr.options.set_timeout(ANSWER_TIMEOUT_MS)
     try:
-        tr.get_read_version().wait()
+        wait_in_thread(tr.get_read_version())
     except FDBError as error:
         if error.code != TRANSACTION_TIMED_OUT:
             raise

@@ -22,7 +22,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_NOT_READY, FDBError
 from fdbqueue.engine.streaming import StreamingMode
 
 T = TypeVar("T")
@@ -64,7 +64,30 @@ def wait_in_thread(future: Any) -> Any:
         # Each call into the library releases the interpreter lock and must get it back from other threads. So skip two
         # calls that `wait` does not need: the check for readiness, and freeing memory that the future frees anyway.
         future.block_until_ready = future._release_memory = _nothing
-    return future.wait()
+    while True:
+        try:
+            return future.wait()
+        except BaseException as error:
+            if pointer is None or (isinstance(error, Exception) and not _is_early(error)):
+                raise
+            _forget_interrupted(future)
+            if not isinstance(error, Exception):
+                raise
+
+
+def _is_early(error: Exception) -> bool:
+    return isinstance(error, FDBError) and error.code == FUTURE_NOT_READY
+
+
+def _forget_interrupted(future: Any) -> None:
+    """Give this thread a new semaphore to wait at for futures of the binding.
+
+    All waits of the main thread share one. Ctrl-C ends a wait, and its future releases the semaphore later. So a later
+    wait would end before its own future is ready, with error 2015. The binding does not see KeyboardInterrupt there.
+    """
+    storage = getattr(type(future).wait, "__globals__", {}).get("_thread_local_storage")
+    if storage is not None:
+        storage.future_block_semaphore = None
 
 
 def _nothing() -> None:

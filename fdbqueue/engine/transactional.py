@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding, note_retry
-from fdbqueue.engine.steps import Steps, aio, run, run_async
+from fdbqueue.engine.steps import Steps, aio, run, run_async, wait_in_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def repeated_call(tr: Transaction, call: Callable[[], T]) -> T:
     while True:
         try:
             result = call()
-            tr.commit().wait()
+            wait_in_thread(tr.commit())
             return result
         except FDBError as error:
             run(again(tr, error))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, KeySelector, Subspace
+from fdbqueue.engine import FDBError, KeySelector, Subspace, transactional
+from fdbqueue.engine.steps import Steps, run
 
 
 @pytest.fixture
@@ -218,3 +220,41 @@ def test_an_event_loop_can_wait_for_hundreds_of_commits(db: Any, space: Subspace
 
     asyncio.run(count_up())
     assert int.from_bytes(db[space["n"]], "little") == 200
+
+
+@pytest.mark.parametrize("wait", ["read", "watch", "commit"])
+def test_a_wait_after_an_interrupted_one_ends_when_its_own_future_is_ready(db: Any, space: Subspace, wait: str) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    awaited, other = space["awaited"].key(), space["other"].key()
+
+    def watch(key: bytes) -> Any:
+        tr = db.create_transaction()
+        future = tr.watch(key)
+        tr.commit().wait()
+        return future
+
+    def wait_for(future: Any) -> Steps[Any]:
+        return (yield future)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    interrupted = watch(awaited)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.wait() if wait == "commit" else run(wait_for(interrupted))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    db[awaited] = b"1"
+    run(wait_for(interrupted))
+    if wait == "watch":
+        later = watch(other)
+        threading.Timer(0.1, db.set, (other, b"1")).start()
+        run(wait_for(later))
+    for number in range(5):
+        if wait == "read":
+            assert run(wait_for(db.create_transaction().get(awaited))) == b"1"
+        else:
+            transactional(lambda tr: tr.set(other, b"%d" % number))(db)  # noqa: B023
