@@ -8,15 +8,21 @@ import os
 import signal
 import sys
 import threading
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.metrics import metrics_server
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.workers import Supervisor
+from fdbqueue.layers.consumer.health import FILE, Probe
 from fdbqueue.layers.tasks import Tasks, Worker
+
+if TYPE_CHECKING:
+    from fdbqueue.observe.serving import MetricsServer
 
 FIELDS = ("task", "item", "attempt", "seconds")
 
@@ -36,9 +42,16 @@ def worker(
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a Python file below this folder changes.")
     ] = False,
+    health: Annotated[
+        str | None,
+        typer.Option("--health", metavar="WHERE", help="Say there whether it is alive: file:PATH, PORT or HOST:PORT."),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve its figures there to Prometheus.")
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
-    child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
+    child: Annotated[int | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
     """Run the tasks of a program until SIGTERM or Ctrl-C, and enqueue the ticks of its schedules.
 
@@ -46,25 +59,31 @@ def worker(
     A signal ends it gracefully: no task begins, running tasks have --grace seconds, and what they can't finish goes
     back to the queue. A second signal ends it at once. With several processes, one that dies is started again.
 
+    Each of several processes has its own --health and --metrics: the first one as given, the next ones at the next
+    ports, or in the files PATH.1, PATH.2 and so on.
+
     Example: fdbqueue worker shop.tasks:app --processes 4
     """
     sys.path.insert(0, os.getcwd())
     named = None if queues is None else [name for name in queues.split(",") if name]
-    if (processes > 1 or reload) and not child:
-        options = ["--concurrency", str(concurrency), "--grace", str(grace), "--child"]
-        options += ([] if queues is None else ["--queues", queues]) + (["--json"] if as_json else [])
-        options += [] if url is None else ["--url", url]
+    terms: dict[str, Any] = {"queues": named, "concurrency": concurrency, "grace": grace}
+    number = processes - 1 if child is None else child  # if the last one can have its place, all can
+    terms |= {"health": _probed(health, number), "metrics": _served(metrics, number)}
+    if (processes > 1 or reload) and child is None:
+        options = ["--concurrency", str(concurrency), "--grace", str(grace)] + (["--json"] if as_json else [])
+        for option, value in (("queues", queues), ("url", url), ("health", health), ("metrics", metrics)):
+            options += [] if value is None else [f"--{option}", value]
         if not reload:
-            Worker(found(app), queues=named, concurrency=concurrency)  # a mistake is told once
+            Worker(found(app), **terms)  # a mistake is told once
         code = Supervisor(["worker", app, *options], processes, watched=os.getcwd() if reload else None).run()
         if code:
             raise typer.Exit(code)
         return
-    working = Worker(found(app), queues=named, concurrency=concurrency, grace=grace)
+    working = Worker(found(app), **terms)
     _log(as_json=as_json)
-    if child:
+    if child is not None:
         threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
-    with opened(url, create=True) as db:
+    with system_errors(), opened(url, create=True) as db:
         db.options.set_transaction_timeout(0)  # a worker waits for a database that does not answer
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the worker takes it, to end gracefully
@@ -92,6 +111,35 @@ def found(name: str) -> Tasks:
     if not isinstance(app, Tasks):
         raise typer.BadParameter(f"{attribute!r} of {module} is {app!r}, and not Tasks", param_hint="MODULE:APP")
     return app
+
+
+def _probed(where: str | None, number: int) -> str | int | None:
+    """Return where one of several processes says whether it is alive: the first one, 0, as given.
+
+    Raises:
+        BadParameter: probes can't find it there.
+    """
+    if where is None:
+        return None
+    own = _numbered(where, number)
+    given = int(own) if own.isascii() and own.isdigit() else own
+    try:
+        Probe(given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--health") from error
+    return given
+
+
+def _served(where: str | None, number: int) -> MetricsServer | None:
+    """Return what serves the figures of one of several processes; otherwise as `_probed`."""
+    return None if where is None else metrics_server(_numbered(where, number))
+
+
+def _numbered(where: str, number: int) -> str:
+    if where.startswith(FILE):
+        return f"{where}.{number}" if number else where
+    host, colon, port = where.rpartition(":")
+    return f"{host}{colon}{int(port) + number}" if port.isascii() and port.isdigit() and int(port) else where
 
 
 def _end_with_parent() -> None:

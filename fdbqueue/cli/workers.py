@@ -29,6 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 class Child:
     """One process, or the place of one that died."""
 
+    number: int
     process: subprocess.Popen[bytes]
     began: float
     wait: float = FIRST_WAIT_SECONDS
@@ -40,7 +41,7 @@ class Supervisor:
     """Processes that run the same command.
 
     Args:
-        arguments: the arguments of ``fdbqueue``.
+        arguments: the arguments of ``fdbqueue``, to which the number of each process is added, from 0 on.
         number: how many processes.
         watched: the folder whose Python files start them again when they change; None: none does.
     """
@@ -62,7 +63,7 @@ class Supervisor:
         before = {number: signal.signal(number, self._note) for number in heard}
         wakeup = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         try:
-            self._children = [Child(self._start(), time.monotonic()) for _ in range(self._number)]
+            self._children = [Child(one, self._start(one), time.monotonic()) for one in range(self._number)]
             while self._look():
                 select.select([awake], [], [], self._seconds())
                 if select.select([awake], [], [], 0)[0]:
@@ -94,7 +95,8 @@ class Supervisor:
             self._end()
             for child in self._children:
                 child.process.wait()
-                child.process, child.began, child.again_at, child.wait = self._start(), now, None, FIRST_WAIT_SECONDS
+                child.wait = FIRST_WAIT_SECONDS
+                child.process, child.began, child.again_at = self._start(child.number), now, None
         for child in self._children:
             code = child.process.poll()
             if code is None or self._stops:
@@ -107,7 +109,7 @@ class Supervisor:
                 told = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
                 typer.echo(f"The worker {child.process.pid} {told}. Another one starts soon.", err=True)
             elif now >= child.again_at:
-                child.process, child.began, child.again_at = self._start(), now, None
+                child.process, child.began, child.again_at = self._start(child.number), now, None
         return not self._stops or any(child.process.poll() is None for child in self._children)
 
     def _seconds(self) -> float | None:
@@ -116,9 +118,9 @@ class Supervisor:
             due.append(LOOK_SECONDS)
         return None if self._stops or not due else max(0.0, min(due))
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
         # Its standard input ends when this process dies. A terminal's signals go to this process only.
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
+        return subprocess.Popen([*self._command, "--child", str(number)], stdin=subprocess.PIPE, start_new_session=True)
 
     def _end(self) -> None:
         for child in self._children:

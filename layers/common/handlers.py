@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import operator
 import threading
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -24,6 +25,10 @@ from ..leases.times import not_negative
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[Lease[V]], Any]
 """Processes one item. Its return value is ignored, except `ACKED`. An exception is the attempt's error."""
+
+
+STUCK_SECONDS = 1.0
+"""How long an item waits at least that finds only threads in functions whose time is over."""
 
 
 class _Acked:
@@ -137,6 +142,48 @@ class Threads:
             else:
                 future.set_exception(error)
         self._freed()
+
+
+class ThreadPool:
+    """Threads for plain functions that several consumers of one event loop share.
+
+    Args:
+        size: how many functions run at once, including those whose time is over and that did not return.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        call: Any = operator.call
+        self._free = asyncio.Event()
+        self._threads: Any = Threads(call, self._free.set)
+        self._awaited = 0
+        """How many calls are under way whose results are awaited."""
+
+    async def thread(self) -> None:
+        """Wait until a thread is free for `call`.
+
+        Raises:
+            Snooze: all threads are in functions whose time is over, and which may never return.
+        """
+        while self._threads.busy >= self._size:
+            if not self._awaited:
+                raise Snooze(STUCK_SECONDS)
+            self._free.clear()
+            await self._free.wait()
+
+    async def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function in a thread, in a copy of the caller's context."""
+        self._awaited += 1
+        try:
+            result = await self._threads(copy_context(), function)
+        finally:
+            self._awaited -= 1
+            self._free.set()
+        return await result if inspect.isawaitable(result) else result
+
+    def close(self) -> None:
+        """End each thread when its function has returned."""
+        self._threads.close()
 
 
 @types.coroutine

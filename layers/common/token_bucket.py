@@ -7,6 +7,9 @@ Keys
     ``("rate", name)`` behind the queue's own tuple: 8 bytes, little-endian. It is the time, in microseconds, at which
     the bucket is full again. One key is enough: a bucket fills at a known rate, so this time says how full it is now.
 
+    A bucket that is full needs no key. The take that writes a new key clears up to two others that are full again. So
+    buckets of many names leave about twice as many keys as those that are not full.
+
 Guarantees
     A take reads and writes the key in one transaction. So all takes of one bucket are serial, and no two get the same
     token. In any time of t seconds at most ``burst + t * count / seconds`` tokens are taken. A take that gets none
@@ -29,7 +32,10 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Steps, Transaction, positive, verb
+from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Steps, Transaction, positive, rows, verb
+
+LOOKS = 2
+"""How many other buckets are looked at for each new key."""
 
 
 class TokenBucket(Named):
@@ -73,7 +79,8 @@ class TokenBucket(Named):
         self._clock = clock
         self._us_each = seconds * 1e6 / count
         try:
-            self._key: bytes = queue.layout.space["rate"].pack((name,))
+            self._space = queue.layout.space["rate"]
+            self._key: bytes = self._space.pack((name,))
         except CODEC_ERRORS as error:
             raise ValueError(f"A bucket can't be named {name!r}: {error}. Use a text, or a hash of it.") from error
 
@@ -94,7 +101,7 @@ class TokenBucket(Named):
             ValueError: the bucket never holds so many.
 
         *Conflicts:* with every other take of this bucket that gets tokens. *Cost:* one read, and one write if it gets
-        some.
+        some. If the key is new, one or two range reads, and up to two clears.
         """
         _tokens(tokens, "tokens is how many are taken")
         if tokens > self.burst:
@@ -108,8 +115,21 @@ class TokenBucket(Named):
         wait_us = full_at_us + tokens * self._us_each - now_us - self.burst * self._us_each
         if wait_us >= 1:  # less is the rounding of the stored time
             return float(wait_us / 1e6)
+        if not stored.present():
+            yield from self._clear_full(tr, now_us)
         tr.set(self._key, round(full_at_us + tokens * self._us_each).to_bytes(8, "little"))
         return 0.0
+
+    def _clear_full(self, tr: Transaction, now_us: float) -> Steps[None]:
+        """Clear the keys of buckets that are full again: those that follow this one, as if in a circle."""
+        span = self._space.range()
+        found = yield from rows(tr.snapshot, self._key + b"\x00", span.stop, limit=LOOKS)
+        if len(found) < LOOKS:
+            found += yield from rows(tr.snapshot, span.start, self._key, limit=LOOKS - len(found))
+        for row in found:
+            if int.from_bytes(row.value, "little") <= now_us:
+                tr.add_read_conflict_key(row.key)  # it conflicts with a take of that bucket, and with no other one
+                tr.clear(row.key)
 
 
 def _tokens(number: object, told: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import inspect
 import time
@@ -25,10 +24,10 @@ from ..leases.leases import this_consumer
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
-from ._health import Health, Probe
 from ._run import Run
 from ._session_run import SessionRun
 from ._terms import ConsumerReport, ConsumerTerms
+from .health import Health, Probe
 
 OnBad: TypeAlias = Literal["fail", "dead"]
 """What becomes of an item that can't be read."""
@@ -303,9 +302,7 @@ class Consumer(Named, Generic[V]):
                 stack.enter_context(self._metrics.serving(db, self))
             if self._probe is not None:
                 current.health = Health({"queue": queue_text(self.queue.layout.prefix), "consumer": self.name})
-                write = stack.enter_context(self._probe.open(current.health))
-                beating = asyncio.get_running_loop().create_task(current.health.beat(current.ask, write))
-                stack.push_async_callback(_ended, beating)
+                await stack.enter_async_context(self._probe.answering(current.health, current.ask))
             yield
 
     def _new_run(self, db: Database, terms: ConsumerTerms) -> Run:
@@ -313,11 +310,6 @@ class Consumer(Named, Generic[V]):
         if isinstance(self.source, Sessions):
             return SessionRun(db, self.source, self.handler, middleware, terms, self.report)
         return Run(db, self.source, self.handler, middleware, terms, self.report)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 def _check_takes_a_lease(handler: Callable[..., Any]) -> None:

@@ -26,11 +26,11 @@ from ..staged import StagedQueue
 from ..subscriptions import Subscription
 from ..subscriptions.subscription import subscription_permit
 from ._background import Background
-from ._health import Health
 from ._holds import BATCH_ITEMS, Hold, all_acked, all_not_lost, is_out
 from ._keeping import Keeping
 from ._pace import GATHER_SECONDS, WAIT_SECONDS, Pace
 from ._terms import ConsumerReport, ConsumerTerms
+from .health import Health
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
 """The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy

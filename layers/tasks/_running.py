@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
-import operator
 import time
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,7 @@ import msgspec
 from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
 
 from ..common.entrance import in_event_loop
-from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, Threads, within
+from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
 from ..leases import Done, FollowUp, Lease
 from ._arguments import DoesNotFit
 from ._lane import Lane
@@ -54,6 +52,11 @@ class Running:
     def tick(self) -> str:
         """The time for which a schedule has enqueued it, in ISO 8601; "" if none has."""
         return str(self.lease.headers.get("tick", ""))
+
+    @property
+    def leaves_something(self) -> bool:
+        """Whether its ack stores a result or enqueues something. Otherwise many acks share a transaction."""
+        return self.lease.wants_result or bool(self.message.then)
 
     def done(self, result: Any) -> Done:
         """Return what the ack stores and enqueues."""
@@ -116,7 +119,7 @@ class Handler:
         running = Running(task, self._db, lease, message, self._lane, lease.attempt, lease.position.text)
         try:
             result = await self._run(running, args, kwargs)
-            done = ACKED if running.acked else running.done(result)
+            done = ACKED if running.acked else running.done(result) if running.leaves_something else None
         except (Snooze, GiveUp, RetryIn):
             raise
         except Exception as error:
@@ -129,6 +132,8 @@ class Handler:
 
     async def _run(self, running: Running, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         task, timeout = running.task, running.task.options.timeout
+        if not task.is_async:
+            await self._threads.thread()  # its time begins when there is one
         token = current.set(running)
         try:
             if task.is_async:
@@ -177,29 +182,3 @@ class Handler:
 
 class _Empty(Exception):
     """A bucket has too few tokens: its number, and the seconds to wait."""
-
-
-class ThreadPool:
-    """Threads for plain functions, shared by the lanes of one worker.
-
-    Args:
-        size: how many functions run at once, including those whose time is over and that did not return.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        call: Any = operator.call
-        self._free = asyncio.Event()
-        self._threads: Any = Threads(call, self._free.set)
-
-    async def call(self, function: Callable[[], Any]) -> Any:
-        """Call a function in a thread, in a copy of the caller's context."""
-        while self._threads.busy >= self._size:
-            self._free.clear()
-            await self._free.wait()
-        result = await self._threads(copy_context(), function)
-        return await result if inspect.isawaitable(result) else result
-
-    def close(self) -> None:
-        """End each thread when its function has returned."""
-        self._threads.close()

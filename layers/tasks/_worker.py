@@ -13,12 +13,15 @@ from typing import Any
 
 from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
 from fdbqueue.moves.exclusive import LOOK_SECONDS
+from fdbqueue.stored.catalogue import queue_text
 
 from ..common.entrance import Beside, at_signals, in_event_loop
+from ..common.handlers import ThreadPool
 from ..consumer import Consumer, ConsumerReport
+from ..consumer.health import Health, Probe
 from ._lane import Lane
 from ._options import check_whole
-from ._running import Handler, ThreadPool
+from ._running import Handler
 from ._tasks import Tasks
 
 
@@ -33,8 +36,9 @@ class Worker(Named):
         queues: the queues to work on; None: all that tasks of the app are in.
         concurrency: how many tasks run at once in each queue; functions in threads, in all queues together.
         signals: whether blocking `run` and `drain` stop at SIGTERM and SIGINT, as of a `Consumer`.
+        health: where it says whether it is alive, as of a `Consumer`: ``file:PATH``, a port, or ``HOST:PORT``.
         options: other arguments of each `Consumer`: `duration`, how many seconds a task waits if this process dies;
-            `grace`, how many seconds running tasks have to end after `stop`; `middleware` and the rest.
+            `grace`, how many seconds running tasks have to end after `stop`; `metrics`, `middleware` and the rest.
 
     >>> import fdbqueue
     >>> from fdbqueue.layers import Tasks, Worker
@@ -55,6 +59,7 @@ class Worker(Named):
         queues: Sequence[str] | None = None,
         concurrency: int = 16,
         signals: bool = True,
+        health: str | int | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(app, Tasks):
@@ -64,6 +69,7 @@ class Worker(Named):
         self.lanes = app.lanes_of(queues)
         self._concurrency = concurrency
         self._signals = signals
+        self._probe = None if health is None else Probe(health)
         self._options = {"concurrency": concurrency, "signals": False, **options}
         for lane in self.lanes:
             Consumer(lane.source, lambda lease: None, **self._options)  # it refuses bad arguments now
@@ -133,17 +139,25 @@ class Worker(Named):
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         report, began = ConsumerReport(), time.monotonic()
         try:
-            if self.app.plans:
-                await self.app.schedules.note_plans.aio(db, self.app.plans)
             before = -1
-            while before != report.acked + report.failed and not self._stopped:  # a task may enqueue into another queue
-                before = report.acked + report.failed
-                await self._once(db, report, until_empty=until_empty)
+            async with self._probed(db):
+                if self.app.plans:
+                    await self.app.schedules.note_plans.aio(db, self.app.plans)
+                # A task may enqueue into another queue.
+                while before != report.acked + report.failed and not self._stopped:
+                    before = report.acked + report.failed
+                    await self._once(db, report, until_empty=until_empty)
         finally:
             self._loop, self._consumers, self._tasks = None, [], []
         report.seconds = time.monotonic() - began
         report.stopped = self._stopped or self._stopping.is_set()
         return report
+
+    def _probed(self, db: Database) -> AbstractAsyncContextManager[None]:
+        if self._probe is None:
+            return contextlib.nullcontext()
+        about = {"queues": [queue_text(lane.queue.layout.prefix) for lane in self.lanes]}
+        return self._probe.answering(Health(about), partial(self.app.queue.paused.aio, db))
 
     async def _once(self, db: Database, report: ConsumerReport, *, until_empty: bool) -> None:
         threads = ThreadPool(self._concurrency)
@@ -168,9 +182,9 @@ class Worker(Named):
         for consumer in self._consumers:
             for one in fields(ConsumerReport):
                 setattr(report, one.name, getattr(report, one.name) + getattr(consumer.report, one.name))
-        for task in self._tasks:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        errors = [error for task in self._tasks if not task.cancelled() and (error := task.exception()) is not None]
+        if errors:
+            raise errors[0]
         if cancelled is not None:
             raise cancelled
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +150,79 @@ def test_workers_start_again_when_a_file_changes(shop: Shop) -> None:
     assert shop.version.enqueue(shop.db).result(timeout=60) == 2
     process.send_signal(signal.SIGINT)
     assert ended(process)[0] == 0
+
+
+def free_ports(number: int) -> int:
+    """Return the first of some ports in a row that are free now. No connection of another program gets them."""
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for one in range(number):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + one))
+            return port
+    raise AssertionError("there are no free ports")
+
+
+def answered(port: int, path: str = "/") -> str:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30).read().decode()  # type: ignore[no-any-return]
+
+
+def test_health_and_metrics_of_a_worker(shop: Shop) -> None:
+    health, metrics = free_ports(1), free_ports(1)
+    process = shop.start("--health", str(health), "--metrics", f"127.0.0.1:{metrics}")
+    shop.pid.enqueue(shop.db).result(timeout=60)
+    told = json.loads(answered(health))
+    assert (told["alive"], told["queues"]) == (True, ["shop", "other"])
+    series = answered(metrics, "/metrics")
+    assert re.search(r'fdbqueue_consumer_items_total\{consumer="[^"]+",outcome="acked",queue="shop"\} 1.0', series)
+    assert 'fdbqueue_enqueued_total{queue="shop"} 1.0' in series
+    process.terminate()
+    code, _, err = ended(process)
+
+    assert (code, err) == (0, "")
+
+
+def test_each_process_has_its_own_health_and_metrics(shop: Shop) -> None:
+    file, metrics = shop.folder / "health", free_ports(2)
+    process = shop.start("--processes", "2", "--health", f"file:{file}", "--metrics", f"127.0.0.1:{metrics}")
+    for number in range(2):
+        assert "fdbqueue_up 1.0" in answered(metrics + number, "/metrics")
+    assert json.loads(file.read_text())["alive"]
+    assert json.loads((shop.folder / "health.1").read_text())["alive"]
+    process.terminate()
+    assert ended(process)[0] == 0
+    assert [one.name for one in shop.folder.glob("health*")] == []
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--health", "nowhere"], "health is 'file:PATH', a port from 0 to 65535, or 'HOST:PORT'"),
+        (["--health", "file:"], "names no file"),
+        (["--health", "70000"], "a port from 0 to 65535"),
+        (["--processes", "2", "--health", "65535"], "a port from 0 to 65535"),
+        (["--processes", "2", "--metrics", "127.0.0.1:65535"], "listen is where to listen"),
+        (["--metrics", "9464"], "listen is where to listen, HOST:PORT"),
+    ],
+)
+def test_where_health_and_metrics_can_not_be_is_told(shop: Shop, options: list[str], told: str, processes: str) -> None:
+    code, _, err = ended(shop.start("--processes", processes, *options))
+
+    assert code == 2
+    assert told in " ".join(err.replace("│", "").split())
+
+
+def test_a_port_that_is_taken_is_told(shop: Shop) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for option, where in (("--health", "{}"), ("--metrics", "127.0.0.1:{}")):
+            code, _, err = ended(shop.start(option, where.format(taken.getsockname()[1])))
+            assert code == 3
+            assert err.startswith("Error: [Errno 98] Address already in use")
 
 
 @pytest.mark.parametrize(

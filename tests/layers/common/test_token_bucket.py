@@ -80,6 +80,35 @@ def test_clearing_the_queue_removes_its_buckets(db: Any, queue: Queue, bucket: T
     assert bucket.take(db, 2) == 0.0
 
 
+def test_buckets_of_many_names_leave_few_keys(db: Any, queue: Queue, clock: Clock) -> None:
+    for number in range(300):
+        for name in (f"user {number}", f"also {number}"):  # some in order, as those of dates or counters are
+            assert TokenBucket(queue, name, count=1, seconds=10, clock=clock).take(db) == 0
+        clock.now += 1
+
+    left = db.get_range_startswith(queue.layout.space["rate"].key())
+    assert 20 <= len(list(left)) <= 60
+
+
+def test_a_bucket_is_not_cleared_beside_a_take_of_it(db: Any, queue: Queue, clock: Clock) -> None:
+    def bucket(name: str) -> TokenBucket:
+        return TokenBucket(queue, name, count=1, seconds=10, clock=clock)
+
+    for first, second in (("clears", "takes"), ("takes", "clears")):
+        bucket("old").take(db)
+        clock.now += 11
+        trs = {"clears": db.create_transaction(), "takes": db.create_transaction()}
+        assert bucket(f"new {first}").take(trs["clears"]) == 0  # it clears the old one
+        assert bucket("old").take(trs["takes"]) == 0
+        trs[first].commit().wait()
+        with pytest.raises(FDBError) as conflict:
+            trs[second].commit().wait()
+        assert conflict.value.code == 1020
+        if first == "takes":
+            assert bucket("old").take(db) > 0
+        clock.now += 100
+
+
 def test_wrong_arguments_are_refused_with_the_remedy(db: Any, queue: Queue, bucket: TokenBucket) -> None:
     with pytest.raises(TypeError, match="belongs to a Queue"):
         TokenBucket("mails", "smtp", count=1)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, Sessions
-from fdbqueue.layers.consumer._health import ANSWER_SECONDS, TURN_SECONDS, Health, Probe
+from fdbqueue.layers.consumer.health import ANSWER_SECONDS, TURN_SECONDS, Health, Probe
 from tests.helpers.clock import Clock
 
 

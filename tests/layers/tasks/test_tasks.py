@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import fdbqueue
 from fdbqueue import CompletionError, LeaseLost, Queue, Transaction
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Tasks, Worker, constant, immediately
+from fdbqueue.observe import MetricsServer
 from tests.helpers.clock import Clock
 
 
@@ -523,6 +526,58 @@ def test_a_function_whose_time_is_over_keeps_its_thread_and_not_the_call(db: Any
     assert "took longer than its 0.01 s" in letters(app, db)[0]
 
 
+def test_the_time_of_a_task_begins_when_it_has_a_thread(db: Any, space: Subspace) -> None:
+    app, began, blocked, attempts = Tasks(space["a"]), threading.Event(), threading.Event(), []
+
+    @app.task
+    def blocks() -> None:
+        began.set()
+        blocked.wait(60)
+
+    @app.task(queue=space["b"], timeout=0.05, retries=0, keep_result=60)
+    def short() -> None:
+        attempts.append(app.current.attempt)
+
+    @app.task(queue=space["c"])
+    async def ends() -> None:
+        while not short.lane.leases.stats(db).leased:  # noqa: ASYNC110 - the database has no event of it
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)  # twice its time
+        blocked.set()
+
+    blocks.enqueue(db)
+
+    async def main() -> None:
+        async with Worker(app, concurrency=1).running(db):
+            await asyncio.to_thread(began.wait, 60)
+            handle = short.enqueue(db)
+            ends.enqueue(db)
+            await handle.result.aio(timeout=20)
+
+    asyncio.run(main())
+    assert attempts == [1]
+
+
+def test_a_worker_whose_threads_all_hang_keeps_no_call_from_others(db: Any, space: Subspace) -> None:
+    app, release = Tasks(space, retries=0), threading.Event()
+
+    @app.task(timeout=0.01)
+    def hangs() -> None:
+        release.wait(60)
+
+    @app.task
+    def other() -> int:
+        return 1
+
+    hangs.enqueue(db)
+    other.enqueue(db)
+    report = Worker(app, concurrency=1).drain(db)
+
+    assert (report.dead, report.snoozed) == (1, 1)
+    assert app.lane.leases.stats(db).delayed == 1
+    release.set()
+
+
 def test_a_task_sees_its_id_and_database(db: Any, app: Tasks) -> None:
     seen: list[Any] = []
 
@@ -534,6 +589,28 @@ def test_a_task_sees_its_id_and_database(db: Any, app: Tasks) -> None:
     app.run_due(db)
 
     assert seen == [(str(handle), 1, True, "")]
+
+
+def test_a_worker_of_several_queues_tells_a_probe_and_prometheus(db: Any, space: Subspace, tmp_path: Path) -> None:
+    app, file, metrics = Tasks(space["a"]), tmp_path / "health", MetricsServer("127.0.0.1:0", include=["nothing"])
+    seen: list[Any] = []
+
+    @app.task
+    def here() -> None:
+        seen.append((json.loads(file.read_text())["alive"], metrics.text(db).decode()))
+
+    @app.task(queue=space["b"])
+    async def there() -> None: ...
+
+    here.enqueue(db)
+    there.enqueue(db)
+    Worker(app, health=f"file:{file}", metrics=metrics).drain(db)
+
+    assert seen[0][0]
+    assert seen[0][1].count('fdbqueue_consumer_items_total{consumer="') == 2 * 6  # two queues, six outcomes
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="health is 'file:PATH'"):
+        Worker(app, health=-1)
 
 
 def test_stored_calls_are_readable_json(db: Any, app: Tasks, space: Subspace) -> None:

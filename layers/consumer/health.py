@@ -1,4 +1,4 @@
-"""Say whether a consumer is alive, to a probe: in a file, or by HTTP.
+"""Say whether a consumer, or a worker, is alive, to a probe: in a file, or by HTTP.
 
 A consumer is alive if its event loop has turned within some seconds, and if the database has answered it: a lease call
 has ended, or a small read has, which the consumer makes every few seconds. A handler that blocks the event loop, and a
@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -130,6 +130,24 @@ class Probe:
             OSError: the file can't be written, or the port is taken.
         """
         return self._in_file(health) if self.path else self._at_port(health)
+
+    @contextlib.asynccontextmanager
+    async def answering(self, health: Health, ask: Callable[[], Coroutine[Any, Any, object]]) -> AsyncIterator[None]:
+        """Answer probes, and look whether the database answers, in the body of an ``async with``.
+
+        Args:
+            health: what probes are told.
+            ask: reads something of the database.
+
+        Raises: as `open`.
+        """
+        with self.open(health) as wrote:
+            beating = asyncio.get_running_loop().create_task(health.beat(ask, wrote))
+            try:
+                yield
+            finally:
+                beating.cancel()
+                await asyncio.gather(beating, return_exceptions=True)
 
     @contextlib.contextmanager
     def _in_file(self, health: Health) -> Iterator[Callable[[], None]]:
