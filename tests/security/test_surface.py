@@ -16,7 +16,7 @@ import yaml
 from fdbqueue.agents import listening as agent_listening
 from fdbqueue.cli.metrics import metrics
 from fdbqueue.cli.web import DEFAULT as WEB_DEFAULT
-from fdbqueue.layers.consumer._health import Probe
+from fdbqueue.layers.consumer.health import Probe
 from fdbqueue.observe import serving
 
 RUNS_WHAT_IT_READS = frozenset({"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "jsonpickle"})
@@ -72,7 +72,7 @@ LISTENERS = frozenset(
         "fdbqueue/agents/listening.py",  # the agent server
         "fdbqueue/cli/web.py",  # the web page
         "fdbqueue/observe/serving.py",  # metrics
-        "layers/consumer/_health.py",  # Consumer(health=PORT)
+        "layers/consumer/health.py",  # Consumer(health=PORT)
     }
 )
 """What listens, if a user starts it."""
