@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url
 from fdbqueue.cli.output import write_lines
 from fdbqueue.cli.stopping import OnSignals
+from fdbqueue.engine.api import Database
 
 if TYPE_CHECKING:
     from fdbqueue.observe.serving import MetricsServer
@@ -57,6 +59,17 @@ def metrics(
             with OnSignals(lambda: stopping.append(True)):
                 while not stopping:  # no event: the signal's handler runs in the thread that would wait for it
                     time.sleep(LOOK_SECONDS)
+
+
+@contextmanager
+def beside(listen: str | None, db: Database) -> Iterator[None]:
+    """Serve metrics while the body runs, and say where; None: serve none."""
+    if listen is None:
+        yield
+        return
+    with metrics_server(listen).serving(db) as server:
+        typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
+        yield
 
 
 def metrics_server(listen: str, **patterns: Iterable[str]) -> MetricsServer:

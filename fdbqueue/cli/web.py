@@ -11,6 +11,7 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.metrics import beside
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, named
 
@@ -36,6 +37,10 @@ def web(
     token_file: Annotated[
         Path | None,
         typer.Option("--token-file", metavar="FILE", help=f"The token to log in with; or in {TOKEN_VARIABLE}."),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option("--metrics", metavar="HOST:PORT", help="Serve the queues' figures to Prometheus there."),
     ] = None,
     cert: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server: TLS.")] = None,
     key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key.")] = None,
@@ -83,7 +88,8 @@ def web(
             ssl_keyfile=None if key is None else os.fspath(key),
             timeout_graceful_shutdown=5,
         )
-        _serve(config, "http" if cert is None else "https", address)
+        with beside(metrics, db):
+            _serve(config, "http" if cert is None else "https", address)
 
 
 def _serve(config: Any, scheme: str, address: str) -> None:

@@ -275,6 +275,7 @@ class Moves:
         if notes.is_tracked:
             self._end(packed, notes, "dead", "", error=notes.error)
         self.tally("dead", 1)
+        count(self._tr, self._home, died=1)  # in total. Those of sessions are counted beside their line.
 
     def bury(self, packed: bytes, stored: bytes, error: str, *, cleared: bool = False) -> None:
         """Make an available item a dead letter, also one that can't be read. Of that, the stored bytes stay.

@@ -11,6 +11,7 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
+from fdbqueue.observe.ages import Ages
 from fdbqueue.observe.figures import QueueFigures, Wanted, read_all
 from fdbqueue.stored.catalogue import queue_text
 
@@ -45,6 +46,7 @@ class Figures(Collector):
         self._wanted = wanted
         self._consumers = consumers
         self._lock = threading.Lock()
+        self._ages = Ages()
 
     def collect(self) -> Iterator[Metric]:
         """Read the database, and yield the metrics."""
@@ -54,7 +56,7 @@ class Figures(Collector):
         up = 1
         with self._lock:  # scrapes at the same time would read the same twice
             try:
-                found = list(read_all(self._db, self._wanted, grace=OVERDUE_SECONDS))
+                found = list(read_all(self._db, self._wanted, grace=OVERDUE_SECONDS, ages=self._ages))
             except (FDBError, FdbQueueError):
                 up = 0
         yield from _of_queues(found)
@@ -81,7 +83,10 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
         name: CounterMetricFamily(f"fdbqueue_{name}", f"Items {name} since the queue began.", labels=["queue"])
         for name in TOTALS
     }
-    age = _gauge("oldest_item_age_seconds", "Time that the first available item has been in the queue.")
+    age = _gauge(
+        "oldest_item_age_seconds", "Time that the first available item has been there; without a stored time, at least."
+    )
+    died = CounterMetricFamily("fdbqueue_died", "Items that became dead letters.", labels=["queue"])
     overdue = _gauge("overdue_timers", "Timers late by 5 s or more, counted up to 100: nobody works here.")
     stuck = _gauge("stuck_leases", "Leases that expired 5 s ago or more and are not ended, counted up to 100.")
     requests = _gauge("waiting_requests", "Calls that wait for items, counted up to 200.")
@@ -104,6 +109,7 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
         in_all = [stats for stats in (one.stats, one.sessions) if stats is not None]
         for name, total in totals.items():
             total.add_metric(own, sum(getattr(stats, name, 0) for stats in in_all))
+        died.add_metric(own, one.died)
         for level, number in one.levels.items():
             levels.add_metric([*own, str(level)], number)
         if one.sessions is not None:
@@ -125,7 +131,7 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
         for gauge, numbers in ((lags, one.lags), (streams, one.streams)):
             for name, number in numbers.items():
                 gauge.add_metric([*own, name], number)
-    yield from (items, in_sessions, levels, sessions, *totals.values(), age, overdue, stuck, requests)
+    yield from (items, in_sessions, levels, sessions, *totals.values(), died, age, overdue, stuck, requests)
     yield from (consumers, paused, unreadable, lags, streams)
 
 

@@ -1,7 +1,7 @@
-"""Read the figures of all queues, for monitoring: a bounded number of rows of each queue, whatever its length.
+"""The figures of all queues, for monitoring: a bounded number of rows of each queue, whatever its length.
 
-The counters, which atomic adds keep, tell most of it. Beside them each queue has a few range reads with a limit. All
-reads are snapshot reads: they conflict with nothing.
+The counters, which atomic adds keep, tell most of it. Beside them each queue has a few range reads with a limit
+(`reading.py`). All reads are snapshot reads: they conflict with nothing.
 """
 
 from __future__ import annotations
@@ -11,39 +11,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import cast
 
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, strinc
-from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionStats
-from fdbqueue.layers.sessions.line.shards import Shards
-from fdbqueue.layers.sessions.reading.listing import read_session_stats
-from fdbqueue.layers.sessions.session.records import Keys
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
-from fdbqueue.moves.pausing import read_pause
+from fdbqueue.observe.ages import Ages, index_of
+from fdbqueue.observe.reading import OwnKeys, Rows, read_rows
 from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.counters import Stats, read_level_counts, read_stats
+from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
 
 PAGE_QUEUES = 1_000
 """How many names one read of the catalogue returns."""
-TOGETHER = 25
+TOGETHER = 100
 """The figures of how many queues are read in one transaction."""
-MOST_TIMERS = 100
-MOST_REQUESTS = 200
-MOST_LEASED = 16
-"""How many leased items are read for the names of their consumers. They have their payloads with them."""
-MOST_POINTERS = 200
-MOST_SUBSCRIPTIONS = 100
-MOST_STREAM_ROWS = 100
 MOST_LEVELS = 256
 
 
@@ -58,7 +49,8 @@ class QueueFigures:
     levels: Mapping[int, int] = field(default_factory=dict)
     """Available items by level."""
     oldest_age_s: float | None = None
-    """The time that the first available item has been in the queue. None without one, or if it has no time."""
+    """The time that the first available item has been in the queue, or that of a session that is next. Of an item that
+    stores no time it is known only from earlier reads, and at least. None without an item, or if nothing is known."""
     ahead_s: float = 0.0
     """By how many seconds the time of its first or last available item is ahead of the clock that was given."""
     overdue: int = 0
@@ -69,6 +61,8 @@ class QueueFigures:
     """Calls that wait for items, up to 200."""
     consumers: frozenset[str] = frozenset()
     """Consumers that wait for items, or have some: those that a bounded look has found."""
+    died: int = 0
+    """Items that became dead letters in total, also those that were redriven since."""
     sessions: SessionStats | None = None
     """Its sessions; None: it never had any."""
     lags: Mapping[str, int] = field(default_factory=dict)
@@ -114,7 +108,12 @@ def _patterns(given: Iterable[str], name: str) -> tuple[str, ...]:
 
 
 def read_all(
-    db: Database, wanted: Callable[[str], bool], *, clock: Callable[[], float] = time.time, grace: float = 0.0
+    db: Database,
+    wanted: Callable[[str], bool],
+    *,
+    clock: Callable[[], float] = time.time,
+    grace: float = 0.0,
+    ages: Ages | None = None,
 ) -> Iterator[QueueFigures]:
     """Yield the figures of the registered queues that are wanted, in the order of their keys.
 
@@ -123,17 +122,23 @@ def read_all(
         wanted: whether to read a queue, by its name.
         clock: seconds since 1970.
         grace: how many seconds a timer may be late before it counts as overdue.
+        ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
 
-    *Conflicts:* none. *Cost:* a range read for 1,000 queues; about 15 reads for each wanted queue, in parallel.
+    *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
     """
     begin, end = CATALOGUE, strinc(CATALOGUE)
     while begin < end:
         page = run(attempts(db, partial(_names, begin=begin, end=end)))
         prefixes = [prefix for prefix in page if wanted(queue_text(prefix))]
         for start in range(0, len(prefixes), TOGETHER):
+            now = clock()
+            late_us = int((now - grace) * 1e6)
             some = prefixes[start : start + TOGETHER]
-            yield from run(attempts(db, partial(_read_some, prefixes=some, now_us=int(clock() * 1e6), grace=grace)))
+            for read in run(attempts(db, partial(read_rows, prefixes=some, late_us=late_us))):
+                yield figures_of(read, now, ages)
         begin = CATALOGUE + page[-1] + b"\x00" if len(page) == PAGE_QUEUES else end
+    if ages is not None:
+        ages.forget_unseen()
 
 
 def _names(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
@@ -141,99 +146,38 @@ def _names(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
     return [row.key[len(CATALOGUE) :] for row in found]
 
 
-def _read_some(tr: Transaction, prefixes: Sequence[bytes], now_us: int, grace: float) -> Steps[list[QueueFigures]]:
-    reading = [started(read_figures(tr, _keys(prefix), now_us, grace)) for prefix in prefixes]
-    found: list[QueueFigures] = []
-    for steps in reading:
-        found += [(yield from steps)]
-    return found
-
-
-class _Keys(NamedTuple):
-    """The keys of a queue, and of its sessions."""
-
-    layout: Layout
-    sessions: Keys
-    shards: Shards
-
-
-@lru_cache(maxsize=4_096)
-def _keys(prefix: bytes) -> _Keys:
-    layout = Layout(Subspace(rawPrefix=prefix))
-    keys = Keys(layout)
-    return _Keys(layout, keys, Shards(keys.shards, keys.line, layout.describe(), None))
-
-
-def read_figures(tr: Transaction, own: _Keys, now_us: int, grace: float = 0.0) -> Steps[QueueFigures]:
-    """Read the figures of one queue, by snapshot.
-
-    Args:
-        own: its keys.
-        now_us: the time, in microseconds.
-        grace: how many seconds a timer may be late before it counts as overdue.
-    """
-    view = tr.snapshot
-    layout, keys, shards = own
-    found = QueueFigures(queue_text(layout.prefix))
-    late_us = now_us - int(grace * 1e6)
-    requests, waiting = Requests(layout), layout.waiting.key() + b"\x33"
-    spans = {name: getattr(layout, name).range() for name in ("subscriptions", "pointers", "streams")}
-    reads = {
-        "first": started(rows(view, layout.begin, layout.end, limit=1)),
-        "last": started(rows(view, layout.begin, layout.end, limit=1, reverse=True)),
-        "late": started(rows(view, *layout.timers_until(late_us), limit=MOST_TIMERS)),
-        "requests": started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS)),
-        "waiting": started(rows(view, waiting, strinc(waiting), limit=MOST_REQUESTS)),
-        "leased": started(rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED)),
-        "subscriptions": started(_range(tr, spans["subscriptions"], MOST_SUBSCRIPTIONS)),
-        "pointers": started(_range(tr, spans["pointers"], MOST_SUBSCRIPTIONS)),
-        "streams": started(_range(tr, spans["streams"], MOST_STREAM_ROWS)),
-        "line late": started(rows(view, *keys.line.timers_until(late_us), limit=MOST_TIMERS)),
-        "line requests": started(rows(view, Requests(keys.line).begin, Requests(keys.line).end, limit=MOST_REQUESTS)),
-        "line leased": started(rows(view, keys.line.leased.begin, keys.line.leased.end, limit=MOST_POINTERS)),
-    }
-    counting, leveling = started(read_stats(tr, layout)), started(read_level_counts(tr, layout))
-    pausing, summing = started(read_pause(view, layout)), started(read_session_stats(tr, keys, shards))
-    got: dict[str, list[KeyValue]] = {}
-    for name, steps in reads.items():
-        got[name] = yield from steps
-    for read, name in ((counting, "stats"), (leveling, "levels"), (pausing, "paused"), (summing, "sessions")):
-        try:
-            value: Any = yield from read
-        except FormatError as error:
-            found.problem = found.problem or str(error)
-            continue
-        setattr(found, name, value)
-    found.paused = bool(found.paused)
-    if found.sessions is not None and not found.sessions.enqueued:
-        found.sessions = None
-    found.levels = {level: number for level, number in found.levels.items() if level < MOST_LEVELS}
-    found.oldest_age_s, problem = _age(got["first"], now_us)
+def figures_of(read: Rows, now: float, ages: Ages | None) -> QueueFigures:
+    """Return the figures of one queue from its rows."""
+    layout, now_us = read.own.layout, int(now * 1e6)
+    found = QueueFigures(queue_text(layout.prefix), problem=read.problem, sessions=read.sessions)
+    if read.counts is not None:
+        found.stats, found.died = stats_of(read.counts), read.counts.get("died", 0) + read.dead_of_sessions
+    found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
+    found.paused = bool(read.pause)
+    at_us, problem = _enqueued(read.first)
     found.problem = found.problem or problem
-    found.ahead_s = max(_ahead(row, now_us) for row in [*got["first"], *got["last"]]) if got["last"] else 0.0
-    late = [*got["late"], *got["line late"]]
-    found.overdue = len(late)
-    found.stuck = sum(_is_lease(layout, keys, row.key) for row in late)
-    names, alive = _consumers(layout, got, now_us)
-    found.consumers, found.requests = frozenset(names), alive
-    found.lags = dict(_lags(layout, got, found.stats))
-    found.streams = dict(_streams(layout, got["streams"], found.stats))
+    seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
+    known = [at_us / 1e6] if at_us else [] if seen is None else [seen]
+    known += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]
+    found.oldest_age_s = max(0.0, now - min(known)) if known else None
+    found.ahead_s = max((_ahead(row, now_us) for row in [*read.first, *read.last]), default=0.0)
+    found.overdue = len(read.late)
+    found.stuck = sum(_is_lease(read.own, row.key) for row in read.late)
+    names, found.requests = _consumers(read, now_us)
+    found.consumers = frozenset(names)
+    found.lags = dict(_lags(read, found.stats))
+    found.streams = dict(_streams(layout, read.streams, found.stats))
     return found
 
 
-def _range(tr: Transaction, span: slice, limit: int) -> Steps[list[KeyValue]]:
-    return rows(tr.snapshot, span.start, span.stop, limit=limit)
-
-
-def _age(first: list[KeyValue], now_us: int) -> tuple[float | None, str]:
-    """Return the age of the first available item, and why it can't be read."""
+def _enqueued(first: Sequence[KeyValue]) -> tuple[int, str]:
+    """Return when the first item was enqueued, 0 if that is not known, and why it can't be read."""
     for row in first:
         try:
-            at_us = parse(row.value).notes.enqueued_at_us
+            return parse(row.value).notes.enqueued_at_us, ""
         except FormatError as error:
-            return None, f"The first item can't be read: {error}"
-        return (max(0.0, (now_us - at_us) / 1e6) if at_us else None), ""
-    return None, ""
+            return 0, f"The first item can't be read: {error}"
+    return 0, ""
 
 
 def _ahead(row: KeyValue, now_us: int) -> float:
@@ -242,40 +186,41 @@ def _ahead(row: KeyValue, now_us: int) -> float:
     return 0.0
 
 
-def _is_lease(layout: Layout, keys: Keys, key: bytes) -> bool:
+def _is_lease(own: OwnKeys, key: bytes) -> bool:
+    lines = own.shards.layouts()
     with suppress(FormatError):
-        own = layout if key < keys.line.prefix or key >= strinc(keys.line.prefix) else keys.line
-        return own.timer_of(key)[2] == LEASE
+        line = next((line for line in lines if key.startswith(line.prefix)), own.layout)
+        return line.timer_of(key)[2] == LEASE
     return False
 
 
-def _consumers(layout: Layout, got: Mapping[str, list[KeyValue]], now_us: int) -> tuple[set[str], int]:
+def _consumers(read: Rows, now_us: int) -> tuple[set[str], int]:
     """Return the names of consumers that wait or have items, and how many calls wait."""
     names: set[str] = set()
     alive = 0
-    for place in ("requests", "line requests", "waiting"):
-        for row in got[place]:
+    requests = Requests(read.own.layout)
+    for is_subscription, found in ((False, read.requests), (True, read.waiting)):
+        for row in found:
             with suppress(FormatError):
-                [request] = Requests(layout).opened([row])
+                [request] = requests.opened([row])
                 if request.wish.expires_at_us > now_us:
                     alive += 1
                     # A subscription's wish has the name of the subscription, and not that of the consumer.
-                    names.add(f"waiting {request.wish.client.hex()}" if place == "waiting" else request.wish.consumer)
-    for place in ("leased", "line leased"):
-        for row in got[place]:
-            with suppress(FormatError):
-                notes = notes_of(row.value)
-                if notes.expires_at_us > now_us:
-                    names.add(notes.consumer)
+                    names.add(f"waiting {request.wish.client.hex()}" if is_subscription else request.wish.consumer)
+    for row in read.leased:
+        with suppress(FormatError):
+            notes = notes_of(row.value)
+            if notes.expires_at_us > now_us:
+                names.add(notes.consumer)
     return names - {""}, alive
 
 
-def _lags(layout: Layout, got: Mapping[str, list[KeyValue]], stats: Stats | None) -> Iterator[tuple[str, int]]:
+def _lags(read: Rows, stats: Stats | None) -> Iterator[tuple[str, int]]:
     """Yield each subscription and about how many items it has yet to look at: by the indices of two positions."""
-    pointers = {row.key: row.value for row in got["pointers"]}
+    layout, pointers = read.own.layout, {row.key: row.value for row in read.pointers}
     available = 0 if stats is None else max(0, stats.available)
-    last = layout.available.packed(got["last"][0].key) if got["last"] else None
-    for row in got["subscriptions"]:
+    last = layout.available.packed(read.last[0].key) if read.last else None
+    for row in read.subscriptions:
         name = layout.subscriptions.unpack(row.key)[0]
         lag = available
         stored = pointers.get(layout.pointers.pack((name,)))
@@ -284,20 +229,12 @@ def _lags(layout: Layout, got: Mapping[str, list[KeyValue]], stats: Stats | None
         elif stored is not None:
             with suppress(FormatError):
                 begin = looks_from(layout, name, stored)
-                here, there = _index(begin), _index(last)
+                here, there = index_of(begin), index_of(last)
                 if begin > last:
                     lag = 0
                 elif here is not None and there is not None:
                     lag = min(available, there - here + 1)
         yield str(name), lag
-
-
-def _index(packed: bytes) -> int | None:
-    """Return the index that begins a packed position; None if a rank does, or nothing."""
-    size = packed[0] - 0x14 if packed else -1
-    if not 0 <= size <= 8 or packed[1 + size : 2 + size] != b"\x01":
-        return None
-    return int.from_bytes(packed[1 : 1 + size], "big")
 
 
 def _streams(layout: Layout, found: Sequence[KeyValue], stats: Stats | None) -> Iterator[tuple[str, int]]:

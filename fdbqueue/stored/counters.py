@@ -109,7 +109,11 @@ def read_own_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
 
 def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
     """Read a queue's `Stats`."""
-    counts = yield from read_counts(tr, layout)
+    return stats_of((yield from read_counts(tr, layout)))
+
+
+def stats_of(counts: Mapping[str, int]) -> Stats:
+    """Return the `Stats` that counters make."""
     kept = {name: counts.get(name, 0) for name in _KEPT}
     gone = sum(kept.values()) - kept["enqueued"]
     return Stats(available=kept["enqueued"] - gone, **kept, outcomes=counts.get("outcomes", 0))

@@ -17,10 +17,12 @@ class Counted(StandIn):
     def __init__(self, db: Any) -> None:
         self._db = self.wrapped = db
         self.did: Counter[str] = Counter()
+        self.transactions = 0
         self.read: set[bytes] = set()
         self.written: set[bytes] = set()
 
     def create_transaction(self) -> Any:
+        self.transactions += 1
         return _CountedTransaction(self._db.create_transaction(), self)
 
 

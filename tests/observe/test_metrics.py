@@ -11,18 +11,21 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import fdbqueue
-from fdbqueue import Queue
+from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.observe import MetricsServer
+from fdbqueue.observe import MetricsServer, reading
+from fdbqueue.observe.ages import MOST_POINTS, Ages
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.stored.catalogue import queue_text
@@ -119,6 +122,96 @@ def test_levels_sessions_subscriptions_and_streams(db: Any, queue: Queue) -> Non
     assert lags == {"printer": 7, "idle": 7}
 
 
+def test_dead_letters_count_in_total_and_a_redrive_takes_none_back(db: Any, queue: Queue) -> None:
+    leases = Leases(queue, max_attempts=1)
+    sessions = Sessions(queue, max_attempts=1)
+    leases.enqueue_many(db, ["a", "b"])
+    for lease in leases.lease_many(db, limit=2):
+        leases.nack(db, lease)
+    sessions.enqueue(db, "a", session="Ann")
+    of_session = sessions.lease(db)
+    assert of_session is not None
+    sessions.nack(db, of_session)
+    leases.dead.redrive(db)
+    found = look(db, queue)
+    assert value(found, "died_total", queue) == 3
+    assert value(found, "items", queue, state="dead") == 0
+    assert leases.check(db).ok
+    assert sessions.check(db).ok
+
+
+def test_the_age_of_an_item_that_stores_no_time_is_known_from_earlier_reads(db: Any, queue: Queue) -> None:
+    ages, wanted = Ages(), Wanted([queue_text(queue.layout.prefix)])
+
+    def age(now: float) -> float | None:
+        [found] = read_all(db, wanted, clock=lambda: now, ages=ages)
+        return found.oldest_age_s
+
+    queue.enqueue_many(db, ["a", "b"])
+    assert [age(1_000.0), age(1_060.0)] == [0, 60]
+    queue.enqueue(db, "c")
+    assert age(1_100.0) == 100
+    queue.dequeue(db)
+    assert age(1_110.0) == 110  # "b" was there too at the first read
+    queue.dequeue(db)
+    assert age(1_120.0) == 20
+    queue.dequeue(db)
+    assert age(1_130.0) is None
+    queue.clear(db)
+    queue.enqueue(db, "d")
+    assert age(1_140.0) == 0
+    [found] = read_all(db, wanted, clock=lambda: 2_000.0)
+    assert found.oldest_age_s is None  # without earlier reads
+
+
+def test_what_is_remembered_for_ages_is_bounded() -> None:
+    layout, ages = Layout("orders"), Ages()
+
+    def row(index: int) -> Any:
+        return SimpleNamespace(key=layout.item_key(Position(index, b"random")))
+
+    found = [ages.seen(layout, [row(5)], [row(index)], float(index)) for index in range(5, 1_000)]
+    assert set(found) == {5.0}
+    later = ages.seen(layout, [row(500)], [row(999)], 1_000.0)
+    assert later is not None
+    assert 500.0 <= later < 540.0  # a little later than it came
+    assert len(ages._points[layout.prefix]) <= MOST_POINTS
+    ages.forget_unseen()
+    ages.forget_unseen()
+    assert not ages._points
+
+
+def test_the_age_of_the_oldest_first_item_of_sessions(db: Any, queue: Queue) -> None:
+    for session, at in (("Ann", 1_000.0), ("Bob", 500.0), ("Cy", 1_500.0)):
+        Sessions(queue, clock=partial(float, at)).enqueue(db, "a", session=session)
+    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+    assert found.oldest_age_s == 1_500
+    first = Sessions(queue, clock=lambda: 2_000.0).lease(db)
+    assert first is not None
+    assert first.session == "Ann"
+    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+    assert found.oldest_age_s == 1_500
+
+
+def test_one_read_or_several_find_the_same(db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = PriorityQueue(queue)
+    for level in (1, 1, 5):
+        levels.enqueue(db, "a", priority=level)
+    Subscriptions(queue).subscribe(db, "printer")
+    late = Leases(queue, clock=lambda: 1_000.0)
+    late.lease_many(db, limit=1, duration=5)
+    queue.pause(db, reason="stocktaking")
+
+    def figures() -> Any:
+        [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+        return found
+
+    at_once = figures()
+    monkeypatch.setattr(reading, "MOST_TOLD", 1)
+    assert figures() == at_once
+    assert (at_once.paused, at_once.stuck, at_once.overdue, set(at_once.lags)) == (True, 1, 1, {"printer"})
+
+
 def test_a_stream_lags_by_what_it_has_not_acked(db: Any, queue: Queue) -> None:
     Leases(queue).enqueue_many(db, ["a", "b", "c"])
     stream: Stream[str] = Stream(queue, "spark")
@@ -199,6 +292,15 @@ def test_a_scrape_reads_as_little_of_a_long_queue_as_of_a_short_one(db: Any, que
     few, many = reads(9), reads(1_500)
     assert few == many
     assert few[1] == 0
+
+
+def test_a_scrape_of_plain_queues_makes_six_reads_of_each_and_few_transactions(own: Any) -> None:
+    for number in range(230):
+        Leases(Queue(f"q{number:03}", codec="str")).enqueue_many(own, ["a", "b"])
+    counted = Counted(own)
+    assert len(list(read_all(counted, Wanted()))) == 230
+    assert counted.did["reads"] == 1 + 6 * 230
+    assert counted.transactions == 4
 
 
 def test_queues_that_are_left_out_are_not_read(own: Any) -> None:

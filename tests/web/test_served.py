@@ -76,6 +76,15 @@ def test_it_says_where_it_is_and_ends_by_a_signal(folder: str, number: int) -> N
     assert server.stop(number) in (0, 128 + number, -number)
 
 
+def test_it_serves_metrics_beside_the_page(folder: str) -> None:
+    server = Server("--url", folder, "--metrics", "127.0.0.1:0")
+    [address] = re.findall(r"http://\S+/metrics", server.line)
+    assert server.process.stderr is not None
+    assert "The page is at" in server.process.stderr.readline()
+    with urllib.request.urlopen(address, timeout=20) as told:
+        assert b'fdbqueue_died_total{queue="orders"} 1.0' in told.read()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from fdbqueue.agents.access import types_in
 from fdbqueue.agents.listening import DEFAULT
 from fdbqueue.agents.words import MAX_SIZE
 from fdbqueue.cli.errors import system_errors
-from fdbqueue.cli.metrics import metrics_server
+from fdbqueue.cli.metrics import beside
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
 from fdbqueue.cli.stopping import SIGNALS
@@ -112,7 +111,7 @@ def serve(
                 everybody=everybody,
                 reuse_port=reuse_port,
             )
-            with contextlib.nullcontext() if metrics is None else metrics_server(metrics).serving(db):
+            with beside(metrics, db):
                 asyncio.run(_serve(server, grace))
 
 

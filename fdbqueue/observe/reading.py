@@ -1,0 +1,226 @@
+"""Read the rows of many queues' figures, in few range reads that are under way together.
+
+All strings of a queue's keys sort by name. So one range read from its pause to its timers has its streams, its
+subscriptions and the totals of its sessions too. A second one asks whether it has levels or sessions at all. What a
+queue does not have is not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.errors import FormatError
+from fdbqueue.layers.sessions import SessionStats
+from fdbqueue.layers.sessions.line.shards import Shards
+from fdbqueue.layers.sessions.reading.listing import read_session_stats
+from fdbqueue.layers.sessions.session.records import Keys, pointer_of
+from fdbqueue.layers.sessions.session.session import SessionLayout
+from fdbqueue.layers.staged.requests import Requests
+from fdbqueue.stored.counters import read_counts, read_level_counts
+from fdbqueue.stored.layout import Layout
+
+WAITS = b"\x33"
+"""What follows the prefix of requests of subscriptions' consumers: the type code of a versionstamp."""
+MOST_TOLD = 500
+"""Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
+MOST_TIMERS = 100
+MOST_REQUESTS = 200
+MOST_LEASED = 16
+"""How many leased items are read for the names of their consumers. They have their payloads with them."""
+MOST_POINTERS = 200
+MOST_FIRST = 8
+"""Of how many ready sessions the first item is read for its age."""
+MOST_SUBSCRIPTIONS = 100
+MOST_STREAM_ROWS = 100
+
+
+class OwnKeys(NamedTuple):
+    """The keys of a queue, and of its sessions."""
+
+    layout: Layout
+    sessions: Keys
+    shards: Shards
+    deeper: tuple[bytes, bytes]
+    """The begin and end of the counters of its levels, and the lines of its sessions: they lie side by side."""
+
+
+@lru_cache(maxsize=4_096)
+def keys_of(prefix: bytes) -> OwnKeys:
+    """Return the keys of the queue with this prefix."""
+    layout = Layout(Subspace(rawPrefix=prefix))
+    keys = Keys(layout)
+    shards = Shards(keys.shards, keys.line, layout.describe(), None)
+    return OwnKeys(layout, keys, shards, (layout.level_counts.key(), strinc(keys.shards.key())))
+
+
+@dataclass(slots=True)
+class Rows:
+    """What was read of one queue."""
+
+    own: OwnKeys
+    problem: str = ""
+    """The first thing that could not be read."""
+    counts: dict[str, int] | None = None
+    """Its counters; None: they can't be read."""
+    has_more: bool = False
+    """Whether it has levels or sessions."""
+    levels: dict[int, int] = field(default_factory=dict)
+    pause: bytes = b""
+    """The stored pause; b"" if there is none."""
+    streams: list[KeyValue] = field(default_factory=list)
+    subscriptions: list[KeyValue] = field(default_factory=list)
+    late: list[KeyValue] = field(default_factory=list)
+    """Timers that are late, also those of the lines of sessions."""
+    first: list[KeyValue] = field(default_factory=list)
+    """The first available item."""
+    last: list[KeyValue] = field(default_factory=list)
+    requests: list[KeyValue] = field(default_factory=list)
+    """Calls that wait, also those at the lines of sessions."""
+    waiting: list[KeyValue] = field(default_factory=list)
+    """Consumers of subscriptions that wait."""
+    pointers: list[KeyValue] = field(default_factory=list)
+    """Pointers of subscriptions."""
+    leased: list[KeyValue] = field(default_factory=list)
+    """Leased items, and pointers of leased sessions."""
+    sessions: SessionStats | None = None
+    first_of_sessions: list[KeyValue] = field(default_factory=list)
+    """The first items of the sessions that are next."""
+    dead_of_sessions: int = 0
+    """How many items of sessions became dead letters in total."""
+
+
+def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps[list[Rows]]:
+    """Read the rows of some queues, by snapshot.
+
+    Args:
+        prefixes: their prefixes.
+        late_us: timers that are due up to this time are late.
+
+    *Cost:* five range reads for each queue; one more if it has items, and one if it has leases. Subscriptions add two,
+    sessions three and four for each of their shards. The reads of all queues are under way together.
+    """
+    found = [Rows(keys_of(prefix)) for prefix in prefixes]
+    for phase in (_plain, _more, _sessions):
+        reading = [started(phase(tr, one, late_us)) for one in found]
+        for steps in reading:
+            yield from steps
+    return found
+
+
+def _plain(tr: Transaction, one: Rows, late_us: int) -> Steps[None]:
+    """Read what every queue has."""
+    view, layout = tr.snapshot, one.own.layout
+    timers_end, requests = layout.timers_until(late_us)[1], Requests(layout)
+    counting = started(read_counts(tr, layout))
+    telling = started(rows(view, layout.paused_key, timers_end, limit=MOST_TOLD))
+    asking = started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))
+    heading = started(rows(view, layout.begin, layout.end, limit=1))
+    deeper = started(rows(view, *one.own.deeper, limit=1))
+    try:
+        one.counts = yield from counting
+    except FormatError as error:
+        one.problem = str(error)
+    told = yield from telling
+    if len(told) == MOST_TOLD:
+        told = yield from _each(tr, layout, timers_end)
+    for row in told:
+        _sort(one, row)
+    one.requests, one.first = (yield from asking), (yield from heading)
+    one.has_more = bool((yield from deeper))
+
+
+def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyValue]]:
+    """Read what `MOST_TOLD` rows did not hold, each in a read of its own."""
+    view, spans = tr.snapshot, [getattr(layout, name).range() for name in ("streams", "subscriptions")]
+    reading = [
+        started(rows(view, layout.paused_key, layout.paused_key + b"\x00")),
+        started(rows(view, spans[0].start, spans[0].stop, limit=MOST_STREAM_ROWS)),
+        started(rows(view, spans[1].start, spans[1].stop, limit=MOST_SUBSCRIPTIONS)),
+        started(rows(view, layout.timers_prefix, timers_end, limit=MOST_TIMERS)),
+    ]
+    found: list[KeyValue] = []
+    for steps in reading:
+        found += yield from steps
+    return found
+
+
+def _sort(one: Rows, row: KeyValue) -> None:
+    """Put a row of the read from the pause to the timers where it belongs."""
+    layout = one.own.layout
+    if row.key.startswith(layout.timers_prefix):
+        if len(one.late) < MOST_TIMERS:
+            one.late.append(row)
+    elif row.key == layout.paused_key:
+        one.pause = row.value
+    elif row.key.startswith(layout.streams.key()):
+        if len(one.streams) < MOST_STREAM_ROWS:
+            one.streams.append(row)
+    elif row.key.startswith(layout.subscriptions.key()) and len(one.subscriptions) < MOST_SUBSCRIPTIONS:
+        one.subscriptions.append(row)
+
+
+def _more(tr: Transaction, one: Rows, _: int) -> Steps[None]:
+    """Read what the first rows call for."""
+    view, layout = tr.snapshot, one.own.layout
+    reads: dict[str, Steps[Any]] = {}
+    if one.first:
+        reads["last"] = rows(view, layout.begin, layout.end, limit=1, reverse=True)
+    if one.counts is None or one.counts.get("leased"):
+        reads["leased"] = rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED)
+    if one.subscriptions:
+        span, waiting = layout.pointers.range(), layout.waiting.key() + WAITS
+        reads["pointers"] = rows(view, span.start, span.stop, limit=MOST_SUBSCRIPTIONS)
+        reads["waiting"] = rows(view, waiting, strinc(waiting), limit=MOST_REQUESTS)
+    if one.has_more:
+        reads["levels"] = read_level_counts(tr, layout)
+        reads["sessions"] = read_session_stats(tr, one.own.sessions, one.own.shards)
+    reading = {name: started(steps) for name, steps in reads.items()}
+    for name, steps in reading.items():
+        try:
+            setattr(one, name, (yield from steps))
+        except FormatError as error:
+            one.problem = one.problem or str(error)
+
+
+def _sessions(tr: Transaction, one: Rows, late_us: int) -> Steps[None]:
+    """Read the lines of its sessions, and the first items of the sessions that are next."""
+    if one.sessions is None or not one.sessions.enqueued:
+        one.sessions = None
+        return
+    view, lines = tr.snapshot, one.own.shards.layouts()
+    counting = started(read_counts(tr, one.own.sessions.line))
+    pointers: list[KeyValue] = []
+    reading: list[tuple[list[KeyValue], Steps[list[KeyValue]]]] = []
+    for line in lines:
+        requests, late = Requests(line), line.timers_until(late_us)
+        reading += [
+            (one.late, started(rows(view, *late, limit=MOST_TIMERS))),
+            (one.requests, started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))),
+            (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
+            (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),
+        ]
+    for into, steps in reading:
+        into += yield from steps
+    with suppress(FormatError):
+        one.dead_of_sessions = (yield from counting).get("died", 0)
+    firsts = [started(rows(view, *span, limit=1)) for span in _available(one, pointers[:MOST_FIRST])]
+    for steps in firsts:
+        one.first_of_sessions += yield from steps
+
+
+def _available(one: Rows, pointers: Sequence[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the ranges of the available items of some sessions."""
+    for row in pointers:
+        with suppress(FormatError):
+            pointer = pointer_of(row.value)
+            prefix = one.own.sessions.items + pointer.name + fdb_tuple.pack((pointer.generation,))
+            layout = SessionLayout(prefix)
+            yield layout.begin, layout.end
