@@ -9,7 +9,7 @@ A body starts a read and yields its future; the loop that runs the body sends th
     run(first_two(tr))                          # blocks the thread
     await run_async(first_two(tr))              # lets the event loop continue
 
-A body may yield any object with the `Future` methods. `rows` reads a range; `within` waits with a time limit. A body
+A body may yield any object with the `Future` methods. `rows` reads a range. A body
 must not call ``wait`` itself, because that would block the event loop. (docs/adr/0004)
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
@@ -243,74 +243,3 @@ def _continued(steps: Steps[T], future: Any) -> Steps[T]:
     except StopIteration as stop:
         result: T = stop.value
         return result
-
-
-def within(future: Future[Any], seconds: float | None) -> Steps[bool]:
-    """Wait for `future` at most `seconds` (None: without limit); return whether it became ready.
-
-    A future that did not become ready stays in flight: cancel it, or wait again.
-    """
-    return (yield Deadline(future, seconds))  # type: ignore[no-any-return]
-
-
-def pause(seconds: float) -> Steps[None]:
-    """Wait for `seconds`."""
-    yield from within(_NEVER, seconds)
-
-
-class _Never:
-    """A future that does not become ready."""
-
-    __slots__ = ()
-
-    def is_ready(self) -> bool:
-        return False
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        """Never call back."""
-
-    def wait(self) -> None:
-        raise RuntimeError("Nothing ever comes of this.")
-
-    def cancel(self) -> None:
-        """Do nothing: no work is in flight."""
-
-
-_NEVER: Any = _Never()
-
-
-class Deadline:
-    """A future that is ready when `future` is ready or `seconds` have passed; `wait` returns True if `future` is."""
-
-    __slots__ = ("_done", "_future", "_seconds")
-
-    def __init__(self, future: Future[Any], seconds: float | None) -> None:
-        self._future = future
-        self._seconds = seconds
-        self._done = threading.Event()
-
-    def wait(self) -> bool:
-        if not self._future.is_ready() and not self._done.is_set():
-            self._future.on_ready(lambda _: self._done.set())
-            self._done.wait(self._seconds)
-        return self._future.is_ready()
-
-    def is_ready(self) -> bool:
-        return self._future.is_ready() or self._done.is_set()
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        lock = threading.Lock()
-
-        def once(_: object = None) -> None:
-            with lock:
-                if self._done.is_set():
-                    return
-                self._done.set()
-            callback(self)
-
-        self._future.on_ready(once)
-        if self._seconds is not None:
-            asyncio.get_running_loop().call_later(self._seconds, once)
-
-    def cancel(self) -> None:
-        self._future.cancel()

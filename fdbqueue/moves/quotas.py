@@ -23,10 +23,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from fdbqueue.engine.api import Database, ReadTransaction, Transaction
+from fdbqueue.engine.api import Database, Future, ReadTransaction, Transaction
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import Steps, pause
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import FormatError, QueueFull
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import read_counts
@@ -39,8 +40,8 @@ MEASURING_SHARE = 20
 """For how many times as long as it took to measure a queue's size that size is believed."""
 _BEGIN = b"quota"
 _GONE = ("dequeued", "expired", "purged", "deleted")
-_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.01, 0.5
-"""How long a waiting enqueue pauses before it looks again: at first, and at most."""
+_LOOK_SECONDS = 0.5
+"""How long a waiting enqueue waits at most before it looks again: no watch sees the size, or another quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,17 +178,23 @@ def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
     Raises:
         QueueFull: the quota refuses, or the items of one transaction are more than the quota.
 
-    *Cost:* two reads for each look: one in 10 milliseconds at first, and later in half a second.
+    *Cost:* two reads for each look. It looks when an item has gone, and each half second.
     """
     quota = error.limit
     if not isinstance(quota, Quota) or quota.when_full != "wait":
         raise error
     if quota.items is not None and error.wanted > quota.items:
         raise error
-    layout, seconds = Layout(Subspace(rawPrefix=error.prefix)), _FIRST_LOOK_SECONDS
-    while (yield from attempts(db, partial(_is_full, layout=layout, wanted=error.wanted))):
-        yield from pause(seconds)
-        seconds = min(_LAST_LOOK_SECONDS, seconds * 2)
+    look = partial(_watch_while_full, layout=Layout(Subspace(rawPrefix=error.prefix)), wanted=error.wanted)
+    while watches := (yield from attempts(db, look)):
+        yield from until_changed(watches, _LOOK_SECONDS)
+
+
+def _watch_while_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[list[Future[None]]]:
+    """Return watches on what changes when an item goes; [] if there is room."""
+    if not (yield from _is_full(tr, layout, wanted)):
+        return []
+    return [tr.watch(layout.count_key(name)) for name in _GONE]
 
 
 def _is_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[bool]:

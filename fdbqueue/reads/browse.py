@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.base.arguments import check_flag, check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, pause, rows, run, run_async
+from fdbqueue.engine.steps import Steps, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.waiting import pause
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed
 

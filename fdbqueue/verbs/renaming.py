@@ -29,9 +29,10 @@ from msgspec.structs import replace
 from fdbqueue.arrow.stored import Look, Range
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.steps import Steps, pause, rows
+from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
+from fdbqueue.engine.waiting import pause
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us

@@ -29,9 +29,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE
+from fdbqueue.engine.waiting import Promise, first_of, until_changed
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps
 
-from .waiting import Promise, alarmed, finish, first_of, in_thread
+from .waiting import finish, in_thread
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -370,7 +371,8 @@ class Batcher(ABC, Generic[A, R]):
                     continue
                 alarm = yield from finish(self._work(pending))
                 if alarm is not None and not pending.settled:
-                    yield from self._rest(pending, *alarm)
+                    alarms, seconds = alarm
+                    yield from until_changed(alarms, seconds, pending.seconds_left())
             if pending.leads or not pending.settled:
                 yield from finish(self._leave(pending))
             if pending.error is not None:
@@ -397,16 +399,6 @@ class Batcher(ABC, Generic[A, R]):
                 future.cancel()
             yield from self._pass_on(leader)
         return alarm
-
-    def _rest(self, leader: PendingCall[A, R], alarms: list[Future[Any]], seconds: float | None) -> Steps[None]:
-        left = leader.seconds_left()
-        if left is not None:
-            seconds = left if seconds is None else min(left, seconds)
-        try:
-            yield from alarmed(alarms, seconds)
-        finally:
-            for alarm in alarms:
-                alarm.cancel()
 
     def _leave(self, pending: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
         if self.calls.leave(pending):

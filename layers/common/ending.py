@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import Database, Steps, Transaction, attempts
 
 from ..leases import Leases
 from ..leases.times import check_timeout
-from .waiting import alarmed
 
 T = TypeVar("T")
 
@@ -60,12 +60,10 @@ def until_ended(
             return found
         due_in = None if found.due_us in (0, fired_us) else max(0.0, (found.due_us - leases.now_us()) / 1e6)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            if left == 0:
-                raise TimeoutError(f"{name} has not ended in {timeout} s.")
-            yield from alarmed([watch], min((one for one in (left, due_in) if one is not None), default=None))
-        finally:
+        if left == 0:
             watch.cancel()
+            raise TimeoutError(f"{name} has not ended in {timeout} s.")
+        yield from until_changed([watch], left, due_in)
         if due_in is not None and leases.now_us() >= found.due_us:
             fired_us = found.due_us  # once: what did not end by it, as a leased item, ends without it
             while (yield from leases.reclaim.steps(db)).more:

@@ -1,4 +1,4 @@
-"""Wait for one of several futures or for a promise of this process, and finish work after its caller has gone.
+"""Rest until a loop is to stop, warn of a wait that blocks an event loop, and finish work whose caller has gone.
 
 All functions serve threads and event loops alike, as the futures of `fdbqueue.engine.steps` do.
 """
@@ -10,13 +10,12 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from fdbqueue.engine.closing import end_wait, wake_at_close
-from fdbqueue.engine.errors import TOO_MANY_WATCHES
-from fdbqueue.engine.steps import pause, wait_in_thread
-from fdbqueue.lowlevel import FDBError, Future, Steps, run
+from fdbqueue.engine.steps import wait_in_thread
+from fdbqueue.engine.waiting import Promise, until_changed
+from fdbqueue.lowlevel import Future, Steps, run
 
 T = TypeVar("T")
 _log = logging.getLogger("fdbqueue.layers.common")
@@ -25,54 +24,6 @@ _AT_WORK: set[threading.Thread] = set()
 """The threads that finish work of this process for callers that have gone."""
 FINISH_SECONDS = 5.0
 """How long a process that ends waits for work that others depend on: the longest time of a transaction."""
-UNWATCHED_SECONDS = 1.0
-"""How long a call waits before it looks again if it can't set a watch: a client has 10,000, unless `max_watches` raises
-that."""
-
-
-class Promise:
-    """A future that another thread or task of this process keeps. It becomes ready, without a value.
-
-    >>> promise = Promise()
-    >>> promise.on_ready(lambda _: print("kept"))
-    >>> promise.keep()
-    kept
-    """
-
-    __slots__ = ("_callbacks", "_kept")
-
-    def __init__(self) -> None:
-        self._kept = False
-        self._callbacks: list[Callable[[Any], None]] = []
-
-    def keep(self) -> None:
-        """Make it ready, and call each callback once."""
-        # Each element of a list goes to one thread only, so that every callback is called once, without a lock.
-        self._kept = True
-        self._call_back()
-
-    def is_ready(self) -> bool:
-        return self._kept
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        self._callbacks.append(callback)
-        if self._kept:
-            self._call_back()
-
-    def wait(self) -> None:
-        if not self._kept:
-            _block_on([self], None)
-
-    def cancel(self) -> None:
-        """Do nothing: others may wait for it too."""
-
-    def _call_back(self) -> None:
-        while self._callbacks:
-            try:
-                callback = self._callbacks.pop()
-            except IndexError:
-                return
-            callback(self)
 
 
 class Stop:
@@ -91,12 +42,12 @@ class Stop:
             promise.keep()
 
     def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> Steps[None]:
-        """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end."""
+        """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end. Then end the alarms."""
         promise = Promise()  # one for each rest: a promise keeps its waiters alive
         self._resting.add(promise)
         try:
             if not self.asked:  # checked after the promise is registered: an earlier `ask` keeps no promise
-                yield from alarmed([*alarms, promise], seconds)
+                yield from until_changed([*alarms, promise], seconds)
         finally:
             self._resting.discard(promise)
 
@@ -152,88 +103,6 @@ def loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:
-    """Wait until one of `futures` is ready, or `seconds` have passed; None: without limit.
-
-    The futures are left unchanged, ready or not.
-    """
-    waited_for = list(futures)
-    if seconds is not None and seconds <= 0:
-        return
-    yield _FirstOf(waited_for, seconds)
-
-
-def alarmed(alarms: Sequence[Future[Any]], seconds: float | None) -> Steps[None]:
-    """Wait as `first_of` does for futures that may be watches. If one was refused, also pause for a moment.
-
-    A watch too many is ready at once, with error 1032. Without the pause, the caller would look again at once, in a
-    busy loop. The wait also ends when a database is closed: the caller looks again.
-    """
-    closing = Promise()
-    patience = wake_at_close(closing.keep, seconds)
-    try:
-        yield from first_of([*alarms, closing], patience)
-    finally:
-        end_wait(closing.keep)
-    if any(map(_is_refused, alarms)):
-        yield from pause(UNWATCHED_SECONDS if seconds is None else min(seconds, UNWATCHED_SECONDS))
-
-
-def _is_refused(alarm: Future[Any]) -> bool:
-    try:
-        if alarm.is_ready():
-            alarm.wait()
-    except FDBError as error:
-        return error.code == TOO_MANY_WATCHES
-    return False
-
-
-class _FirstOf:
-    """Becomes ready when one of the futures is ready, or the time is over. Adds one callback to each, as the binding
-    requires."""
-
-    __slots__ = ("_futures", "_seconds", "_timer")
-
-    def __init__(self, futures: list[Future[Any]], seconds: float | None) -> None:
-        self._futures = futures
-        self._seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
-
-    def is_ready(self) -> bool:
-        return any(future.is_ready() for future in self._futures)
-
-    def wait(self) -> None:
-        if self._timer is not None:  # an event loop has waited already
-            self._timer.cancel()
-        elif not self.is_ready():
-            _block_on(self._futures, self._seconds)
-
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
-        if self._seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, callback, self)
-        for future in self._futures:
-            future.on_ready(callback)
-
-    def cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-def _block_on(futures: list[Any], seconds: float | None) -> None:
-    """Block the thread until one of `futures` is ready, or `seconds` have passed."""
-    gate = threading.Lock()
-    gate.acquire()
-    opening = threading.Lock()  # the first callback takes it for good, so that the gate opens once
-
-    def open_gate(_: object) -> None:
-        if opening.acquire(blocking=False):
-            gate.release()
-
-    for future in futures:
-        future.on_ready(open_gate)
-    gate.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
 class Heir(Protocol):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
     Future,
@@ -20,7 +21,6 @@ from fdbqueue.lowlevel import (
     strinc,
 )
 
-from ..common.waiting import alarmed
 from ..leases import Leases
 from ..leases.taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
@@ -182,12 +182,7 @@ class Fetching:
         if not watches:
             return
         until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - self._leases.now_us()) / 1e6)
-        try:
-            patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
-            yield from alarmed(watches, patience)
-        finally:
-            for watch in watches:
-                watch.cancel()
+        yield from until_changed(watches, seconds, until_due)
 
     def _watch(self, tr: Transaction, recipient: str) -> Steps[tuple[list[Future[None]], int | None]]:
         """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""

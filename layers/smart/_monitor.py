@@ -121,7 +121,6 @@ class Monitor:
             watch, wait_us = yield from attempts(db, self._watch)
             if watch is not None:
                 yield from self._stop.rest([watch], wait_us / 1e6)
-                watch.cancel()
             if not self._stop.asked:
                 yield from self.sweep.steps(db)
         return self.report

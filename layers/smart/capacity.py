@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from fdbqueue import Queue, QueueFull
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
     Future,
@@ -29,7 +30,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.layout import TTL, level_range, rank_of
 from fdbqueue.stored.states import InQueue
 
-from ..common.waiting import alarmed, long_wait
+from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
 from .check_runner import Incoming
@@ -117,12 +118,7 @@ class Capacity:
         now_us = self._leases.now_us()
         until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us) / 1e6)
         started = time.monotonic()
-        patience = min((wait for wait in (seconds, until_due) if wait is not None), default=None)
-        try:
-            yield from alarmed(watches, patience)
-        finally:
-            for watch in watches:
-                watch.cancel()
+        yield from until_changed(watches, seconds, until_due)
         if until_due is not None and time.monotonic() - started >= until_due:
             # No other process may fire the timer, and an expired item must make room.
             yield from self._leases.reclaim.steps(db)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.errors import NOT_COMMITTED
+from fdbqueue.engine.waiting import Promise
 from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction
 
 from ..common.batcher import Alarm, PendingCall
-from ..common.waiting import Promise
 from ._prefetch import Prefetch
 from .allotments import Allotment, Got
 from .delivery import ITEMS_AT_ONCE

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from fdbqueue.engine.transactional import repeated
+from fdbqueue.engine.waiting import pause
 from fdbqueue.lowlevel import Database, Steps, Transaction
 
-from ..common.waiting import first_of, in_thread
+from ..common.waiting import in_thread
 from ..leases import Lease, LeaseRef
 from ..leases.granting import UNMARKED
 from ..leases.holding import Live, check_refs
@@ -121,7 +122,7 @@ class RecentLeases:
     def _confirm(self, tr: Transaction) -> Steps[None]:
         try:
             while True:
-                yield from first_of([], CONFIRM_SECONDS)
+                yield from pause(CONFIRM_SECONDS)
                 with self._lock:
                     if not self._grants:
                         self._end_confirming()

@@ -10,7 +10,7 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import CheckReport, Queue, QueuePaused, StreamError
-from fdbqueue.engine.steps import within
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
     KeyValue,
@@ -117,12 +117,7 @@ class Stream(Generic[V]):
         look, watches = yield from attempts(db, partial(self._look, watched=seconds > 0))
         if not watches:
             return look
-        try:
-            came = yield from within(watches[0], seconds)
-        finally:
-            for watch in watches:
-                watch.cancel()
-        if not came:
+        if not (yield from until_changed(watches, seconds)):
             return look
         return (yield from attempts(db, partial(self._look, watched=False)))[0]
 
@@ -312,10 +307,7 @@ class Stream(Generic[V]):
 
         watch = yield from attempts(db, body)
         if watch is not None:
-            try:
-                yield from within(watch, PAUSED_SECONDS)
-            finally:
-                watch.cancel()
+            yield from until_changed([watch], PAUSED_SECONDS)
 
     def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
         value = yield tr.snapshot.get(self._keys.record)

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position, SubscriptionError
 from fdbqueue.base.arguments import check_flag
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
     Database,
@@ -52,7 +53,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.arrivals import arrivals_since, span_of
 from fdbqueue.stored.rename_marks import refuse_renamed
 
-from ..common.waiting import alarmed, long_wait
+from ..common.waiting import long_wait
 from ..leases import Leases, StoredItem
 from ..leases.browsing import opened
 from ..leases.times import check_timeout
@@ -243,11 +244,7 @@ class Follower(Named, Generic[V]):
             left = QUIET_SECONDS if deadline is None else min(QUIET_SECONDS, deadline - time.monotonic())
             if left <= 0:
                 return []
-            try:
-                yield from alarmed(look.alarms, left)
-            finally:
-                for alarm in look.alarms:
-                    alarm.cancel()
+            yield from until_changed(look.alarms, left)
         found: list[StoredItem[V]] = []
         while self._buffer and len(found) < limit:
             one, behind = self._buffer[0]

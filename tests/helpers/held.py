@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.layers.common.waiting import Promise
+from fdbqueue.engine.waiting import Promise
 from tests.helpers.standin import StandIn
 
 

@@ -10,7 +10,8 @@ import pytest
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import KeyValue
-from fdbqueue.engine.steps import pause, run, run_async
+from fdbqueue.engine.steps import run, run_async
+from fdbqueue.engine.waiting import pause
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.reads.browse import Pace, Pages

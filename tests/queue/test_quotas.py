@@ -157,12 +157,12 @@ def test_a_bulk_load_waits_for_room_and_keeps_the_order(
     queue.set_quota(db, 5, when_full="wait")
     taken: list[str] = []
 
-    def take(seconds: float) -> steps.Steps[None]:
+    def take(*_: Any) -> steps.Steps[None]:
         assert queue.stats(db).available == 5  # it fills the queue before it waits
         for item in (yield from queue.dequeue_many.steps(db, limit=3)):
             taken.append(item.value)
 
-    monkeypatch.setattr(quotas, "pause", take)
+    monkeypatch.setattr(quotas, "until_changed", take)
     report = queue.enqueue_many(db, [str(number) for number in range(30)])
     taken += [item.value for item in queue.dequeue_many(db)]
     assert (report.items, taken) == (30, [str(number) for number in range(30)])

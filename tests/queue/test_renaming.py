@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import FDBError, LeaseLost, Position, Queue, QueueRenamed, SubscriptionError, UnknownQueue, rename
-from fdbqueue.engine import Subspace, steps
+from fdbqueue.engine import Subspace, steps, waiting
 from fdbqueue.engine.directory import DirectoryLayer
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import TransferError
@@ -159,7 +159,7 @@ def test_an_enqueue_that_was_open_when_the_rename_began_is_not_lost(
 def test_an_enqueue_that_is_older_than_the_wait_can_not_commit(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renaming, "pause", steps.pause)
+    monkeypatch.setattr(renaming, "pause", waiting.pause)
     old: Queue[str] = Queue(space["old"], codec="str")
     old.enqueue(db, "first")
     late = db.create_transaction()

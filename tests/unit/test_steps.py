@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.steps import Steps, run, run_async, within
+from fdbqueue.engine.steps import Steps, run, run_async
+from fdbqueue.engine.waiting import until_changed
 
 
 class Pending:
@@ -93,13 +94,14 @@ def test_a_future_that_becomes_ready_in_another_thread_wakes_the_steps(drive: Ca
 
 
 @drivers
-def test_a_deadline_gives_up_and_leaves_the_future_alone(drive: Callable[[Steps[Any]], Any]) -> None:
+def test_a_deadline_gives_up_and_ends_the_alarm(drive: Callable[[Steps[Any]], Any]) -> None:
     future = Pending()
-    assert drive(within(future, 0.01)) is False
-    assert not future.cancelled
-    assert drive(within(done(1), 0)) is True
+    assert drive(until_changed([future], 0.01)) is False
+    assert future.cancelled
+    future = Pending()
+    assert drive(until_changed([done(1)], 0)) is True
     threading.Timer(0.01, future.finish, [1]).start()
-    assert drive(within(future, 10)) is True
+    assert drive(until_changed([future], None, 10)) is True
 
 
 def test_one_event_loop_keeps_many_steps_waiting_at_once() -> None:

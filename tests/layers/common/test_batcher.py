@@ -13,9 +13,9 @@ import pytest
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import Steps, run, run_async
+from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.common import batcher as _batcher
 from fdbqueue.layers.common.batcher import Alarm, Batcher, CallQueue, PendingCall
-from fdbqueue.layers.common.waiting import Promise
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase

@@ -16,8 +16,8 @@ import fdbqueue
 from fdbqueue import ClusterError, Queue, StorageError
 from fdbqueue.engine import Subspace, closing
 from fdbqueue.engine.steps import run
+from fdbqueue.engine.waiting import Promise, until_changed
 from fdbqueue.layers import Consumer, Groups, Leases, Results, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.common.waiting import Promise, alarmed
 from tests.helpers.staging import wait_until
 
 CLOSED = (StorageError, ClusterError)
@@ -97,7 +97,7 @@ def test_a_wait_that_begins_just_after_a_close_is_short(monkeypatch: pytest.Monk
     closing.wake_all()
     others = set(closing._waiting)  # threads of other tests may still wait
     began = time.monotonic()
-    run(alarmed([Promise()], None))
-    run(alarmed([Promise()], 3600.0))
+    run(until_changed([Promise()], None))
+    run(until_changed([Promise()], 3600.0))
     assert time.monotonic() - began < 5
     assert set(closing._waiting) <= others

@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common.waiting import Promise
+from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.subscriptions import Subscriptions

@@ -13,7 +13,7 @@ import pytest
 
 from fdbqueue import CodecError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common.waiting import alarmed
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, _fetching
 from fdbqueue.layers.smart._resend import Copy
@@ -128,11 +128,11 @@ class Waiting:
         self._waits = threading.Event()
         self._pool = ThreadPoolExecutor(1)
 
-        def waits(alarms: Any, seconds: float | None) -> Any:
+        def waits(*given: Any) -> Any:
             self._waits.set()
-            return alarmed(alarms, seconds)
+            return until_changed(*given)
 
-        monkeypatch.setattr(_fetching, "alarmed", waits)
+        monkeypatch.setattr(_fetching, "until_changed", waits)
 
     def begin(self, smart: SmartQueue, db: Any) -> Future[Copy | None]:
         """Return when it waits."""
@@ -217,11 +217,11 @@ def test_a_fetch_can_be_awaited_and_cancelled(db: Any, smart: SmartQueue, monkey
     async def main() -> None:
         waits = asyncio.Event()
 
-        def tell(alarms: Any, seconds: float | None) -> Any:
+        def tell(*given: Any) -> Any:
             waits.set()
-            return alarmed(alarms, seconds)
+            return until_changed(*given)
 
-        monkeypatch.setattr(_fetching, "alarmed", tell)
+        monkeypatch.setattr(_fetching, "until_changed", tell)
         task = asyncio.create_task(smart.resend.fetch.aio(db, "B", timeout=WAIT))
         await waits.wait()
         task.cancel()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import Item, Queue, StorageError
+from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.common.batcher import CallQueue
-from fdbqueue.layers.common.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.staged._staged import MOST_TERMS, StagedQueue
@@ -20,7 +20,12 @@ from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until
 
-LINE = ("layers/common/batcher.py", "layers/common/waiting.py", "layers/staged/_head_coordinator.py")
+LINE = (
+    "layers/common/batcher.py",
+    "layers/common/waiting.py",
+    "engine/waiting.py",
+    "layers/staged/_head_coordinator.py",
+)
 
 
 def in_time(call: Callable[[], Any]) -> Any:

@@ -13,8 +13,8 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscriptions
-from fdbqueue.layers.common import waiting as _waiting
 from fdbqueue.layers.subscriptions import _following
 from fdbqueue.stored.items import envelope
 from tests.helpers.smart import Note, smart_queue
@@ -375,12 +375,12 @@ def test_it_waits_by_watches_and_not_by_polling(db: Any, space: Subspace) -> Non
 def test_an_item_that_is_given_back_wakes_it(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = threading.Event()
 
-    def alarmed(*arguments: Any) -> Any:
+    def waiting_now(*arguments: Any) -> Any:
         waits.set()
-        return _waiting.alarmed(*arguments)
+        return until_changed(*arguments)
 
     monkeypatch.setattr(_following, "QUIET_SECONDS", 3_600.0)
-    monkeypatch.setattr(_following, "alarmed", alarmed)
+    monkeypatch.setattr(_following, "until_changed", waiting_now)
     subscriptions = subscriptions_of(space)
     subscriptions.leases.enqueue(db, "a")
     lease = subscriptions.leases.lease(db)

@@ -460,17 +460,17 @@ def test_an_owner_that_waits_keeps_its_subscription(
     own = subscriptions.subscribe(db, "own", selector=selector, exclusive=True, ownership=3.0)
     rests = 0
 
-    def rest(alarms: Any, seconds: float) -> Steps[None]:
+    def rest(alarms: Any, *limits: float | None) -> Steps[None]:
         nonlocal rests
         rests += 1
-        clock.now += seconds
+        clock.now += min(limit for limit in limits if limit is not None)
         with pytest.raises(SubscriptionError, match="exclusive until"):
             subscriptions.subscribe(db, "rival")
         if rests == 10:
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
         yield from ()
 
-    monkeypatch.setattr("fdbqueue.layers.common.batcher.alarmed", rest)
+    monkeypatch.setattr("fdbqueue.layers.common.batcher.until_changed", rest)
     lease = own.lease(db, timeout=100)
     assert lease is not None
     assert lease.value == "x"

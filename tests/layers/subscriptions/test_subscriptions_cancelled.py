@@ -30,6 +30,7 @@ CALL = (
     "layers/subscriptions/_awaiting.py",
     "layers/common/batcher.py",
     "layers/common/waiting.py",
+    "engine/waiting.py",
     "layers/leases/commit_if_written.py",
 )
 
