@@ -32,11 +32,12 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fdbqueue import Item, Queue
-from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, verb
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, rows, started, verb
 from fdbqueue.stored.layout import rank_of
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..leases import Head, Leases
+from .allotments import HeadRead
 from .delivery import Delivery
 
 WINDOW = 32
@@ -64,7 +65,14 @@ class RelaxedHead(Head):
         if after is not None:
             # Right behind it. Taken items form one run: items between two runs would be cleared with them.
             return (yield from super().first(tr, limit=limit, after=after))
-        found = yield from super().first(tr, limit=max(limit, self._window))
+        return self.pick((yield from super().first(tr, limit=self.reads(limit))), limit)
+
+    def reads(self, limit: int) -> int:
+        """Return how many items to read to take `limit`."""
+        return max(limit, self._window)
+
+    def pick(self, found: list[KeyValue], limit: int) -> list[KeyValue]:
+        """Return a run of up to `limit` of the items that were read."""
         runs = max(1, self._among(found) - limit + 1)
         start = self._choose(runs)
         return found[start : start + limit]
@@ -87,6 +95,31 @@ class RelaxedHead(Head):
         begin, last = taken[0].key, taken[-1].key
         tr.add_read_conflict_range(begin, last + b"\x00")
         tr.clear_range(begin, last + TAKEN)
+
+
+class RelaxedDelivery(Delivery):
+    """Takes items of a relaxed head, with one read for them and for the timers, in a queue without timers."""
+
+    __slots__ = ("_relaxed", "_without_timers")
+
+    def __init__(self, leases: Leases, head: RelaxedHead) -> None:
+        super().__init__(leases)
+        self._relaxed = head
+        self._without_timers = True
+        """Whether the last look found no due timer, and no timer behind it."""
+
+    def look(self, tr: Transaction, *, limit: int) -> HeadRead:
+        if not self._without_timers and not self._tries_again():
+            return super().look(tr, limit=limit)
+        now_us = self._clock_us()
+        return HeadRead(now_us, None, limit, started(self._timers_and_run(tr, now_us, limit)))
+
+    def _timers_and_run(self, tr: Transaction, now_us: int, limit: int) -> Steps[list[KeyValue]]:
+        """Return a run of items. If there are timers, return them first: `see` looks again then."""
+        begin, _ = self._layout.timers_until(now_us)
+        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=self._relaxed.reads(limit))
+        self._without_timers = not found or found[0].key >= self._layout.begin
+        return self._relaxed.pick(found, limit) if self._without_timers else found
 
 
 class RelaxedQueue(Named, QueueWithLeases[V]):
@@ -115,16 +148,17 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, window: int = WINDOW) -> None:
         given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
         self.queue = given.queue
+        head = RelaxedHead(self.queue.layout, window=window)
         self.leases = Leases(
             self.queue,
             max_attempts=given.retry.max_attempts,
             backoff=given.retry.backoff,
             clock=given.clock,
-            head=RelaxedHead(self.queue.layout, window=window),
+            head=head,
         )
         """The leases of items that are picked in this way: lease, ack, nack and the rest."""
         self._window = window
-        self._delivery = Delivery(self.leases)
+        self._delivery = RelaxedDelivery(self.leases, head)
 
     def __repr__(self) -> str:
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
@@ -136,7 +170,8 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
         Raises:
             FormatError, CodecError: the picked item can't be read; it stays in its place.
 
-        *Conflicts:* with a transaction that takes the same item. *Cost:* one read of K items, two writes.
+        *Conflicts:* with a transaction that takes the same item. *Cost:* one read of K items, or two in parallel in a
+        queue with timers; two writes.
         """
         items = yield from self.dequeue_many.steps(tr, limit=1)
         return items[0] if items else None

@@ -106,10 +106,12 @@ def on_a_cluster(postgresql: str | None) -> None:
         Way("FoundationDB's recipe, a queue for each process", "OwnRecipe", url, numbered=False),
         own("fdbqueue: Queue", "OnACluster"),
         own("StagedQueue", "ClusterStaged"),
+        own("RelaxedQueue", "Relaxed"),
         peer="PostgreSQL",
     )
     _ask("one item out at a time, cluster", "dequeue", taking)
-    leasing = beside(own("StagedQueue", "ClusterLeased"), peer="PostgreSQLLeased")
+    staged, relaxed = own("StagedQueue", "ClusterLeased"), own("RelaxedQueue", "RelaxedLeased")
+    leasing = beside(staged, relaxed, peer="PostgreSQLLeased")
     _ask("one item leased and acked at a time, cluster", "dequeue", leasing)
     consuming = beside(own("Consumer", "Consuming"), peer="PostgreSQLBatches")
     _ask("small handlers, leased and acked in batches, cluster", "dequeue", consuming)
@@ -304,6 +306,8 @@ _ON_A_CLUSTER: dict[str, Any] = {
         kind.__name__: kind
         for kind in (
             few_on_a_cluster.OnACluster,
+            few_on_a_cluster.Relaxed,
+            few_on_a_cluster.RelaxedLeased,
             few_on_a_cluster.Consuming,
             few_on_a_cluster.OwnRecipe,
             few_on_a_cluster.PostgreSQL,

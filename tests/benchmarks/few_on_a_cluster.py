@@ -12,7 +12,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers import Consumer, Leases, StagedQueue
+from fdbqueue.layers import Consumer, Leases, RelaxedQueue, StagedQueue
 from tests.benchmarks import contenders_servers
 from tests.benchmarks.contended import NOT_COMMITTED, PlainRecipe
 from tests.benchmarks.samples import Sample, Stopwatch
@@ -83,6 +83,7 @@ class OnACluster:
         self.queue = Queue(SPACE["queue"])
         self.leases = Leases(self.queue)
         self.staged = StagedQueue(self.leases)
+        self.relaxed = RelaxedQueue(self.leases)
         self.counted = self.db.counted
 
     def fill(self, amount: int) -> None:
@@ -118,6 +119,25 @@ class Leased(OnACluster):
         if lease is None:
             return None
         self.staged.ack(self.db, lease)
+        return lease.value
+
+
+class Relaxed(OnACluster):
+    """Its layer for consumers that pick among the first items, as SKIP LOCKED does."""
+
+    def dequeue(self) -> bytes | None:
+        item = self.relaxed.dequeue(self.db)
+        return None if item is None else item.value
+
+
+class RelaxedLeased(OnACluster):
+    """Leases of that layer, each acked."""
+
+    def dequeue(self) -> bytes | None:
+        lease = self.relaxed.leases.lease(self.db)
+        if lease is None:
+            return None
+        self.relaxed.leases.ack(self.db, lease)
         return lease.value
 
 

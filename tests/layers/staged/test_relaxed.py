@@ -14,6 +14,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases, State
 from fdbqueue.layers.staged import RelaxedHead, RelaxedQueue, StagedQueue
 from tests.helpers.clock import Clock
+from tests.helpers.reading import Reading
 from tests.helpers.staging import register
 
 
@@ -82,6 +83,27 @@ def test_a_process_that_serves_others_takes_items_from_one_view_only(db: Any, qu
     left = [item.value for state in states for item in leases.browse(db, state=state)]
     assert sorted([*left, *(item.value for item in taken)]) == list(range(60))
     assert leases.check(db).problems == ()
+
+
+def test_a_dequeue_reads_once_until_it_meets_timers(db: Any, queue: Queue, clock: Clock) -> None:
+    leases, counting = Leases(queue, clock=clock), Reading(db)
+    relaxed = RelaxedQueue(leases, window=2)
+    queue.enqueue_many(db, list(range(8)))
+    assert relaxed.dequeue(counting) is not None  # it also looks for a pause
+    before = counting.reads
+    assert relaxed.dequeue(counting) is not None
+    assert counting.reads == before + 1
+    lease = leases.lease(db, duration=10)
+    assert lease is not None
+    assert relaxed.dequeue(counting) is not None  # it finds the timer
+    before = counting.reads
+    assert relaxed.dequeue(counting) is not None
+    assert counting.reads == before + 2
+    clock.now += 11
+    left = [relaxed.dequeue(counting) for _ in range(4)]
+    assert lease.value in {item.value for item in left if item is not None}
+    assert relaxed.dequeue(counting) is None
+    assert leases.check(db).ok
 
 
 def test_many_relaxed_consumers_take_every_item_once(db: Any, queue: Queue) -> None:
