@@ -239,6 +239,9 @@ class Follower(Named, Generic[V]):
                 raise SubscriptionError(f"{self!r} was closed. Follow the queue again.")
             look: _Look[V] = yield from attempts(self._db, self._look)
             self._note(look)
+            if not look.told:
+                # Other readers may remove the arrivals up to here: it must not go back behind them.
+                self._asked = self._place
             if self._buffer or look.more:
                 continue
             left = QUIET_SECONDS if deadline is None else min(QUIET_SECONDS, deadline - time.monotonic())

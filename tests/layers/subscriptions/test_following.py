@@ -18,6 +18,7 @@ from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscri
 from fdbqueue.layers.subscriptions import _following
 from fdbqueue.stored.items import envelope
 from tests.helpers.smart import Note, smart_queue
+from tests.helpers.staging import wait_until
 
 
 class Clock:
@@ -531,3 +532,28 @@ def test_an_item_whose_handling_failed_is_told_again_under_the_name(db: Any, spa
         assert [item.value for item in follower.next_many(timeout=0)] == ["b", "c"]
     with source.follow(db, "audit") as follower:
         assert follower.next_many(timeout=0) == []
+
+
+def test_a_named_browser_that_waited_long_and_is_interrupted_goes_on(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_following, "STORE_SECONDS", 0.0)
+    monkeypatch.setattr(_following, "QUIET_SECONDS", 0.02)
+    clock = Clock()
+    subscriptions = subscriptions_of(space, clock)
+    queue = subscriptions.leases.queue
+    follower = subscriptions.follow(db, "me", selector="colour = 'red'")
+    places: list[bytes] = []
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(follower.next_many, timeout=20)
+        for _ in range(3):  # each wakes it; then it looks, stores its place, and removes what all have seen
+            clock.now += 60
+            places.append(bytes(db[follower._key]))
+            queue.enqueue(db, "blue")
+            wait_until(lambda: bytes(db[follower._key]) not in places)
+        leases = subscriptions.leases
+        leases.enqueue(db, "b", headers={"colour": "red"})
+        assert [item.value for item in waiting.result(20)] == ["b"]
+    follower.close(handled=False)
+    with subscriptions.follow(db, "me", selector="colour = 'red'") as follower:
+        assert told(follower) == ["b"]
