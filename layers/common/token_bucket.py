@@ -27,7 +27,7 @@ Source
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -130,6 +130,35 @@ class TokenBucket(Named):
             if int.from_bytes(row.value, "little") <= now_us:
                 tr.add_read_conflict_key(row.key)  # it conflicts with a take of that bucket, and with no other one
                 tr.clear(row.key)
+
+
+class Empty(Exception):
+    """One of several buckets has too few tokens.
+
+    Args:
+        number: which one.
+        seconds: how long it takes until it has one.
+    """
+
+    def __init__(self, number: int, seconds: float) -> None:
+        super().__init__(f"The bucket of number {number} has no token for {seconds} s.")
+        self.number = number
+        self.seconds = seconds
+
+
+def take_all(db: Database, queue: Queue[Any], buckets: Sequence[TokenBucket]) -> Steps[None]:
+    """Take a token of each bucket of a queue, or none at all.
+
+    Raises:
+        Empty: there is none in one of them.
+    """
+
+    def body(tr: Transaction) -> Steps[None]:
+        for number, bucket in enumerate(buckets):
+            if (wait := (yield from bucket.take.steps(tr))) > 0:
+                raise Empty(number, wait)  # it rolls back what was taken of the others
+
+    yield from queue.transact(db, body)
 
 
 def _tokens(number: object, told: str) -> int:

@@ -77,7 +77,10 @@ class Lane(Named):
 
     def value(self, message: Message) -> Any:
         """Return a message as a value of the queue."""
-        return message if self.has_messages else msgspec.json.decode(MessageCodec().encode(message))
+        if self.has_messages:
+            return message
+        data = MessageCodec().encode(message)
+        return data if self.queue.codec.name == "bytes" else msgspec.json.decode(data)
 
     def plain_queue(self) -> Queue[Any]:
         """Return the queue without an order: that of its sessions."""
@@ -195,7 +198,7 @@ def lane_of(given: Any, *, levels: int | None, clock: Callable[[], float]) -> La
         queue: Queue[Any] = Queue(given, codec=MessageCodec())
         return Lane(Leases(queue, clock=clock) if levels is None else PriorityQueue(queue, levels=levels, clock=clock))
     if isinstance(given, Leases | PriorityQueue | Sessions):
-        if (name := given.queue.codec.name) != "json":
+        if (name := given.queue.codec.name) not in ("json", "bytes"):
             raise TypeError(f"Tasks are stored as JSON, not by the codec {name!r} of {given!r}. Give codec='json'.")
         return Lane(given)
     raise TypeError(

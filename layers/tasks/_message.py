@@ -57,7 +57,12 @@ class MessageCodec:
 
 def message_of(value: Any) -> Message:
     """Return a leased value as a message, also of a queue with another codec."""
-    return value if isinstance(value, Message) else MessageCodec().decode(msgspec.json.encode(value))
+    if isinstance(value, Message):
+        return value
+    try:
+        return MessageCodec().decode(value if isinstance(value, bytes) else msgspec.json.encode(value))
+    except TypeError as error:  # a blob
+        return Message("", problem=f"{value!r} is no call of a task: {error}.")
 
 
 _encode = msgspec.json.Encoder().encode

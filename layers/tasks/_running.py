@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
 
 from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
+from ..common.token_bucket import Empty, take_all
 from ..leases import Done, FollowUp, Lease
 from ._arguments import DoesNotFit
 from ._lane import Lane
@@ -157,18 +158,11 @@ class Handler:
         keys = ["" if one.by is None else key_of(one.by, task.arguments, bound) for one in rates]
         names = [(task.name, number, key) for number, key in enumerate(keys)]
         buckets = [self._lane.bucket(name, one) for name, one in zip(names, rates, strict=True)]
-
-        def take_all(tr: Transaction) -> Steps[None]:
-            for number, bucket in enumerate(buckets):
-                if (wait := (yield from bucket.take.steps(tr))) > 0:
-                    raise _Empty(number, wait)  # it rolls back what was taken of the others
-
         try:
-            await run_async(self._lane.queue.transact(self._db, take_all))
-        except _Empty as empty:
-            now, (number, wait) = time.monotonic(), empty.args
-            bucket, name = buckets[number], names[number]
-            until = max(now + wait, self._next.get(name, 0.0) + bucket.seconds / bucket.count)
+            await run_async(take_all(self._db, self._lane.queue, buckets))
+        except Empty as empty:
+            now, bucket, name = time.monotonic(), buckets[empty.number], names[empty.number]
+            until = max(now + empty.seconds, self._next.get(name, 0.0) + bucket.seconds / bucket.count)
             if len(self._next) > 10_000:
                 self._next = {key: at for key, at in self._next.items() if at > now}
             self._next[name] = until
@@ -178,7 +172,3 @@ class Handler:
         seconds = time.monotonic() - began
         fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
         log.info("%s %s, attempt %d, %.3f s: %s", *fields.values(), told, extra=fields)
-
-
-class _Empty(Exception):
-    """A bucket has too few tokens: its number, and the seconds to wait."""

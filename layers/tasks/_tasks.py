@@ -48,7 +48,8 @@ class Tasks(Named):
     """Functions whose calls are enqueued, and run by workers.
 
     Args:
-        queue: the name of the queue; or its `Leases`, a `PriorityQueue` or `Sessions`, with the codec json.
+        queue: the name of the queue; or its `Leases`, a `PriorityQueue` or `Sessions`, with the codec json or, for
+            agents, bytes.
         levels: the number of priorities of queues that are named; None: they have none.
         retries: how often a failed task is tried again, unless it says so itself.
         backoff: how long it waits before: `exponential`, `constant`, or a function from the number of the attempt.

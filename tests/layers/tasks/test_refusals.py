@@ -39,9 +39,9 @@ def test_queues_that_tasks_can_not_be_in(space: Subspace) -> None:
         with pytest.raises(TypeError, match="Tasks are in a queue that is named"):
             anything(wrong)
     for source in (
-        Leases(Queue(space["1"])),
+        Leases(Queue(space["1"], codec="msgpack")),
         PriorityQueue(Queue(space["2"], codec="str")),
-        Sessions(Queue(space["3"])),
+        Sessions(Queue(space["3"], codec="tuple")),
     ):
         with pytest.raises(TypeError, match="Tasks are stored as JSON"):
             anything(source)
