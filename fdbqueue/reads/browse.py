@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from fdbqueue.base.arguments import check_flag, check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.blocking import check_cancelled
 from fdbqueue.engine.steps import Steps, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.engine.waiting import pause
@@ -156,7 +157,11 @@ class Pages:
 def pages(tr: Transaction | Database, begin: bytes, end: bytes) -> Iterator[list[KeyValue]]:
     """Yield the rows of ``[begin, end)`` in pages, like `Pages`. It blocks the thread."""
     reading = Pages(tr, begin, end)
-    while (page := run(reading.next())) is not None:
+    while True:
+        check_cancelled()
+        page = run(reading.next())
+        if page is None:
+            return
         yield page
 
 

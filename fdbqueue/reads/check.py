@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar, cast
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.blocking import check_cancelled
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
@@ -180,6 +181,7 @@ def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[
 
 def read_in(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
     """Return what a body reads in the caller's transaction, or in a new one of a database. It blocks the thread."""
+    check_cancelled()
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
 
 

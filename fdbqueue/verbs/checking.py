@@ -8,7 +8,9 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.verb import verb
 from fdbqueue.reads.check import CheckReport, check_queue, read_in
 from fdbqueue.reads.registry import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
@@ -17,35 +19,50 @@ from fdbqueue.verbs.queue import Queue
 JOBS = "records of Spark's jobs"
 
 
-def check(tr: Transaction | Database, queue: Queue[Any]) -> CheckReport:
-    """Read everything that a queue owns and compare: items and counters, and the keys of all layers.
+class _Check:
+    """Holds the verb that checks a queue."""
 
-    It knows leases, requests, subscriptions, streams, sessions and smart checks. Of a smart queue it checks what needs
-    none of the program's own types; `SmartQueue.check` does the rest. A layer of your own adds its part by
-    `fdbqueue.lowlevel.add_to_check`.
+    def __repr__(self) -> str:
+        return "fdbqueue"
 
-    Args:
-        tr: a transaction, or a database.
-        queue: the queue.
+    @verb
+    def check(self, tr: Transaction | Database, queue: Queue[Any]) -> Steps[CheckReport]:
+        """Read everything that a queue owns and compare: items and counters, and the keys of all layers.
 
-    Raises:
-        TypeError: it is no `Queue`. QueueRenamed: it has another name now.
+        It knows leases, requests, subscriptions, streams, sessions and smart checks. Of a smart queue it checks what
+        needs none of the program's own types; `SmartQueue.check` does the rest. A layer of your own adds its part by
+        `fdbqueue.lowlevel.add_to_check`. Like each `check`, it has an awaitable form, `check.aio`, which reads in a
+        thread.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* reads the queue once, a page at a time, also its sessions; memory
-    for the keys of timers. What a layer finds in a database is looked for a second time.
+        Args:
+            tr: a transaction, or a database.
+            queue: the queue.
 
-    >>> import fdbqueue
-    >>> orders = fdbqueue.Queue("orders", codec="str")
-    >>> with fdbqueue.open("memory:") as db:
-    ...     position = orders.enqueue(db, "teapot")
-    ...     report = fdbqueue.check(db, orders)
-    >>> report
-    CheckReport(items=1, problems=(), counted=True)
-    >>> "timers" in report.looked_at
-    True
-    """
-    if not isinstance(cast(object, queue), Queue):
-        raise TypeError(f"check is of a Queue, as in check(db, Queue('orders')), not of {queue!r}.")
+        Raises:
+            TypeError: it is no `Queue`. QueueRenamed: it has another name now.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the queue once, a page at a time, also its sessions;
+        memory for the keys of timers. What a layer finds in a database is looked for a second time.
+
+        >>> import fdbqueue
+        >>> orders = fdbqueue.Queue("orders", codec="str")
+        >>> with fdbqueue.open("memory:") as db:
+        ...     position = orders.enqueue(db, "teapot")
+        ...     report = fdbqueue.check(db, orders)
+        >>> report
+        CheckReport(items=1, problems=(), counted=True)
+        >>> "timers" in report.looked_at
+        True
+        """
+        if not isinstance(cast(object, queue), Queue):
+            raise TypeError(f"check is of a Queue, as in check(db, Queue('orders')), not of {queue!r}.")
+        return blocking(partial(_check, tr, queue))
+
+
+check = _Check().check
+
+
+def _check(tr: Transaction | Database, queue: Queue[Any]) -> CheckReport:
     plain = copy.copy(queue)  # layers are made of it for this check alone
     parts = check_parts.all().values()
     report = check_queue(tr, queue.layout, *(partial(part.make, tr, plain) for part in parts))

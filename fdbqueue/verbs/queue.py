@@ -26,6 +26,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.base.report import BulkReport
 from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
@@ -378,7 +379,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         yield from check_decodes(tr, self.home)
         return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
 
         Raises:
@@ -386,7 +388,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
         """
-        return check_queue(tr, self.layout)
+        return blocking(lambda: check_queue(tr, self.layout))
 
     def encode(self, value: V) -> bytes:
         """Encode a value by the queue's codec.

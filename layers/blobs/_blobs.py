@@ -184,14 +184,15 @@ class Blobs(Named, Generic[V]):
         """
         return (yield from self.queue.read(tr, self._stats))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare, as `Queue.check` or `Sessions.check`, which know
         blobs.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue with all blobs, a page at a time.
         """
         sessions = self._entrance.sessions
-        return self.queue.check(tr) if sessions is None else sessions.check(tr)
+        return self.queue.check.steps(tr) if sessions is None else sessions.check.steps(tr)
 
     def _stats(self, tr: Transaction) -> Steps[BlobStats]:
         span = self._layout.uploads_until.range()

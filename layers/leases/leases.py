@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.arrow.needs import Table, check_columns, table_rows
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
@@ -573,13 +574,14 @@ class Leases(Named, ByPosition[V]):
         only_transaction(tr, "Leases.next_due_us")
         return next_due_us(tr, self.layout, self.now_us())
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare: all that `Queue.check` compares, timers and outcomes.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue once, a page at a time; memory for the
         keys of timers.
         """
-        return check_leases(tr, self.layout, custody=self.retry.custody)
+        return blocking(lambda: check_leases(tr, self.layout, custody=self.retry.custody))
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""

@@ -235,12 +235,13 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         counts = yield from self.queue.read(tr, partial(read_level_counts, layout=self.queue.layout))
         return PriorityStats(items, tuple(counts.get(rank, 0) for rank in range(self.levels.count)))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read all that the queue owns and report contradictions, like `Leases.check`, with ranks and levels.
 
         *Conflicts:* none, because it reads by snapshot. *Cost:* as for `Leases.check`.
         """
-        return self.leases.check(tr)
+        return self.leases.check.steps(tr)
 
     def _next_item(self, tr: Transaction, position: Position) -> Steps[Item[V] | None]:
         layout = self.queue.layout

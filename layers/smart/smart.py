@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
 
 from ..common.composing import QueueWithLeases, leases_of
@@ -237,14 +238,15 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         )
         return (yield from self.queue.read(tr, body))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and rescan for the index.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* reads the whole queue once, a page at a time; memory for the
         dependent keys of items.
         """
         layout = self.leases.layout
-        return check_leases(tr, layout, lambda: IndexCheck(tr, layout, self.messages))
+        return blocking(lambda: check_leases(tr, layout, lambda: IndexCheck(tr, layout, self.messages)))
 
     def editing(self) -> Editing[Any]:
         """Return the changes of items by their positions; for layers."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fdbqueue import CheckReport
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, register, verb
 from fdbqueue.moves.admission import mark_smart
 
@@ -219,14 +220,15 @@ class SmartSessions(Named):
         prepared: list[Incoming] = [incoming(message) for message in values]
         return (yield from admit_all(cast(Transaction, tr), prepared, admit))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the sessions own and compare: do what `Sessions.check` does, and rescan for the index.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it once, a page at a time; memory for the
         sessions, and for the dependent keys of one session's items.
         """
-        messages = self.messages
-        return check_sessions(tr, self.sessions.line, lambda tr, layout: IndexCheck(tr, layout, messages))
+        line, messages = self.sessions.line, self.messages
+        return blocking(lambda: check_sessions(tr, line, lambda tr, layout: IndexCheck(tr, layout, messages)))
 
     def _level(self, level: int | None) -> int:
         levels = self.sessions.levels

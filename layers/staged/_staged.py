@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.turns import has_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.lowlevel import (
@@ -214,13 +215,14 @@ class StagedQueue(Named, ByPosition[V]):
         requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare: all that `Leases.check` compares, requests and grants.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
         """
         layout, custody = self.leases.layout, self.leases.retry.custody
-        return check_leases(tr, layout, lambda: RequestCheck(tr, layout), custody=custody)
+        return blocking(lambda: check_leases(tr, layout, lambda: RequestCheck(tr, layout), custody=custody))
 
     def contention_stats(self) -> ContentionStats:
         """Return counts of what the calls of this object met at the head so far, for measurements."""

@@ -10,6 +10,7 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import CheckReport, Queue, QueuePaused, StreamError
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
@@ -266,10 +267,11 @@ class Stream(Generic[V]):
         """Return the stream's state by snapshot; None if it has no record."""
         return (yield from self.queue.read(tr, self._state))
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Check the queue, and the batches of this stream, as `Leases.check` does."""
-        layout, name = self._layout, self._keys.name
-        return check_leases(tr, layout, lambda: BatchCheck(tr, layout, name), custody=self.leases.retry.custody)
+        layout, name, custody = self._layout, self._keys.name, self.leases.retry.custody
+        return blocking(lambda: check_leases(tr, layout, lambda: BatchCheck(tr, layout, name), custody=custody))
 
     def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
         now_us = self._now_us()

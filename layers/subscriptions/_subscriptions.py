@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
 from fdbqueue.base.arguments import check_borders
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
     ByPosition,
@@ -375,13 +376,14 @@ class Subscriptions(Named, ByPosition[V]):
         found = Pages(tr, begin, end, reverse=reverse, pace=Pace(duty_cycle), layout=self._layout)
         return Browser(found, look, limit=limit)
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the queue owns and compare: do what `Leases.check` does, and check subscriptions.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* as `Leases.check`, and a few reads for each subscription.
         """
         layout, leases = self._layout, self.leases
-        return check_leases(tr, layout, lambda: SubscriptionCheck(tr, layout, leases.now_us()))
+        return blocking(lambda: check_leases(tr, layout, lambda: SubscriptionCheck(tr, layout, leases.now_us())))
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""

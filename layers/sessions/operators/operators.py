@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Position
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
     Database,
@@ -348,12 +349,13 @@ class Operators(Items[V]):
             )
         named_by(self.line, position, name)
 
-    def check(self, tr: Transaction | Database) -> CheckReport:
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Read everything that the sessions own and compare: items, timers, counters, records, the line.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads all of it, a page at a time; memory for the sessions.
         """
-        return check_sessions(tr, self.line)
+        return blocking(lambda: check_sessions(tr, self.line))
 
     @verb
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
