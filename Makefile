@@ -7,6 +7,7 @@ STAMP    := $(VENV)/.set-up
 URL      ?=
 PROGRAMS ?= 1000
 SECONDS  ?= 60
+HOURS    ?= 1
 SEED     ?=
 ARGS     ?=
 
@@ -14,7 +15,7 @@ ARGS     ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench notebooks differential chaos mutations audit check format clean
+.PHONY: help setup demo test bench notebooks differential chaos soak mutations audit check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ differential: setup ## Run random programs on memory: and on URL, which is clear
 
 chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check every promise (SEED=7, URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
+soak: setup ## The same for HOURS, in rounds of a minute of all kinds in turn; idle workers are killed too (URL=server: kills servers)
+	$(BIN)/python -m tests.chaos --hours $(HOURS) --round 60 --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
 mutations: setup ## Take guards out of copies of the library, one by one, and see that chaos finds each (URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos.mutations --url '$(or $(URL),file:)' $(ARGS)

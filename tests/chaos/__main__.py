@@ -18,6 +18,7 @@ def main() -> int:
     """Run, print what happened, and say by the exit code whether all is well."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Break things, and look what breaks.")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--hours", type=float, help="the same in hours, for a soak")
     parser.add_argument("--seed", default=secrets.token_hex(4), help="what goes wrong, and when; printed")
     urls = "file: for a temporary folder, server: for an fdbserver of its own; or file:PATH, fdb:CLUSTER_FILE"
     parser.add_argument("--url", default="file:", help=urls)
@@ -34,7 +35,7 @@ def main() -> int:
     report = run(
         options.url,
         options.seed,
-        options.seconds,
+        options.seconds if options.hours is None else 3600 * options.hours,
         tell,
         until_broken=options.until_broken,
         kind=options.kind,

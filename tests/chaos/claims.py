@@ -110,6 +110,8 @@ def kind_of(verb: str) -> str:
 def _enqueued(claims: Claims, told: Told) -> None:
     contents = told.contents()
     claims.attempted.setdefault(told.by, set()).update(contents)
+    if told.verb == "operate":
+        return  # another value of an item that is there, or is not
     if told.asked.get("headers"):
         claims.headers.update(dict.fromkeys(contents, told.asked["headers"]))
     if "message" in told.asked:

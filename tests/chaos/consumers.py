@@ -248,4 +248,15 @@ class Taker(Hand):
             return None
 
         consumer = Consumer(self.leases, handle, concurrency=4, duration=DURATION_S, grace=5.0, consumer=self.by)
-        self.call("consume", {}, lambda: {"report": str(consumer.drain(tools.db))})
+
+        def act() -> dict[str, Any]:
+            since = self._version()
+            report = consumer.drain(tools.db)
+            until = self._version()
+            return {"report": str(report), "stopped": report.stopped, "from": since, "to": until}
+
+        self.call("consume", {}, act)
+
+    def _version(self) -> int:
+        tr = self.db.create_transaction()
+        return int(tr.get_read_version().wait())

@@ -64,6 +64,8 @@ ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 
 
 HAVE_LEVELS = (Kind.priority, Kind.weights)
+WITH_OPERATORS = (Kind.plain, Kind.priority, Kind.weights, Kind.relaxed)
+"""In which keepers operate: they change items by position, pause the queue, and come with another codec."""
 
 
 def gates_of(session: str) -> list[str]:

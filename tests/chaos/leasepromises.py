@@ -9,6 +9,7 @@ from fdbqueue.stored.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
 from tests.chaos.motions import is_sharing, is_untaken, moves, now_us, timers_of
+from tests.chaos.operatorpromises import operated_on
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
@@ -59,6 +60,8 @@ class OneLease(Invariant):
             kind, fine = "given back", expired or mine or lease in used.get("return", ())
             if not fine and is_untaken(step, before, after):
                 kind, fine = "given back untaken", True
+            if not fine and operated_on(self.claims, record) == position:
+                kind, fine = "taken away by an operator", True
         self.tally[kind + (" after it expired" if expired and kind != "acked" else "")] += 1
         if not fine:
             self.broken(f"{position} was {kind} by {record.by}, who had not its lease of {notes.consumer}", record)
@@ -76,7 +79,7 @@ class AckOrRedelivery(Invariant):
         for position, before, after in moves(step):
             if position in self._acked and after is not None:
                 self.broken(f"{position} is {after.state} though it was acked", step.record)
-            if before is None or before.state != "leased":
+            if before is None or before.state != "leased" or operated_on(self.claims, step.record) == position:
                 continue
             lease: LeaseOf = (position, before.notes.token)
             if after is None:

@@ -108,6 +108,8 @@ def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -
         return "acked"
     if is_expired(step, before):
         return "expired"
+    if step.record.call.startswith("operate#") and step.counts["deleted"] > 0:
+        return "cancelled"
     if step.counts["deleted"] > 0 and (before.notes.held or before.notes.group):
         return "dropped"  # of a cancelled group, or after an item that did not end well
     if step.record.call.startswith("smart#") and step.counts["deleted"] > 0:

@@ -622,4 +622,41 @@ MUTANTS = (
         (("if await self._queue.confirm.aio(id):", "if await self._queue.confirm.aio(id) or True:"),),
         Kind.agents,
     ),
+    Mutant(
+        "a pause keeps no consumer out",
+        "fdbqueue/moves/exclusive.py",
+        (("    return owned, paused\n", "    return owned, False\n"),),
+        Kind.plain,
+        tests=("tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_before_a_pause_goes_back",),
+    ),
+    Mutant(
+        "a process with another codec is let in",
+        "fdbqueue/moves/exclusive.py",
+        (("        if about.present():\n", "        if False:\n"),),
+        Kind.plain,
+    ),
+    Mutant(
+        "an operator's change leaves the lease of the item alive",
+        "fdbqueue/verbs/editing.py",
+        (('        elif one.state != "dead":\n', '        elif one.state == "available":\n'),),
+        Kind.plain,
+    ),
+    Mutant(
+        "an operator's cancel leaves the timer of the lease",
+        "fdbqueue/verbs/editing.py",
+        (
+            (
+                "    moves.leave(one.state, one.packed, notes)\n",
+                "    moves.leave(one.state, one.packed, replace(notes, expires_at_us=notes.expires_at_us + 1))\n",
+            ),
+        ),
+        Kind.plain,
+    ),
+    Mutant(
+        "a drain ends when a call has taken nothing, whatever it holds",
+        "layers/consumer/_run.py",
+        (("if held_nothing and await self._is_done():", "if True:"),),
+        Kind.plain,
+        tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
+    ),
 )

@@ -18,6 +18,7 @@ from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
 from tests.chaos.kinds import WITH_SESSIONS
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
+from tests.chaos.operatorpromises import OperatorsOwn
 from tests.chaos.replay import Replay
 from tests.chaos.resultpromises import EndsAreTold
 from tests.chaos.rules import Rules
@@ -48,6 +49,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     WithinGates,
     StreamsLoseNothing,
     AsAnswered,
+    OperatorsOwn,
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +23,11 @@ OTHERS = {
 def lines(report: Report) -> Iterator[str]:
     """Yield a report's lines."""
     verdict = report.verdict
-    yield f"seed {report.seed}, {report.url}, {report.seconds:.0f} s, {report.rounds} rounds: {_counts(report.kinds)}"
+    where = f"{report.url}, {time.strftime('%Y-%m-%d')}, {report.seconds:.0f} s"
+    yield f"seed {report.seed}, {where}, {report.rounds} rounds: {_counts(report.kinds)}"
+    order = verdict.tallies.get("I5", Counter[str]())
+    came, taken = order.get("items came", 0), order.get("items taken", 0)
+    yield f"{came:,} items enqueued, {taken:,} taken, in rounds with one order"
     yield f"{verdict.records:,} transactions logged; calls: " + _counts(dict(verdict.calls))
     yield "faults that happened: " + _counts(dict(report.faults))
     for kind in report.never():

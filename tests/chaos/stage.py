@@ -24,7 +24,7 @@ from tests.chaos.agenthands import drain_agents
 from tests.chaos.blobhands import drain_blobs, sweep_all
 from tests.chaos.faults import Odds
 from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, WITH_SESSIONS, Kind, credit_of, log_of, most_attempts, queue_of
+from tests.chaos.kinds import CREDIT, WITH_OPERATORS, WITH_SESSIONS, Kind, credit_of, log_of, most_attempts, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
@@ -229,6 +229,8 @@ class Round:
         if self.kind is Kind.streams:
             logged = log_of(self.space, self.kind).of(self.db, by="drain")
             stuck = drain_streams(logged, queue, folder, history, time.time)
+        if self.kind in WITH_OPERATORS:
+            queue.resume(log_of(self.space, self.kind).of(self.db, by="drain"))
         leases = Leases(queue, max_attempts=most_attempts(self.kind), clock=ahead)
         staged = StagedQueue(leases, consumer="drain")
         db = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
