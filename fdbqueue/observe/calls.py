@@ -14,6 +14,7 @@ from types import MethodType, TracebackType
 from typing import Any, Final
 
 from opentelemetry import trace
+from opentelemetry.context import get_current
 
 from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.errors import BulkInterrupted, LeaseLost
@@ -144,12 +145,13 @@ class Operation:
         name: its name.
     """
 
-    __slots__ = ("_headers", "kind", "name", "telemetry")
+    __slots__ = ("_headers", "kind", "name", "sends", "telemetry")
 
     def __init__(self, telemetry: Telemetry, plain: Verb[Any, Any, Any], name: str) -> None:
         self.telemetry = telemetry
         self.name = name
         self.kind = VERBS[name]
+        self.sends = self.kind == "send"
         parameters = inspect.signature(plain).parameters
         others = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
         self._headers: bool | None = True if "headers" in parameters else None if others else False
@@ -165,7 +167,7 @@ class Operation:
         """Begin to tell of a call; None if there is nothing to tell."""
         if not self.telemetry.is_silent():
             return Told(self, instance, args, kwargs)
-        if self.kind != "send" or trace.get_current_span() is trace.INVALID_SPAN:
+        if not self.sends or trace.get_current_span() is trace.INVALID_SPAN:
             return None
         headers = kwargs.get("headers")
         own = carried(headers) if self.takes_headers(instance) else headers
@@ -192,6 +194,7 @@ class _ObservedAio:
 
 
 _plain_aio = vars(BoundVerb)["aio"]
+_plain_call = BoundVerb.__call__
 
 
 class _ObservedCall(BoundVerb[Any, Any]):
@@ -201,11 +204,15 @@ class _ObservedCall(BoundVerb[Any, Any]):
     operation: Operation
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        told = self.operation.begin(self.steps.__self__, args, kwargs)  # type: ignore[attr-defined]
+        operation = self.operation
+        # Most programs have no SDK, and most calls no context that an item could carry.
+        if operation.telemetry.is_silent() and not (operation.sends and get_current()):
+            return _plain_call(self, *args, **kwargs)
+        told = operation.begin(self.steps.__self__, args, kwargs)  # type: ignore[attr-defined]
         if told is None:
-            return BoundVerb.__call__(self, *args, **kwargs)
+            return _plain_call(self, *args, **kwargs)
         with told:
-            told.result = result = BoundVerb.__call__(self, *args, **told.kwargs)
+            told.result = result = _plain_call(self, *args, **told.kwargs)
         return result
 
     aio = _ObservedAio()  # type: ignore[misc]

@@ -93,8 +93,7 @@ class Telemetry:
         """Return whether nobody listens: no SDK was set up, as far as the last look within a second knows."""
         if self._own:
             return False
-        now = self._clock()
-        if now >= self._look_at:
+        if (now := self._clock()) >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             providers: tuple[Any, ...] = (trace.get_tracer_provider(), metrics.get_meter_provider())
             self._was_silent = all(type(provider).__name__ in _SILENT for provider in providers)
