@@ -30,8 +30,10 @@ BLOCK = "^```{}\n(.*?)^```"
 
 
 def pages() -> list[Path]:
-    """The README, the tutorial and the guides, whose commands and code blocks all work as they stand."""
-    return [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+    """The README, the tutorial, guides and explanations, whose commands and code blocks all work as they stand."""
+    folders = [ROOT / "docs" / name for name in ("guides", "explanation")]
+    found = [path for folder in folders for path in sorted(folder.glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *found]
 
 
 def blocks(language: str) -> list[str]:

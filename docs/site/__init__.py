@@ -1,0 +1,1 @@
+"""What builds the documentation site: `python -m docs.site`. Its pages are the Markdown files of the repository."""
