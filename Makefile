@@ -15,7 +15,7 @@ ARGS     ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench notebooks differential chaos soak mutations audit check format clean
+.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,12 @@ demo: setup ## Load 336,776 flights by Spark, drain them by several processes, c
 # `-n auto` is one process more than cores, or none if ARGS names files only: see tests/conftest.py.
 test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 without slow ones, NIGHTLY=1 for all, ARGS='-n 0' one by one)
 	$(if $(NIGHTLY),FDBQUEUE_NIGHTLY=1 HYPOTHESIS_PROFILE=nightly )$(if $(FAST),FDBQUEUE_FAST=1 )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not slow') $(ARGS)
+
+docs: setup ## Build the documentation site into build/site; a warning is an error
+	$(BIN)/python -m docs.site
+
+docs-serve: setup ## Build the documentation site and show it at http://127.0.0.1:8000
+	$(BIN)/python -m docs.site --serve
 
 bench: setup ## Measure, into docs/benchmarks in over an hour (FULL=1: more; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
 	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)

@@ -17,6 +17,7 @@ DOCUMENTS = (
     "docs/*.md",
     "docs/adr/*.md",
     "docs/guides/*.md",
+    "docs/explanation/*.md",
 )
 FOLDERS = ("fdbqueue", "layers", "tests", "examples", "docs", "containers", "notebooks")
 ELSEWHERE = {*dir(builtins), "AsyncIO", "PySpark", "RemoveQueue", "SqliteHuey"}
