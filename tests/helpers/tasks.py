@@ -1,35 +1,56 @@
-"""An app of tasks that processes of tests share, and points at which a process stops to be killed."""
+"""An app of tasks that processes of tests share, and points at which a process is killed, or stops to be."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import fdbqueue
-from fdbqueue import Transaction
+from fdbqueue import FDBError, Transaction
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Tasks, Worker, immediately
+from fdbqueue.layers import Tasks, Unique, Worker, immediately
+from tests.helpers.standin import StandIn
 
 POINTS = ("begun", "in the transaction", "after the transaction", "in the last call", "never")
 """Where a worker may die. "in the last call": after its writes, before the ack."""
+LATER_SECONDS = 100.0
+"""How far the clocks of those are ahead that take over: all leases have ended there."""
 
 
-def make(space: Subspace, reached: Any = None, point: str = "never") -> Tasks:
-    """Return the app. Its tasks tell `reached` when they are at the point, and then go no further."""
-    app = Tasks(space, retries=50, backoff=immediately)
+def later() -> float:
+    """Be a clock by which a dead worker's leases have ended."""
+    return time.time() + LATER_SECONDS
+
+
+def make(
+    space: Subspace,
+    reached: Callable[[str], object] = lambda here: None,
+    point: str = "never",
+    *,
+    clock: Callable[[], float] = time.time,
+) -> Tasks:
+    """Return the app. Its tasks call `reached` once, when they are at the point."""
+    app = Tasks(space, retries=50, backoff=immediately, clock=clock)
     left = threading.Semaphore(1)
 
     def at(here: str) -> None:
         if here == point and left.acquire(blocking=False):
-            reached.put(here)
-            threading.Event().wait()
+            reached(here)
+
+    def add(tr: Any, *name: str | int) -> None:
+        tr.add(space.pack(name), (1).to_bytes(8, "little"))
 
     @app.task(keep_result=600)
     def exactly_once(number: int) -> int:
         at("begun")
 
         def body(tr: Transaction) -> int:
-            tr.add(space.pack(("sum", number)), (1).to_bytes(8, "little"))
+            add(tr, "sum", number)
             at("in the transaction")
             return number
 
@@ -39,21 +60,123 @@ def make(space: Subspace, reached: Any = None, point: str = "never") -> Tasks:
 
     @app.task(keep_result=600)
     def at_least_once(number: int) -> int:
-        app.current.db.add(space.pack(("least", number)), (1).to_bytes(8, "little"))
+        add(app.current.db, "least", number)
         at("in the last call")
         return number
 
     @app.task(keep_result=600)
     def follows(number: int) -> None:
-        def body(tr: Transaction) -> None:
-            tr.add(space.pack(("followed", number)), (1).to_bytes(8, "little"))
+        app.transaction(lambda tr: add(tr, "followed", number))
 
-        app.transaction(body)
+    @app.task(unique=Unique("key"))
+    async def enqueues(key: int, number: int) -> None:
+        async def body(tr: Transaction) -> None:
+            add(tr, "unique", key)
+            follows.enqueue(tr, number)
+
+        await app.transaction.aio(body)
 
     return app
 
 
-def work(url: str, key: bytes, reached: Any, point: str) -> None:
-    """Run a worker whose leases end soon after its death."""
+def work(url: str, key: bytes, reached: Any, point: str, then: str = "waits") -> None:
+    """Run a worker whose leases end soon after its death.
+
+    Args:
+        url: of the database.
+        key: of the subspace.
+        reached: a queue to which it tells that it is at the point. Then it goes no further.
+        point: one of `POINTS`.
+        then: "waits" to be killed, or "stops" until SIGCONT.
+    """
+
+    def at(here: str) -> None:
+        reached.put((here, os.getpid()))
+        if then == "waits":
+            threading.Event().wait()
+        reached.close()
+        reached.join_thread()  # it is in the pipe by then
+        with gated.gate:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
     with fdbqueue.open(url) as db:
-        Worker(make(Subspace(rawPrefix=key), reached, point), duration=1.0, concurrency=4).run(db)
+        gated = Gated(db)
+        Worker(make(Subspace(rawPrefix=key), at, point), duration=1.0, concurrency=4).run(gated)
+
+
+class Gated(StandIn):
+    """A database that commits one transaction at a time, and none while `gate` is held.
+
+    On the embedded engine others would wait for a process that is stopped in a commit.
+    """
+
+    def __init__(self, db: Any) -> None:
+        self._db = self.wrapped = db
+        self.gate = threading.Lock()
+
+    def create_transaction(self) -> CommitsBy:
+        return CommitsBy(self._db.create_transaction(), self.commit)
+
+    def add(self, key: bytes, param: bytes) -> None:
+        self._db.add(key, param)
+
+    def commit(self, tr: Any) -> Any:
+        with self.gate:
+            future = tr.commit()
+            with contextlib.suppress(FDBError):
+                future.wait()
+            return future
+
+
+class Deadly(StandIn):
+    """A database whose process is killed at one of its commits.
+
+    Args:
+        db: the database.
+        number: at which commit, counted from 0.
+        when: "before" it takes effect, or "after".
+    """
+
+    def __init__(self, db: Any, number: int, when: str) -> None:
+        self._db = self.wrapped = db
+        self._left = number
+        self._when = when
+
+    def create_transaction(self) -> CommitsBy:
+        return CommitsBy(self._db.create_transaction(), self.commit)
+
+    def add(self, key: bytes, param: bytes) -> None:
+        tr = self.create_transaction()
+        tr.add(key, param)
+        tr.commit().wait()
+
+    def commit(self, tr: Any) -> Any:
+        self._left -= 1
+        if self._left != -1:
+            return tr.commit()
+        if self._when == "after":
+            tr.commit().wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+class CommitsBy:
+    """A transaction that a function commits."""
+
+    def __init__(self, tr: Any, commit: Callable[[Any], Any]) -> None:
+        self._tr = tr
+        self._commit = commit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def commit(self) -> Any:
+        return self._commit(self._tr)
+
+
+def work_and_die(url: str, key: bytes, number: int, when: str) -> None:
+    """Work until nothing is left, or until the commit at which the process is killed."""
+    with fdbqueue.open(url) as db:
+        app = make(Subspace(rawPrefix=key))
+        app.periodic(every=LATER_SECONDS / 4, catch_up="all")(app.tasks["follows"].call(1_000))
+        Worker(app, concurrency=1, signals=False).drain(Deadly(db, number, when))

@@ -318,4 +318,6 @@ def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_tests_of_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
-    assert_found(mutant, tmp_path, [f"tests/layers/test_sessions{'_' * bool(name)}{name}.py" for name in TESTS])
+    assert_found(
+        mutant, tmp_path, [f"tests/layers/sessions/test_sessions{'_' * bool(name)}{name}.py" for name in TESTS]
+    )

@@ -12,7 +12,12 @@ from tests.helpers.mutants import assert_found
 
 ADMITTING, SMART = "layers/smart_sessions/_admitting.py", "layers/smart_sessions/_smart_sessions.py"
 RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/session/session.py"
-TESTS = ("test_smart_sessions_interleavings", "test_smart_sessions", "test_smart_sessions_model")
+TESTS = (
+    "smart_sessions/test_smart_sessions_interleavings",
+    "smart_sessions/test_smart_sessions",
+    "smart_sessions/test_smart_sessions_model",
+    "sessions/test_sessions_failures",
+)
 
 MUTANTS = (
     Mutant(
@@ -76,4 +81,4 @@ def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_tests_of_smart_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
-    assert_found(mutant, tmp_path, [f"tests/layers/{name}.py" for name in (*TESTS, "test_sessions_failures")])
+    assert_found(mutant, tmp_path, [f"tests/layers/{name}.py" for name in TESTS])

@@ -2,86 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import FDBError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker
-from fdbqueue.layers.schedules.ticks import Cron, Every, first_after, last_until
 from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
 
 MINUTE = 60.0
-
-
-def at(text: str) -> int:
-    return int(dt.datetime.fromisoformat(text).timestamp() * 1e6)
-
-
-def local(times: Cron, begin: str, number: int) -> list[str]:
-    """Return the ticks behind a time, in local time."""
-    zone = ZoneInfo(times.tz)
-    found, tick = [], at(begin)
-    for _ in range(number):
-        tick = first_after(times, tick)
-        found.append(dt.datetime.fromtimestamp(tick / 1e6, zone).isoformat())
-    return found
-
-
-DST: list[tuple[str, str, str, list[str]]] = [
-    # Zurich skips 2:00 to 3:00 on March 29, 2026.
-    ("a skipped time runs behind the gap", "30 2 * * *", "2026-03-28T12:00+01:00",
-     ["2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]),
-    ("a time before the gap", "30 1 * * *", "2026-03-28T12:00+01:00",
-     ["2026-03-29T01:30:00+01:00", "2026-03-30T01:30:00+02:00"]),
-    ("every half hour", "*/30 * * * *", "2026-03-29T01:00+01:00",
-     ["2026-03-29T01:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00"]),
-    # Zurich repeats 2:00 to 3:00 on October 25, 2026.
-    ("a repeated time runs once", "30 2 * * *", "2026-10-24T12:00+02:00",
-     ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]),
-    ("a repeated time is not run again from within its second hour", "30 2 * * *", "2026-10-25T02:10+01:00",
-     ["2026-10-26T02:30:00+01:00"]),
-    ("every half hour runs in both hours", "*/30 * * * *", "2026-10-25T01:45+02:00",
-     ["2026-10-25T02:00:00+02:00", "2026-10-25T02:30:00+02:00", "2026-10-25T02:00:00+01:00",
-      "2026-10-25T02:30:00+01:00", "2026-10-25T03:00:00+01:00"]),
-    ("the first of a month", "0 0 1 * *", "2026-03-15T00:00+01:00",
-     ["2026-04-01T00:00:00+02:00", "2026-05-01T00:00:00+02:00"]),
-    ("the last day of February", "0 9 L 2 *", "2026-03-01T00:00+01:00",
-     ["2027-02-28T09:00:00+01:00", "2028-02-29T09:00:00+01:00"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("told", "expression", "begin", "expected"), DST, ids=[row[0] for row in DST])
-def test_ticks_where_the_clock_changes(told: str, expression: str, begin: str, expected: list[str]) -> None:
-    assert local(Cron(expression, "Europe/Zurich"), begin, len(expected)) == expected
-
-
-TIMES = st.one_of(
-    st.sampled_from(["* * * * *", "*/7 * * * *", "30 2 * * *", "0 */6 * * *", "15 3 1 * *", "0 0 * * 1"]).flatmap(
-        lambda cron: st.sampled_from(["UTC", "Europe/Zurich", "America/New_York", "Australia/Lord_Howe"]).map(
-            lambda tz: Cron(cron, tz)
-        )
-    ),
-    st.sampled_from([Every(0.5), Every(30.0), Every(86_400.0), Every(7.25)]),
-)
-
-
-@given(TIMES, st.datetimes(dt.datetime(2020, 1, 1), dt.datetime(2030, 1, 1)))
-def test_ticks_go_forward_and_the_last_one_is_among_them(times: Any, moment: dt.datetime) -> None:
-    at_us = int(moment.replace(tzinfo=dt.UTC).timestamp() * 1e6)
-    following = first_after(times, at_us)
-    assert following > at_us
-    assert first_after(times, following - 1) == following
-    before = last_until(times, at_us)
-    assert before <= at_us < first_after(times, before)
 
 
 class Program:
