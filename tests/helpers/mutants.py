@@ -12,14 +12,22 @@ from tests.chaos.mutants import Mutant
 from tests.chaos.mutations import ROOT, mutated
 
 
-def assert_found(mutant: Mutant, folder: Path, tests: list[str]) -> None:
-    """Run files of tests on the memory engine, on a copy of the library with the mutant, in an empty folder."""
+def assert_found(mutant: Mutant, folder: Path, tests: list[str], *, engines: str = "memory") -> None:
+    """Run files of tests on the memory engine, on a copy of the library with the mutant, in an empty folder.
+
+    Args:
+        mutant: what is changed.
+        folder: the folder.
+        tests: the files.
+        engines: which of their tests run, as of ``-k``.
+    """
+    assert [name for name in tests if not (ROOT / name).exists()] == []
     for part in ("fdbqueue", "layers", "tests"):
         shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
     file = folder / mutant.file
     file.write_text(mutated(file.read_text(), mutant))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", "memory", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", engines, "-p", "no:cacheprovider", *tests]
     ended = subprocess.run(
         [*command, "--basetemp", str(folder / "temporary")],
         cwd=folder,
