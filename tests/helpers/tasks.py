@@ -69,12 +69,13 @@ def make(
         app.transaction(lambda tr: add(tr, "followed", number))
 
     @app.task(unique=Unique("key"))
-    async def enqueues(key: int, number: int) -> None:
-        async def body(tr: Transaction) -> None:
+    async def enqueues(key: int, number: int) -> int:
+        async def body(tr: Transaction) -> int:
             add(tr, "unique", key)
             follows.enqueue(tr, number)
+            return number
 
-        await app.transaction.aio(body)
+        return await app.transaction.aio(body)
 
     return app
 
