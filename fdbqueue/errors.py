@@ -183,13 +183,15 @@ class QueueFull(FdbQueueError):
         limit: the limit that was reached, as it was declared; of a queue with a quota its `Quota`.
         wanted: how many items the refused call would have added.
         prefix: the prefix of the queue with that quota; b"" if the limit is no quota.
+        room: how many items had room, fewer than wanted.
     """
 
-    def __init__(self, message: str, *, limit: object, wanted: int = 1, prefix: bytes = b"") -> None:
+    def __init__(self, message: str, *, limit: object, wanted: int = 1, prefix: bytes = b"", room: int = 0) -> None:
         super().__init__(message)
         self.limit = limit
         self.wanted = wanted
         self.prefix = prefix
+        self.room = room
 
 
 class ScanTooLarge(FdbQueueError):

@@ -150,6 +150,7 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
             limit=quota,
             wanted=wanted,
             prefix=layout.prefix,
+            room=max(0, quota.items - there),
         )
     if quota.size_bytes is not None and (size := (yield from _size(tr, layout))) >= quota.size_bytes:
         raise QueueFull(
@@ -170,6 +171,14 @@ def _what_fits(most: int, there: int, wanted: int) -> str:
     if room:
         return f"There is room for {room:,} now, and for more when consumers have taken some."
     return "Come again when consumers have taken some."
+
+
+def may_fit_in_parts(error: QueueFull, items: int) -> bool:
+    """Return whether to split so many items that a quota refused together: one part has room, or waits for it."""
+    quota = error.limit
+    if items < 2 or not isinstance(quota, Quota) or not quota.items:
+        return False
+    return error.room > 0 or quota.when_full == "wait"
 
 
 def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:

@@ -20,7 +20,7 @@ from fdbqueue.engine.errors import (
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission
-from fdbqueue.moves.quotas import Quota, wait_for_room
+from fdbqueue.moves.quotas import may_fit_in_parts, wait_for_room
 from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.adaptive_limit import TooMuch
 from fdbqueue.writes.appending import append_items
@@ -168,7 +168,7 @@ class _Load:
         """Send a batch to a queue with a quota after all batches before it: a snapshot does not see commits under way.
 
         Raises:
-            QueueFull: there is no room, and the quota says "refuse".
+            QueueFull: there is no room, and the quota says "refuse". What had room is in.
         """
         while self._sent:
             yield from self._settle(self._sent.popleft())
@@ -179,9 +179,8 @@ class _Load:
                 yield from self._repeat(batch, tr, claim, None, None)
                 return
             except QueueFull as error:
-                quota = error.limit
-                if isinstance(quota, Quota) and quota.when_full == "wait" and quota.items and len(batch.stored) > 1:
-                    break  # a part of the batch may have room
+                if may_fit_in_parts(error, len(batch.stored)):
+                    break
                 yield from wait_for_room(self._db, error)
             tr, claim = self._db.create_transaction(), self._once.claim()
         for half in batch.halves():

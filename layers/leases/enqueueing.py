@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import structs
 
-from fdbqueue import BulkInterrupted, BulkReport, Position, Queue
+from fdbqueue import BulkInterrupted, BulkReport, Position, Queue, QueueFull
 from fdbqueue.arrow.needs import TableRow
 from fdbqueue.lowlevel import (
     Database,
@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
     pack,
     write_chunks,
 )
+from fdbqueue.moves.quotas import may_fit_in_parts
 
 from .times import positive, visible_at
 from .transitions import Transitions
@@ -60,6 +61,8 @@ class Encoded(NamedTuple):
     """What the layer that appends it computed from the value."""
     notes: Notes | None = None
     """Its own notes; None: those of all."""
+    size_bytes: int = 0
+    """The size of its payload."""
 
 
 @dataclass(slots=True)
@@ -130,16 +133,23 @@ def enqueue_with_notes(
     append = append or partial(_append, queue=queue, notes=notes)
     try:
         for batch in _batches(queue, counted, headers, label, row, cut=own_transactions):
-            try:
-                positions = yield from queue.transact(tr, partial(append, items=batch.items))
-            except FDBError as error:
-                if leaves_in_doubt(error):
-                    unknown = [(items, items + len(batch.items))]
-                raise
-            first, last = first or positions[0], positions[-1]
-            items += len(positions)
-            size_bytes += batch.size_bytes
-            transactions += own_transactions
+            parts = [batch.items]
+            while parts:
+                part = parts.pop()
+                try:
+                    positions = yield from queue.transact(tr, partial(_fitting, append, part, own_transactions))
+                except _Split:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+                    continue
+                except FDBError as error:
+                    if leaves_in_doubt(error):
+                        unknown = [(items, items + len(part))]
+                    raise
+                first, last = first or positions[0], positions[-1]
+                items += len(positions)
+                size_bytes += sum(item.size_bytes for item in part)
+                transactions += own_transactions
     except Exception as error:
         # An error of a value, its codec or the database. The caller must learn that some values are already enqueued.
         if not items:
@@ -152,6 +162,19 @@ def enqueue_with_notes(
             unknown=unknown,
         ) from error
     return BulkReport(items, size_bytes, first, last, transactions)
+
+
+class _Split(Exception):
+    """Some of the items may have room, and not all."""
+
+
+def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Transaction) -> Steps[list[Position]]:
+    try:
+        return (yield from append(tr, items=items))
+    except QueueFull as error:
+        if splits and may_fit_in_parts(error, len(items)):
+            raise _Split from error
+        raise
 
 
 def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> Steps[list[Position]]:
@@ -191,7 +214,7 @@ def _batches(
             yield batch
             batch = _Batch()
         stored, chunks = envelope(payload, headers), chunks_of(payload)
-        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value), own))
+        batch.items.append(Encoded(stored, chunks, queue.rank(value, headers), label(value), own, len(payload)))
         batch.size_bytes += len(payload)
     if batch.items:
         yield batch

@@ -119,7 +119,10 @@ def test_a_single_process_never_exceeds_a_quota(db: Any, history: list[str]) -> 
             if step == "one":
                 queue.enqueue(db, b"x")
             elif step == "many":
-                queue.enqueue_many(db, [b"x"] * 3)
+                try:
+                    queue.enqueue_many(db, [b"x"] * 3)
+                except BulkInterrupted:  # what had room is in
+                    added = quota - there
             elif step == "transaction":
                 fdbqueue.transactional(lambda tr: [queue.enqueue(tr, b"x") for _ in range(2)])(db)
             elif step == "dequeue":
@@ -146,8 +149,40 @@ def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
     with pytest.raises(BulkInterrupted) as caught:
         queue.enqueue_many(db, [str(number) for number in range(100)])
     assert isinstance(caught.value.__cause__, QueueFull)
-    assert caught.value.missing[0][0] == 20
-    assert [item.value for item in queue.browse(db)] == [str(number) for number in range(20)]
+    assert caught.value.missing[0][0] == 25
+    assert [item.value for item in queue.browse(db)] == [str(number) for number in range(25)]
+    with pytest.raises(QueueFull, match=r"has 25 items and no room for 3 more: its quota is 25\. Nothing was written"):
+        queue.enqueue_many(db, ["x"] * 3)
+
+
+@pytest.mark.parametrize("layer", ["Queue", "Leases", "PriorityQueue"])
+@pytest.mark.parametrize("when_full", ["refuse", "wait"])
+def test_enqueue_many_fills_a_queue_before_it_waits_or_is_refused(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, layer: str, when_full: Any
+) -> None:
+    queue = Queue(space, codec="str")
+    source: Any = {
+        "Queue": lambda: queue,
+        "Leases": lambda: Leases(queue),
+        "PriorityQueue": lambda: PriorityQueue(queue),
+    }
+    many = source[layer]()
+    queue.set_quota(db, 5, when_full=when_full)
+    many.enqueue(db, "0")
+
+    def waits(*_: Any) -> steps.Steps[None]:
+        yield from ()
+        raise InterruptedError
+
+    monkeypatch.setattr(quotas, "until_changed", waits)
+    with pytest.raises(BulkInterrupted) as caught:
+        many.enqueue_many(db, [str(number) for number in range(1, 9)])
+    assert isinstance(caught.value.__cause__, QueueFull if when_full == "refuse" else InterruptedError)
+    assert (caught.value.report.items, caught.value.missing) == (4, [(4, 8)])
+    assert [item.value for item in many.browse(db)] == [str(number) for number in range(5)]
+    with pytest.raises(QueueFull) as full:
+        many.enqueue_many(db.create_transaction(), ["x"] * 3)
+    assert (full.value.wanted, full.value.room) == (3, 0)
 
 
 def test_a_bulk_load_waits_for_room_and_keeps_the_order(

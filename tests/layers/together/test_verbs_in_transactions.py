@@ -14,7 +14,7 @@ import fdbqueue.spark
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import only_database
-from fdbqueue.engine.verb import Verb
+from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.layers import (
     Consumer,
     FollowUp,
@@ -102,6 +102,7 @@ DATABASE_ONLY: dict[str, Callable[[Scene], Call]] = {
     "forget_job": lambda s: Call(fdbqueue.spark.forget_job, s.queue.layout.space, "flights"),
     "forget_stream": lambda s: Call(fdbqueue.spark.forget_stream, s.queue.layout.space, "flights"),
     "job_report": lambda s: Call(fdbqueue.spark.job_report, s.queue.layout.space, "flights"),
+    "rename": lambda s: Call(fdbqueue.rename, s.queue.layout.space, s.space["new"]),
     "release": lambda s: Call(fdbqueue.spark.release, s.queue.layout.space, "flights"),
     "settle": lambda s: Call(fdbqueue.spark.settle, s.queue.layout.space, "flights", checkpoint="none"),
     "streams": lambda s: Call(fdbqueue.spark.streams, s.queue.layout.space),
@@ -281,6 +282,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Task.enqueue": lambda s: Call(s.task.enqueue),
     "Task.enqueue_many": lambda s: Call(s.task.enqueue_many, [s.task.call()]),
     "check": lambda s: Call(fdbqueue.check, s.queue),
+    "queues": lambda s: Call(fdbqueue.queues, within=s.space),
 }
 """Those that take a transaction or a database; their first parameter is called `tr`."""
 
@@ -352,7 +354,7 @@ def public_verbs() -> dict[str, list[str]]:
         names = [name for name in module.__all__ if module is not fdbqueue.spark or name in vars(module)]
         for name in names:
             given = getattr(module, name)
-            if inspect.isfunction(given):
+            if inspect.isfunction(given) or isinstance(given, BoundVerb):
                 found[name] = list(inspect.signature(given).parameters)
             elif inspect.isclass(given) and name not in ("AsyncTask", "BaseTask"):  # their verbs are those of Task
                 for attribute in dir(given):
