@@ -35,6 +35,7 @@ from fdbqueue.cli.redrive import redrive
 from fdbqueue.cli.schedules import schedules
 from fdbqueue.cli.sessions import sessions
 from fdbqueue.cli.stats import stats
+from fdbqueue.cli.streams import streams
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.sweep import sweep
 from fdbqueue.cli.top import top
@@ -57,7 +58,7 @@ COMMANDS = (
     *(get, cancel, update, reschedule),
     *(queues, register, rename, pause, resume, quota),
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
-    *(worker, schedules),
+    *(worker, schedules, streams),
     *(export, import_, copy, backup),
     *(inspect, watch, stats, check, health, top, metrics, watchdog, sweep, web),
 )

@@ -90,12 +90,14 @@ def get(
     own = queue_of(queue, codec)
     with opened_queue(url, own) as db:
         found = _source(db, own, session).verb("get", db, chosen)()
-    lines = [_line(item, codec) for item in found if item is not None]
-    if table and lines:
-        write_lines([to_copy(_table([item for item in found if item is not None], codec), lines)])
-    else:
-        write_lines(lines)
+    print_stored([item for item in found if item is not None], codec, table=table)
     tell_missing(chosen, [item is not None for item in found])
+
+
+def print_stored(items: Sequence[StoredItem], codec: CodecName, *, table: bool) -> None:
+    """Print items in any state, as a table or as lines."""
+    lines = [_line(item, codec) for item in items]
+    write_lines([to_copy(_table(items, codec), lines)] if table and lines else lines)
 
 
 def cancel(
@@ -294,7 +296,7 @@ def _line(item: StoredItem, codec: CodecName) -> bytes:
         return encode_json(shown).encode() + b"\n"
 
 
-def _table(items: list[StoredItem], codec: CodecName) -> Table:
+def _table(items: Sequence[StoredItem], codec: CodecName) -> Table:
     table = Table(header_style="bold")
     table.add_column("item", no_wrap=True)  # a column to copy from
     for column in ("state", "value", "headers", "consumer", "error"):

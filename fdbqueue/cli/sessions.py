@@ -12,15 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from fdbqueue.cli import errors
+from fdbqueue.cli.byposition import print_stored
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, QueueName, Url, Yes, queue_of
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, queue_of
 from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
 from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import confirm_removal
-from fdbqueue.layers.sessions import SessionInfo
+from fdbqueue.layers.sessions import SessionInfo, Sessions
+from fdbqueue.layers.sessions.session.records import SessionName
 
 SCREENFUL = 20
+MOST_ITEMS = 1_000
+"""How many items of a session are printed if no number is given: one transaction reads them."""
 LETTERS_AT_ONCE = 100
 """How many dead letters one transaction changes."""
 COLUMNS = ("session", "status", "items", "delayed", "dead", "worker", "since", "until", "reason")
@@ -45,6 +49,9 @@ def sessions(
         int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all; on a terminal, 20.")
     ] = None,
     after: Annotated[str | None, typer.Option("--after", help="Only sessions behind this name.")] = None,
+    items: Annotated[
+        str | None, typer.Option("--items", metavar="NAME", help="Print the items and dead letters of this session.")
+    ] = None,
     pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Pause this session.")] = None,
     resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
     remove: Annotated[
@@ -59,6 +66,7 @@ def sessions(
     ] = None,
     yes: Yes = False,
     url: Url = None,
+    codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
     """List the sessions of a queue by their names. Exits with 1 if there is none.
@@ -66,8 +74,11 @@ def sessions(
     A session is ready, busy (with its worker, since when and until when), gated (waiting for a slot of a gate), waiting
     for a delay, paused, blocked, or idle with dead letters only. A session's name is text, or a tuple as JSON.
 
-    With one of the options that take a name it changes that session, and prints it. It then exits with 1 if the session
-    has nothing any more.
+    With --items it prints one session's items instead: those that wait, in order, and its dead letters. `fdbqueue get`
+    has the item in progress.
+
+    With one of the other options that take a name it changes that session, and prints it. It then exits with 1 if the
+    session has nothing any more.
 
     Example: fdbqueue sessions orders --status busy
     """
@@ -75,9 +86,16 @@ def sessions(
     given = {verb: name for verb, name in actions.items() if name is not None}
     if len(given) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
-    own = queue_of(queue)
+    own = queue_of(queue) if items is None else queue_of(queue, codec)
     source = sessions_of(own)
     table = wants_table(as_json)
+    if items is not None:
+        if given or status is not None or after is not None:
+            raise typer.BadParameter("it goes with --limit, --codec and --json only", param_hint="--items")
+        with opened_queue(url, own) as db:
+            at_most = limit or (SCREENFUL if table else MOST_ITEMS)
+            _print_items(db, source, session_named(items, "--items"), codec, at_most, table=table)
+        return
     with opened_queue(url, own) as db:
         if given:
             [(verb, text)] = given.items()
@@ -111,6 +129,18 @@ def sessions(
         say(f"The session {text} has nothing any more.")
     if not printed:
         raise typer.Exit(errors.EMPTY)
+
+
+def _print_items(
+    db: Any, source: Sessions[Any], name: SessionName, codec: CodecName, limit: int, *, table: bool
+) -> None:
+    """Print what waits in a session, and then its dead letters."""
+    found = list(source.scheduled(db, name, limit=limit))
+    if len(found) < limit:
+        found += source.dead(db, name, limit=limit - len(found))
+    if not found:
+        raise typer.Exit(errors.EMPTY)
+    print_stored(found, codec, table=table)
 
 
 def _record(one: SessionInfo) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class AdminApp:
             heading=shown.heading,
         )
         get, post = ["GET"], ["POST"]
-        routes = [
+        self._routes = [
             Route("/", self._overview, methods=get),
             Route("/queue", self._queue, methods=get),
             Route("/items", self._items, methods=get),
@@ -141,7 +141,7 @@ class AdminApp:
             self._sampler.close()
 
         self._app = Guard(
-            Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan), hosts=hosts, token=token
+            Starlette(routes=self._routes, exception_handlers=handlers, lifespan=lifespan), hosts=hosts, token=token
         )
 
     def __repr__(self) -> str:

@@ -56,6 +56,11 @@ def _purge(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> 
     return Leases(queue).dead.purge(db, positions)
 
 
+def _bury(db: Any, queue: Queue[Any], positions: list[Position], fields: Fields) -> int:
+    leases, why = Leases(queue), fields.get("why", "").strip() or None
+    return sum(leases.dead.bury(db, position, error=why) for position in positions)
+
+
 def _pause(db: Any, queue: Queue[Any], fields: Fields) -> int:
     queue.pause(db, reason=fields.get("reason", ""), by=fields.get("by") or "web page")
     return 1
@@ -124,6 +129,7 @@ CHANGES: Mapping[str, Change] = {
     "purge": Change("Purge", "items", _purge, danger=True, states=("dead",)),
     "cancel": Change("Cancel", "items", _cancel, danger=True, states=("available", "leased", "delayed", "dead")),
     "reschedule": Change("Reschedule", "items", _reschedule, states=("available", "leased", "delayed", "dead")),
+    "bury": Change("Bury", "items", _bury, states=("available",)),
     "pause": Change("Pause", "queue", _pause),
     "resume": Change("Resume", "queue", _resume),
     "quota": Change("Set the quota of", "queue", _quota),

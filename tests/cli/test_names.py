@@ -45,6 +45,7 @@ NEED_A_QUEUE = {
     "reschedule": [ITEM, "--delay", "1"],
     "resume": [],
     "schedules": [],
+    "streams": [],
     "sessions": [],
     "stats": [],
     "subscriptions": [],
