@@ -78,7 +78,13 @@ class Supervisor:
                     child.process.wait()
             os.close(awake)
             os.close(wakes)
-        return max((child.process.returncode or 0 for child in self._children), default=0) and 1
+        ran = [child.process.returncode for child in self._children if child.again_at is None]
+        return int(any(code not in self._clean for code in ran))
+
+    @property
+    def _clean(self) -> tuple[int, ...]:
+        """How a process ends that was told to: also by the signal, if it had no handler yet."""
+        return (0, -signal.SIGTERM) if self._stops else (0,)
 
     def _note(self, number: int, _: Any) -> None:
         if number != signal.SIGCHLD:

@@ -250,11 +250,11 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of a handler's error, with the name of its type."""
+    """Return the text of a handler's error, with the name of its type; of a `RetryIn` or a `GiveUp` the reason."""
     error = cause_of(error)
     kind = type(error).__name__
     try:
-        return f"{kind}: {error}"
+        return str(error) if isinstance(error, RetryIn | GiveUp) else f"{kind}: {error}"
     except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
         return kind
 

@@ -132,6 +132,16 @@ def test_several_processes_are_started_again_when_they_die_and_end_together(shop
     assert (code, err) == (0, "")
 
 
+def test_workers_that_are_stopped_while_they_start_end_gracefully(shop: Shop) -> None:
+    process = shop.start("--processes", "2")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:
+        assert process.poll() is None
+    process.terminate()
+
+    assert ended(process) == (0, "", "")
+
+
 def test_workers_end_with_the_process_that_started_them(shop: Shop) -> None:
     process = shop.start("--processes", "2")
     child = os.pidfd_open(shop.pid.enqueue(shop.db).result(timeout=60))

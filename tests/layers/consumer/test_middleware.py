@@ -269,7 +269,7 @@ def test_retry_in_says_when_the_next_attempt_is(db: Any, queue: Queue, clock: Cl
     report = Consumer(leases, handle).drain(db)
 
     [delayed] = leases.browse(db, state="delayed")
-    assert (report.failed, delayed.visible_at, delayed.error) == (1, clock() + 7, "RetryIn: busy")
+    assert (report.failed, delayed.visible_at, delayed.error) == (1, clock() + 7, "busy")
 
 
 def test_a_drain_ends_though_each_failure_says_try_at_once(db: Any, leases: Leases) -> None:

@@ -128,7 +128,7 @@ def test_a_call_that_kills_its_workers_dies_after_its_last_attempt(db: Any, app:
     app.run_due(db)
 
     [error] = letters(app, db)
-    assert error.startswith("GiveUp: The lease of ")
+    assert error.startswith("The lease of ")
     assert error.endswith("expired.")
 
 
