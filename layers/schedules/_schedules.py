@@ -95,6 +95,10 @@ class Schedules(Named):
     """
 
     def __init__(self, queue: Queue[Any], clock: Callable[[], float]) -> None:
+        if not isinstance(cast(object, queue), Queue):
+            raise TypeError(f"Schedules belong to the Queue that the Tasks are named by, not to {queue!r}.")
+        if not callable(clock):
+            raise TypeError(f"A clock is a function that returns the seconds since 1970, not {clock!r}.")
         self.queue = queue
         self._space = queue.layout.space["schedule"]
         self._clock = clock

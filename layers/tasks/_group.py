@@ -30,6 +30,8 @@ class CallGroup(Named):
     """
 
     def __init__(self, app: Tasks, calls: Sequence[Call[Any]], following: Sequence[Call[Any]] = ()) -> None:
+        if not isinstance(cast(object, calls), list | tuple):
+            raise TypeError(f"A group has a list of calls, as app.group([send.call('Ann')]), not {calls!r}.")
         self._app = app
         self._calls = list(calls)
         self._following = following

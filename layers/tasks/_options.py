@@ -88,10 +88,10 @@ class Options:
     limits: Sequence[Concurrency | Rate] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.aliases, str) or isinstance(self.limits, Concurrency | Rate):
+        if not all(isinstance(cast(object, given), list | tuple) for given in (self.aliases, self.limits)):
             raise TypeError("aliases and limits are lists, as in aliases=['old_name'] and limits=[Rate(10)].")
         for name in (self.name, *self.aliases):
-            if not isinstance(cast(object, name), str) or not name:
+            if not isinstance(cast(object, name), str) or not name or not name.isprintable():
                 raise TypeError(f"A task is named by a text, and so are its aliases, not by {name!r}.")
         check_whole(self.retries, "retries is how often a failed task is tried again")
         if not callable(self.backoff):

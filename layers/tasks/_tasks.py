@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import fields
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
 from fdbqueue.stored.catalogue import queue_text
@@ -329,7 +329,7 @@ class Tasks(Named):
         Raises:
             UnknownTask: there is none.
         """
-        task = self.tasks.get(name)
+        task = self.tasks.get(name) if isinstance(cast(object, name), str) else None
         if task is None:
             known = ", ".join(sorted(self.tasks)) or "none"
             remedy = f"If it was renamed, give its new name aliases=[{name!r}], and redrive the dead letter."

@@ -22,6 +22,8 @@ from fdbqueue.layers import (
     Unique,
     Worker,
 )
+from fdbqueue.layers.schedules import Schedules
+from fdbqueue.layers.tasks import UnknownTask
 
 
 @pytest.fixture
@@ -79,6 +81,10 @@ def test_options_of_the_app(space: Subspace, options: Any, error: type[Exception
         ({"name": 7}, TypeError, "A task is named by a text"),
         ({"aliases": "old"}, TypeError, "aliases and limits are lists"),
         ({"aliases": [7]}, TypeError, "A task is named by a text"),
+        ({"aliases": 7}, TypeError, "aliases and limits are lists"),
+        ({"limits": 7}, TypeError, "aliases and limits are lists"),
+        ({"name": "\ud800"}, TypeError, "A task is named by a text"),
+        ({"name": "a\x00"}, TypeError, "A task is named by a text"),
         ({"priority": 1}, TypeError, "has no priorities. Give the tasks some"),
         ({"session": 7}, TypeError, "Give the name of a parameter"),
         ({"session": "nobody"}, TypeError, "session names the parameter 'nobody'"),
@@ -197,6 +203,8 @@ def test_groups(db: Any, app: Any) -> None:
     for wrong in ([], [task.call("a"), elsewhere.call("b")]):
         with pytest.raises(TypeError, match="all of them in one queue"):
             app.group(wrong)
+    with pytest.raises(TypeError, match="A group has a list of calls"):
+        app.group(task.call("a"))
     with pytest.raises(TypeError, match="A group has calls"):
         app.group([task])
     with pytest.raises(TypeError, match="A group has calls"):
@@ -239,6 +247,14 @@ def test_schedules(db: Any, app: Any) -> None:
     app.periodic(every=5)(task)
     with pytest.raises(ValueError, match="has a schedule 'work' already"):
         app.periodic(every=6)(task)
+    wrong: Any
+    for wrong in (7, "work", None):
+        with pytest.raises(TypeError, match="Schedules belong to the Queue"):
+            Schedules(wrong, app.schedules._clock)
+        with pytest.raises(TypeError, match="A clock is a function"):
+            Schedules(app.queue, wrong)
+    with pytest.raises(UnknownTask, match="knows no task"):
+        app.find([])
     for verb in (app.schedules.pause, app.schedules.resume, app.schedules.reset):
         with pytest.raises(LookupError, match="has no schedule 'missing'"):
             verb(db, "missing")
