@@ -12,6 +12,7 @@ import inspect
 import operator
 import threading
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from queue import SimpleQueue
@@ -97,6 +98,10 @@ class Threads:
         self._function = function
         self._freed = freed
         self._waiting: SimpleQueue[tuple[Context, Lease, asyncio.Future[Any]] | None] = SimpleQueue()
+        self._returned: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        """What threads brought back, and the event loop has not seen yet."""
+        self._is_told = False
+        """Whether the loop will look at these. A call into it costs as much as a small handler."""
         self._threads = 0
         self.busy = 0
         """The number of threads in the function, including those without a waiting task."""
@@ -129,19 +134,26 @@ class Threads:
                 # A future can't hold a StopIteration, and the exits of a thread must not reach an event loop.
                 error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
                 error = RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else error
-            # A closed loop has no task that waits.
-            with contextlib.suppress(RuntimeError):
-                future.get_loop().call_soon_threadsafe(self._settle, future, result, error)
+            self._returned.append((future, result, error))
+            if not self._is_told:  # read after the append: the loop does the reverse
+                self._is_told = True
+                # A closed loop has no task that waits.
+                with contextlib.suppress(RuntimeError):
+                    future.get_loop().call_soon_threadsafe(self._settle)
             del work, context, lease, future, result, error  # an idle thread keeps nothing alive
 
-    def _settle(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        self.busy -= 1
-        if not future.done():
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
-        self._freed()
+    def _settle(self) -> None:
+        self._is_told = False
+        returned = self._returned
+        while returned:
+            future, result, error = returned.popleft()
+            self.busy -= 1
+            if not future.done():
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+            self._freed()
 
 
 class ThreadPool:

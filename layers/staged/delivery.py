@@ -12,6 +12,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Item, Position
+from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import (
     NO_NOTES,
     AdaptiveLimit,
@@ -63,7 +64,19 @@ class Delivery:
     """Takes items of one queue from its head."""
 
     __slots__ = (
-        *("_bare", "_clock_us", "_custody", "_head", "_in_order", "_layout", "_leases", "_looks", "_others", "_paused"),
+        *(
+            "_bare",
+            "_clock_us",
+            "_close",
+            "_custody",
+            "_head",
+            "_in_order",
+            "_layout",
+            "_leases",
+            "_looks",
+            "_others",
+            "_paused",
+        ),
         *("_packed_at", "_places", "_queue", "_quiet", "_says_over", "_timers", "large"),
     )
 
@@ -84,6 +97,8 @@ class Delivery:
         """Whether the first items have the first keys."""
         self._bare = self._in_order
         """Whether the last look found nothing between the first timer's place and the first item."""
+        self._close = True
+        """Whether few keys, such as those of smart checks, are between requests and timers."""
         self._quiet = True
         """Whether the last look found nothing between the first request's place and the timers that are not due."""
         self._paused = False
@@ -111,10 +126,11 @@ class Delivery:
     ) -> Steps[tuple[list[KeyValue], HeadRead]]:
         """Read up to `others` rows between `begin` and `end`, which are in front of all items, and look at the items.
 
-        In a queue without timers one read covers both. All reads are snapshot reads.
+        In a queue without timers one read covers both. With timers two reads do, as due timers follow these rows: they
+        are read together. All reads are snapshot reads.
         """
-        if self._bare:
-            now_us = self._clock_us()
+        now_us = self._clock_us()
+        if self._bare or (self._in_order and self._tries_again()):
             most = limit + min(others, self._others + 1)
             found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
             first = [row for row in found if row.key < end]
@@ -122,7 +138,20 @@ class Delivery:
             if len(first) < min(most, others):
                 timers, _ = self._layout.timers_until(now_us)
                 behind = [row for row in found[len(first) :] if row.key >= timers]
-                return first, HeadRead(now_us, None, most - len(found) + len(behind), rows=behind)
+                if behind or len(found) < most:
+                    self._bare = not behind or behind[0].key >= self._layout.begin
+                    return first, HeadRead(now_us, None, most - len(found) + len(behind), rows=behind)
+                # Other keys, as of smart checks, fill the read.
+                self._others = 2 * len(found)
+                self._bare = self._others < others
+        if self._in_order and self._close and not self.large:
+            timers, due_end = self._layout.timers_until(now_us)
+            head = started(self._head.first(tr, limit=limit))
+            found = yield from rows(tr.snapshot, begin, due_end, limit=others + FIRE_LIMIT)
+            self._close = len(found) < others + FIRE_LIMIT
+            if self._close:
+                due = finished([row for row in found if row.key >= timers])
+                return [row for row in found if row.key < end], HeadRead(now_us, due, limit, head)
         reading = started(rows(tr.snapshot, begin, end, limit=others))
         look = self.look(tr, limit=limit)
         return (yield from reading), look
