@@ -15,15 +15,17 @@ must not call ``wait`` itself, because that would block the event loop. (docs/ad
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 from collections.abc import Generator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_NOT_READY, FDBError
 from fdbqueue.engine.streaming import StreamingMode
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _main_thread = threading.main_thread()
@@ -154,6 +156,8 @@ def _refuse_parents(future: Any) -> None:
 
 
 async def _ready(future: Future[Any]) -> None:
+    import asyncio  # a third of what `import fdbqueue` cost; whoever awaits has it
+
     loop = asyncio.get_running_loop()
     own_thread = threading.get_ident()
     waiter = loop.create_future()

@@ -6,15 +6,17 @@ watches in a transaction, and hands them to `until_changed`.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.api import Future
 from fdbqueue.engine.closing import end_wait, wake_at_close
 from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
 from fdbqueue.engine.steps import Steps
+
+if TYPE_CHECKING:
+    import asyncio
 
 UNWATCHED_SECONDS = 1.0
 """How long a call waits before it looks again if it can't set a watch: a client has 10,000, unless `max_watches` raises
@@ -141,6 +143,8 @@ class _FirstOf:
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
         if self._seconds is not None:
+            import asyncio  # whoever is called back in a loop has it already
+
             self._timer = asyncio.get_running_loop().call_later(self._seconds, callback, self)
         for future in self._futures:
             future.on_ready(callback)
