@@ -15,7 +15,7 @@ ARGS     ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit check format clean
+.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit lock release-check check format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ $(STAMP)-audit:
 	@$(PYTHON) -m venv $(VENV)/audit
 	@$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	@touch $@
+
+lock: ## Write requirements-dev.lock anew, with the newest versions (needs uv and the network)
+	uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-annotate --no-header --no-emit-index-url \
+	  --no-emit-find-links --extra dev --extra notebook --extra tasks pyproject.toml --output-file requirements-dev.lock
+
+release-check: ## Build twice, look into the files, use the wheel in fresh environments (needs uv and the network; ARGS=--quick)
+	$(BIN)/python -m tests.release $(ARGS)
 
 check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff format --check .

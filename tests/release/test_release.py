@@ -1,0 +1,102 @@
+"""What can be seen of a release without the network: the frozen names, the cost of an import, the lock file."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import fdbqueue
+from fdbqueue.base.deprecation import deprecated
+from tests.release import names
+from tests.release.__main__ import EPOCH, ROOT
+
+ON_DEMAND = {"lark", "rich", "typer", "pyarrow", "pyspark", "asyncio", "starlette", "uvicorn", "numpy", "http", "ssl"}
+
+
+def test_the_public_names_are_those_that_a_review_has_seen() -> None:
+    kept = names.KEPT.read_text().splitlines()
+    now = list(names.lines())
+    gone, new = sorted(set(kept) - set(now)), sorted(set(now) - set(kept))
+    assert (gone, new) == ([], []), (
+        "The public interface has changed. Deprecate what goes (CONTRIBUTING.md), write into CHANGELOG.md, and then:"
+        " python -m tests.release.names > tests/release/public_names.txt"
+    )
+
+
+def test_an_import_loads_nothing_that_is_not_used_yet() -> None:
+    code = "import sys, fdbqueue; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not ON_DEMAND & set(loaded)
+
+
+def seconds(code: str) -> float:
+    """Return the least CPU time of several processes that run a line of code."""
+    found = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", code], check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(found)
+
+
+def test_an_import_costs_at_most_80_ms_or_on_a_slow_machine_twice_what_asyncio_does() -> None:
+    nothing = seconds("pass")
+    assert seconds("import fdbqueue") - nothing < max(0.08, 2.3 * (seconds("import asyncio") - nothing))
+
+
+def test_a_deprecated_name_warns_its_caller() -> None:
+    def old() -> None:
+        deprecated("old()", since="0.2.0", instead="new()")
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        old()
+    assert told[0].category is DeprecationWarning
+    assert told[0].filename == __file__
+    with pytest.raises(DeprecationWarning, match=r"old\(\) is deprecated since 0\.2\.0"):
+        old()
+
+
+def distributions(folder: Path) -> dict[str, bytes]:
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_two_builds_have_the_same_bytes_and_the_page_of_an_index_has_no_dead_link(tmp_path: Path) -> None:
+    first, second = distributions(tmp_path / "first"), distributions(tmp_path / "second")
+    assert len(first) == 2
+    assert first == second
+    [wheel] = (tmp_path / "first").glob("*.whl")
+    with zipfile.ZipFile(wheel) as inside:
+        tops = {name.split("/")[0] for name in inside.namelist()}
+        assert tops == {"fdbqueue", f"fdbqueue-{fdbqueue.__version__}.dist-info"}
+        assert any(name.startswith("fdbqueue/layers/") for name in inside.namelist())
+        [metadata] = (name for name in inside.namelist() if name.endswith("/METADATA"))
+        text = inside.read(metadata).decode()
+    assert "Description-Content-Type: text/markdown" in text
+    assert "which class do I need?" in text
+    assert not re.search(r"\]\((?!https?:)", text)
+
+
+def test_the_lock_file_has_every_dependency_and_names_no_registry(repository: Path) -> None:
+    lock = (repository / "requirements-dev.lock").read_text()
+    assert "://" not in lock
+    assert "--index" not in lock
+    locked = {name.lower().replace("_", "-") for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for all_ in project["optional-dependencies"].values() for one in all_)]
+    direct = {re.split(r"[\[><=~! ;]", one)[0].lower() for one in wanted} - {"fdbqueue"}
+    assert direct <= locked, "see CONTRIBUTING.md for the command that writes it"
