@@ -24,6 +24,8 @@ except ImportError as error:
 
 OVERDUE_SECONDS = 5.0
 """A timer counts as overdue if it is late by so many seconds: consumers look often enough."""
+TIMEOUT_SECONDS = 4.0
+"""How long a transaction of a scrape, and a scrape that waits for another one, may take."""
 TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
 """Counters of a queue that only grow."""
 STATES = ("available", "leased", "claimed", "delayed", "dead")
@@ -54,16 +56,30 @@ class Figures(Collector):
         began = time.monotonic()
         found: list[QueueFigures] = []
         up = 1
-        with self._lock:  # scrapes at the same time would read the same twice
-            try:
-                found = list(read_all(self._db, self._wanted, grace=OVERDUE_SECONDS, ages=self._ages))
-            except (FDBError, FdbQueueError):
-                up = 0
+        try:
+            found = self._read()
+        except (FDBError, FdbQueueError, TimeoutError):
+            up = 0
         yield from _of_queues(found)
         yield GaugeMetricFamily("fdbqueue_up", "Whether the last read of the database succeeded.", value=up)
         yield GaugeMetricFamily("fdbqueue_queues", "Queues that were read.", value=len(found))
         seconds = time.monotonic() - began
         yield GaugeMetricFamily("fdbqueue_scrape_duration_seconds", "How long this read took.", value=seconds)
+
+    def _read(self) -> list[QueueFigures]:
+        """Read the figures of all queues. A scrape that comes meanwhile waits, and doesn't read the same beside it.
+
+        Raises:
+            FDBError, FdbQueueError, TimeoutError: the database can't be read, or not in time. Without a limit scrapes
+                would pile up at a cluster that is down or locked.
+        """
+        if not self._lock.acquire(timeout=TIMEOUT_SECONDS):
+            raise TimeoutError("An earlier scrape waits for the database.")
+        try:
+            timeout_ms = int(TIMEOUT_SECONDS * 1_000)
+            return list(read_all(self._db, self._wanted, grace=OVERDUE_SECONDS, ages=self._ages, timeout_ms=timeout_ms))
+        finally:
+            self._lock.release()
 
 
 def scraped(collector: Collector) -> bytes:

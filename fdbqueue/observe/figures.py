@@ -114,6 +114,7 @@ def read_all(
     clock: Callable[[], float] = time.time,
     grace: float = 0.0,
     ages: Ages | None = None,
+    timeout_ms: int = 0,
 ) -> Iterator[QueueFigures]:
     """Yield the figures of the registered queues that are wanted, in the order of their keys.
 
@@ -122,26 +123,35 @@ def read_all(
         wanted: whether to read a queue, by its name.
         clock: seconds since 1970.
         grace: how many seconds a timer may be late before it counts as overdue.
+        timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
         ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
 
     *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
     """
     begin, end = CATALOGUE, strinc(CATALOGUE)
     while begin < end:
-        page = run(attempts(db, partial(_names, begin=begin, end=end)))
+        page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
         prefixes = [prefix for prefix in page if wanted(queue_text(prefix))]
         for start in range(0, len(prefixes), TOGETHER):
             now = clock()
             late_us = int((now - grace) * 1e6)
             some = prefixes[start : start + TOGETHER]
-            for read in run(attempts(db, partial(read_rows, prefixes=some, late_us=late_us))):
+            for read in run(attempts(db, partial(_read, prefixes=some, late_us=late_us, timeout_ms=timeout_ms))):
                 yield figures_of(read, now, ages)
         begin = CATALOGUE + page[-1] + b"\x00" if len(page) == PAGE_QUEUES else end
     if ages is not None:
         ages.forget_unseen()
 
 
-def _names(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
+def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: int) -> Steps[list[Rows]]:
+    if timeout_ms:
+        tr.options.set_timeout(timeout_ms)
+    return (yield from read_rows(tr, prefixes, late_us))
+
+
+def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[list[bytes]]:
+    if timeout_ms:
+        tr.options.set_timeout(timeout_ms)
     found = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
     return [row.key[len(CATALOGUE) :] for row in found]
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.chaos.proxy import Proxy
@@ -31,7 +31,10 @@ def find_program() -> str | None:
 class Server:
     """A server with its data in a folder of its own, and its proxy."""
 
-    def __init__(self, program: str, folder: Path, proxy: Proxy, public: int, own: int) -> None:
+    def __init__(
+        self, program: str, folder: Path, proxy: Proxy, public: int, own: int, options: Sequence[str] = ()
+    ) -> None:
+        self._options = options
         self._program = program
         self._folder = folder
         self._proxy = proxy
@@ -46,7 +49,9 @@ class Server:
         files = ("-C", str(self.cluster_file), "-d", str(folder / "data"), "-L", str(folder))
         sizes = ("--memory", "1GiB", "--storage-memory", "256MiB", "--cache-memory", "64MiB")
         self._process = subprocess.Popen(
-            [self._program, *self._addresses, *files, *sizes], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [self._program, *self._addresses, *files, *sizes, *self._options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
 
     def stop(self) -> None:
@@ -55,14 +60,18 @@ class Server:
             self._process.kill()
             self._process.wait()
 
-    def configure(self) -> None:
-        """Make a new database, once the server answers."""
+    def say(self, command: str) -> str:
+        """Give fdbcli a command; return what it says."""
         beside = Path(self._program).with_name("fdbcli")
         cli = str(beside) if beside.exists() else "fdbcli"
-        command = [cli, "-C", str(self.cluster_file), "--timeout", "5", "--exec", "configure new single memory"]
+        line = [cli, "-C", str(self.cluster_file), "--timeout", "5", "--exec", command]
+        return subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+
+    def configure(self, engine: str = "memory") -> None:
+        """Make a new database, once the server answers."""
         deadline = time.monotonic() + STARTED_WITHIN_SECONDS
         while True:
-            said = subprocess.run(command, capture_output=True, text=True).stdout
+            said = self.say(f"configure new single {engine}")
             if "Database created" in said or "already exists" in said:
                 return
             if time.monotonic() > deadline:
@@ -89,14 +98,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(program: str) -> Iterator[Server]:
+def running(program: str, *options: str, engine: str = "memory") -> Iterator[Server]:
     """Run a server with a new database for a while."""
     public, own = _free_ports()
     with tempfile.TemporaryDirectory(prefix="fdbqueue-chaos-server-") as folder, Proxy(public, own) as proxy:
-        server = Server(program, Path(folder), proxy, public, own)
+        server = Server(program, Path(folder), proxy, public, own, options)
         server.start()
         try:
-            server.configure()
+            server.configure(engine)
             yield server
         finally:
             server.stop()

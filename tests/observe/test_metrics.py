@@ -24,7 +24,7 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.observe import MetricsServer, reading
+from fdbqueue.observe import MetricsServer, exposition, reading
 from fdbqueue.observe.ages import MOST_POINTS, Ages
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
@@ -314,6 +314,13 @@ def test_queues_that_are_left_out_are_not_read(own: Any) -> None:
 def test_a_database_that_can_not_be_read_is_down(own: Any) -> None:
     own.close()
     assert samples(scraped(Figures(own, Wanted())))["fdbqueue_up", ()] == 0
+
+
+def test_a_scrape_does_not_wait_long_for_another_one(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "TIMEOUT_SECONDS", 0.01)
+    figures = Figures(own, Wanted())
+    with figures._lock:
+        assert samples(scraped(figures))["fdbqueue_up", ()] == 0
 
 
 # --- served
