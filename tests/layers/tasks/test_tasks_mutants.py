@@ -63,9 +63,17 @@ MUTANTS = (
         tests=("test_schedules",),
     ),
     Mutant(
-        "a tick does not move its schedule",
+        "a schedule moves in a transaction of its own",
         SCHEDULES,
-        (("        tr.set(self._key(plan.name), _encode(moved))\n", ""),),
+        (
+            ("        tr.set(self._key(plan.name), _encode(moved))\n", "        self._later = moved\n"),
+            (
+                "record = yield from self.queue.transact(db, partial(self._fire, plan=plan))\n",
+                ("record = yield from self.queue.transact(db, partial(self._fire, plan=plan))\n"
+                "                if hasattr(self, '_later'):\n"
+                "                    db[self._key(plan.name)] = _encode(self.__dict__.pop('_later'))\n"),
+            ),
+        ),
         tests=("test_schedules",),
     ),
     Mutant(
