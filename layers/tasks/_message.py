@@ -24,6 +24,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     """Why the item is no message. It is never stored."""
 
+    def __repr__(self) -> str:
+        return self.problem or f"Message({self.task!r}, {bytes(self.args).decode(errors='replace')})"
+
 
 class Following(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that is enqueued when the one before it is done."""

@@ -190,7 +190,7 @@ class BaseTask(Named, Generic[P, R]):
         Raises:
             ValueError: the text is none of a handle.
         """
-        return Handle(self, Position.parse(text), db, is_new=False)
+        return Handle(self, Position.parse(text), db, is_new=False, completion=None)
 
     def call_terms(self, terms: Terms, session: Any) -> dict[str, Any]:
         """Return the arguments of the queue's `enqueue`. For the layer."""
@@ -243,13 +243,7 @@ class Handle(Named, Generic[R]):
     __slots__ = ("_completion", "_db", "is_new", "position", "task")
 
     def __init__(
-        self,
-        task: BaseTask[..., R],
-        position: Position,
-        db: Any,
-        *,
-        is_new: bool,
-        completion: Completion[Any] | None = None,
+        self, task: BaseTask[..., R], position: Position, db: Any, *, is_new: bool, completion: Completion[Any] | None
     ) -> None:
         self.task = task
         self.position = position

@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import enum
 import inspect
+import secrets
 import uuid
 from typing import Any, Literal, NamedTuple, TypedDict
 
@@ -17,6 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue import CodecError
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Tasks, Worker
 from fdbqueue.layers.tasks._arguments import Arguments, DoesNotFit
 
 
@@ -133,6 +136,28 @@ def test_arguments_of_any_signature_come_back_as_they_were(
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     there_and_back(function, *args, **kwargs)
+
+
+@given(st.lists(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind[0]), kind[1])), max_size=6))
+def test_values_come_back_through_a_queue_and_as_results(
+    db: Any, space: Subspace, values: list[tuple[Any, Any]]
+) -> None:
+    app, given = Tasks(space[secrets.token_hex(4)], retries=0), []
+    handles: list[Any] = []
+    for number, (annotation, value) in enumerate(values):
+
+        def task(value: Any) -> Any:
+            given.append(value)
+            return value
+
+        task.__annotations__ = {"value": annotation, "return": annotation}
+        handles.append(app.task(name=f"task {number}", keep_result=60)(task).enqueue(db, value))
+    Worker(app, concurrency=1, signals=False).drain(db)
+
+    assert given == [value for _, value in values]
+    results = [handle.result(timeout=20) for handle in handles]
+    assert results == given
+    assert [type(one) for one in results] == [type(one) for one in given]
 
 
 JSON = st.recursive(

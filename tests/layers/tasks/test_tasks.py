@@ -16,6 +16,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Tasks, Worker, constant, immediately
 from fdbqueue.observe import MetricsServer
 from tests.helpers.clock import Clock
+from tests.helpers.faults import FaultyDatabase
 
 
 @pytest.fixture
@@ -611,6 +612,30 @@ def test_a_worker_of_several_queues_tells_a_probe_and_prometheus(db: Any, space:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="health is 'file:PATH'"):
         Worker(app, health=-1)
+
+
+def test_a_stored_call_is_shown_with_its_arguments(db: Any, app: Tasks) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    send.enqueue(db, "Zoë")
+    [item] = app.lane.leases.browse(db)
+
+    assert repr(item.value) == 'Message(\'send\', {"to":"Zoë"})'
+
+
+@pytest.mark.parametrize("keep", [None, 60.0])
+def test_acks_share_commits(db: Any, app: Tasks, keep: float | None) -> None:
+    @app.task(keep_result=keep)
+    async def nothing(number: int) -> None: ...
+
+    for number in range(200):
+        nothing.enqueue(db, number)
+    counted = FaultyDatabase(db, lambda: None)
+    report = Worker(app, signals=False).drain(counted)
+
+    assert report.acked == 200
+    assert counted.commits < 40  # leases of up to 32 together, and acks
 
 
 def test_stored_calls_are_readable_json(db: Any, app: Tasks, space: Subspace) -> None:
