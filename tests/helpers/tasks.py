@@ -18,6 +18,8 @@ from tests.helpers.standin import StandIn
 
 POINTS = ("begun", "in the transaction", "after the transaction", "in the last call", "never")
 """Where a worker may die. "in the last call": after its writes, before the ack."""
+TICKS = 1_000
+"""The number of the calls that a schedule enqueues."""
 LATER_SECONDS = 100.0
 """How far the clocks of those are ahead that take over: all leases have ended there."""
 
@@ -76,6 +78,15 @@ def make(
             return number
 
         return await app.transaction.aio(body)
+
+    @app.task(session="customer")
+    def in_order(customer: str, number: int) -> None:
+        def body(tr: Transaction) -> None:
+            last = tr[space.pack(("last", customer))]
+            assert int.from_bytes(bytes(last) if last.present() else b"", "little") == number
+            tr[space.pack(("last", customer))] = (number + 1).to_bytes(8, "little")
+
+        app.transaction(body)
 
     return app
 
@@ -175,9 +186,17 @@ class CommitsBy:
         return self._commit(self._tr)
 
 
+def work_on(url: str, key: bytes) -> None:
+    """Run a worker with a schedule, until it is killed."""
+    with fdbqueue.open(url) as db:
+        app = make(Subspace(rawPrefix=key))
+        app.periodic(every=0.5, catch_up="all")(app.tasks["follows"].call(TICKS))
+        Worker(app, duration=1.0, concurrency=4).run(db)
+
+
 def work_and_die(url: str, key: bytes, number: int, when: str) -> None:
     """Work until nothing is left, or until the commit at which the process is killed."""
     with fdbqueue.open(url) as db:
         app = make(Subspace(rawPrefix=key))
-        app.periodic(every=LATER_SECONDS / 4, catch_up="all")(app.tasks["follows"].call(1_000))
+        app.periodic(every=LATER_SECONDS / 4, catch_up="all")(app.tasks["follows"].call(TICKS))
         Worker(app, concurrency=1, signals=False).drain(Deadly(db, number, when))

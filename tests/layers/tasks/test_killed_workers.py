@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
+import secrets
 import signal
 import time
 from typing import Any
@@ -16,11 +18,10 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Handle, Tasks, Worker
 from tests.conftest import NIGHTLY
 from tests.helpers.processes import Processes, kill_9
-from tests.helpers.tasks import LATER_SECONDS, POINTS, later, make, work, work_and_die
+from tests.helpers.tasks import LATER_SECONDS, POINTS, TICKS, later, make, work, work_and_die, work_on
 
 NUMBERS = range(12)
-TICKS = 1_000
-"""The number of the calls that a schedule enqueues."""
+KILLS = 40
 
 
 def counted(db: Any, space: Subspace, name: str, numbers: Any = NUMBERS) -> list[int]:
@@ -131,3 +132,46 @@ def test_a_worker_is_killed_at_each_of_its_commits(
             assert number > 5
             assert ticks == 4
             return
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.engines("file", "cluster")
+def test_workers_are_killed_again_and_again(db: Any, url: str, space: Subspace, processes: Processes) -> None:
+    seed = secrets.randbits(32)
+    chance = random.Random(seed)
+    app = make(space)
+    workers = [processes.start(work_on, url, space.key()) for _ in range(3)]
+    once, least, follows, enqueues, in_order = (
+        app.tasks[name] for name in ("exactly_once", "at_least_once", "follows", "enqueues", "in_order")
+    )
+    for number in range(KILLS):
+        once.call(number).then(follows).enqueue(db)
+        least.enqueue(db, number)
+        enqueues.enqueue(db, number, KILLS + number)
+        for customer in ("Ann", "Bob"):
+            in_order.enqueue(db, customer, number)
+        time.sleep(chance.random())
+        victim = chance.randrange(len(workers))
+        kill_9(workers[victim])
+        workers[victim] = processes.start(work_on, url, space.key())
+    for worker in workers:
+        kill_9(worker)
+    app = make(space, clock=later)
+    for _ in range(100):
+        app.run_due(db)
+        if not any(lane.leases.stats(db).delayed for lane in app.lanes_of(None)):
+            break
+
+    told = f"seed {seed}"
+    [schedule] = app.schedules.list(db)
+    assert counted(db, space, "sum", range(KILLS)) == [1] * KILLS, told
+    assert counted(db, space, "followed", range(2 * KILLS)) == [1] * (2 * KILLS), told
+    assert counted(db, space, "unique", range(KILLS)) == [1] * KILLS, told
+    assert min(counted(db, space, "least", range(KILLS))) >= 1, told
+    assert [int.from_bytes(db[space.pack(("last", name))], "little") for name in ("Ann", "Bob")] == [KILLS] * 2, told
+    assert schedule.next_at is not None
+    ticks = counted(db, space, "followed", [TICKS])[0]
+    assert ticks > KILLS // 10, told
+    assert [lane.leases.stats(db).dead for lane in app.lanes_of(None)] == [0, 0], told
+    assert all(lane.leases.check(db).problems == () for lane in app.lanes_of(None)), told
