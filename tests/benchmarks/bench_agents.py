@@ -6,8 +6,8 @@ once, and read until the server closes. All agents have one type, and share its 
 available again when the connection that reserved it closes, so each of its clients has a tube of its own. It does not
 write a reservation to the disk: two of its three dialogs wait for the disk, and all three of an agent.
 
-One client is bound by the transactions. A third contestant shows them alone: a transaction that sets one key, durably,
-in this process, without a server.
+One client is bound by the transactions. Two contestants show the bound: a transaction that sets one key, durably, in
+this process; and a bare asyncio server that makes one such transaction for each dialog.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import fdbqueue
+from tests.benchmarks import bare_server as bare_server_module
 from tests.benchmarks.harness import SIZE, Contestant, Sample, compare, heading, in_threads, say
 from tests.helpers.agents import confirming, receiving, sending
 
@@ -53,6 +54,9 @@ def main() -> None:
             if clients == 1:
                 db = stack.enter_context(fdbqueue.open(f"file:{Path(folder) / 'bare'}"))
                 contestants.append(Contestant("a bare transaction", partial(measured, partial(bare, db), 1, DATA)))
+                least = stack.enter_context(bare_server(Path(folder)))
+                served = partial(with_bare_server, least)
+                contestants.append(Contestant("a bare asyncio server", partial(measured, served, 1, DATA)))
             compare(f"dialogs of {len(DATA)} bytes, {clients} clients at once", contestants)
         large = Contestant("agents", partial(measured, partial(with_agents, own), 64, LARGE))
         compare("dialogs of 64 KiB, 64 clients at once", [large])
@@ -91,6 +95,12 @@ def bare(db: Any, number: int, data: bytes) -> None:
         tr.commit().wait()
 
 
+def with_bare_server(port: int, number: int, data: bytes) -> None:
+    """Have a key set in three dialogs."""
+    for _ in range(3):
+        expect(dialog(port, data), bare_server_module.ANSWER)
+
+
 def with_beanstalkd(port: int, number: int, data: bytes) -> None:
     """Put, reserve and delete."""
     tube = b"%d" % number
@@ -115,6 +125,14 @@ def agent_server(folder: Path) -> Iterator[int]:
     url, listen = f"file:{folder / 'db'}", f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "fdbqueue", "agents", "serve", "--url", url, "--listen", listen, "--wait", "0"]
     with running(command, port):
+        yield port
+
+
+@contextlib.contextmanager
+def bare_server(folder: Path) -> Iterator[int]:
+    """Start the least server on a folder; yield its port."""
+    port = free_port()
+    with running([sys.executable, "-m", bare_server_module.__name__, f"file:{folder / 'least'}", str(port)], port):
         yield port
 
 

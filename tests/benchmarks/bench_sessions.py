@@ -115,6 +115,10 @@ def everything(url: str, engine: str) -> None:
             Contestant("Consumer of one session, quantum 50", lambda: drained_session(db, 50), 0.9),
         ],
     )
+    say(
+        "\nAt the end of each quantum a consumer asks whether another session waits: a transaction of seven reads. With"
+        " a quantum of 10 each item pays a tenth of it. An older answer would let another session wait for two quanta."
+    )
     backlogs = [(items, filled(db, 1, items)) for items in BACKLOGS]
     compare(
         f"ack and next, {engine}",
