@@ -119,7 +119,7 @@ def queue_of(name: str, codec: CodecName | None = None) -> Queue:
     """Return the queue that the arguments name. Without a codec it shows values as bytes, and registers nothing."""
     queue: Queue = Queue(named(name), codec=(codec or CodecName.bytes).value)
     if codec is None:
-        queue.layout.registration = None
+        queue.layout.known.registration = None
     return queue
 
 

@@ -155,7 +155,7 @@ class Admission:
         self.quota: Quota | None = None
         """The queue's quota; known after `steps`."""
         view = tr.snapshot
-        marked = layout.has_high_water_mark or order is not None
+        marked = layout.known.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
         # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
@@ -169,7 +169,7 @@ class Admission:
             else:
                 self._last = view.get_key(layout.last_item if marked else layout.last_key)
         # An item that comes back has the codec that it had.
-        own = layout.registration if registers and entry != "any" else None
+        own = layout.known.registration if registers and entry != "any" else None
         self._about: Any = None
         if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
             self._about = view.get(layout.catalogue_key)
@@ -192,7 +192,7 @@ class Admission:
             OtherCodec: the queue is registered with another codec.
         """
         layout = self._layout
-        if layout.is_smart and self._entry == "plain":
+        if layout.known.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._about is not None:
             yield from note_registered(self._tr, layout, self._about)
@@ -200,13 +200,13 @@ class Admission:
             return (yield from self._among_marks(self._marks, wanted))
         key = yield from self._last_key()
         if key >= layout.end and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
-            layout.has_high_water_mark = True
+            layout.known.has_high_water_mark = True
             # Registered above: a second look would take this transaction's own record for a committed one.
             again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
             last = yield from again.steps(wanted)
             self.unmarked, self.quota = again.unmarked, again.quota
             return last
-        layout.subscribed, layout.exclusive_all = False, None
+        layout.known.subscribed, layout.known.exclusive_all = False, None
         self.unmarked = self._entry == "smart"
         index = layout.index_of(key)
         if index is None:
@@ -226,7 +226,9 @@ class Admission:
             if self._composed or not value.is_ready():
                 yield value  # a caller may have `started` the steps of its own transaction: they must not run on
         mark, subscribed, kind = marks
-        layout.subscribed, layout.exclusive_all = wants_arrivals(subscribed) if subscribed.present() else (False, None)
+        layout.known.subscribed, layout.known.exclusive_all = (
+            wants_arrivals(subscribed) if subscribed.present() else (False, None)
+        )
         terms = NO_TERMS
         if kind.present():
             terms = Terms.parse(bytes(kind))
@@ -287,7 +289,7 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
 
     *Cost:* one read; two if it did not know that.
     """
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     known = own is not None and is_known(tr, own)
     about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
     if (kind := (yield tr.snapshot.get(layout.type_key))).present():

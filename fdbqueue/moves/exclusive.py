@@ -71,13 +71,13 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
     """
-    if layout.open_until > time.monotonic() and layout.open_at == Changes.count:
+    if layout.known.open_until > time.monotonic() and layout.known.open_at == Changes.count:
         return False
     changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)
     owned, paused = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
     if not owned and not paused:
-        layout.open_until, layout.open_at = until, changes
+        layout.known.open_until, layout.known.open_at = until, changes
     return paused
 
 
@@ -89,7 +89,7 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
 
     *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call while the queue is paused.
     """
-    if layout.unpaused_until > time.monotonic() and layout.unpaused_at == Changes.count:
+    if layout.known.unpaused_until > time.monotonic() and layout.known.unpaused_at == Changes.count:
         return False
     changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     stopped = yield tr.snapshot.get(layout.paused_key)
@@ -97,7 +97,7 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
     if paused:
         refuse_renamed(bytes(stopped))
     else:
-        layout.unpaused_until, layout.unpaused_at = until, changes
+        layout.known.unpaused_until, layout.known.unpaused_at = until, changes
     return paused
 
 
@@ -139,7 +139,7 @@ def permit_of(db: Database, layout: Layout, now_us: Callable[[], int] = wall_us)
     """Return the permit to begin items of a queue. It raises what `keep_out` raises."""
 
     def look() -> Steps[bool]:
-        layout.open_until = 0.0  # so that it reads, and so that other calls rely on the same look
+        layout.known.open_until = 0.0  # so that it reads, and so that other calls rely on the same look
         return not (yield from keep_out(db, layout, now_us))
 
     return Permit(look)
@@ -155,7 +155,7 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
             another name now.
     """
     stopped = tr.snapshot.get(layout.paused_key)
-    registered = None if layout.registration is None else tr.snapshot.get(layout.catalogue_key)
+    registered = None if layout.known.registration is None else tr.snapshot.get(layout.catalogue_key)
     owned = yield from _is_owned(tr, layout, now_us)
     pausing = yield stopped
     paused = pausing.present()
@@ -164,7 +164,7 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
     if registered is not None:
         about = yield registered
         if about.present():
-            check_codec(layout, bytes(about), layout.registration.codec, "decode")
+            check_codec(layout, bytes(about), layout.known.registration.codec, "decode")
         note_checked(tr, layout, is_registered=about.present())
     return owned, paused
 

@@ -83,7 +83,7 @@ class Moves:
         self._away = b""
         self._returned: set[str] = set()
         self._exclusive_all: str | None = None
-        self.subscribed = layout.subscribed
+        self.subscribed = layout.known.subscribed
         """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []
         """The packed positions of items that became available."""

@@ -22,7 +22,6 @@ from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
 from fdbqueue.layers.sessions.session.records import Keys, pointer_of
-from fdbqueue.layers.sessions.session.session import SessionLayout
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.layout import Layout
@@ -222,5 +221,5 @@ def _available(one: Rows, pointers: Sequence[KeyValue]) -> Iterator[tuple[bytes,
         with suppress(FormatError):
             pointer = pointer_of(row.value)
             prefix = one.own.sessions.items + pointer.name + fdb_tuple.pack((pointer.generation,))
-            layout = SessionLayout(prefix)
+            layout = Layout.at(prefix)
             yield layout.begin, layout.end

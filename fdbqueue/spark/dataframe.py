@@ -22,6 +22,7 @@ from fdbqueue.spark.batch.schema import field_of, header_of
 from fdbqueue.spark.job.job import forget_job, job_report, read_record
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.record import JobHeader, JobRecord, JobReport
+from fdbqueue.spark.optionvalues import name_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name
@@ -128,26 +129,27 @@ def enqueue_dataframe(
             " spark.createDataFrame."
         )
     register(df.sparkSession)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "url": url,
         "queue": queue if isinstance(queue, str) else None,
-        "queueKey": None if queue is None or isinstance(queue, str) else Layout(queue).prefix.hex(),
-        "jobId": job_id if job_id is not None or delivery != AT_LEAST_ONCE else f"at-least-once {uuid.uuid4()}",
+        "queue_key": None if queue is None or isinstance(queue, str) else Layout(queue).prefix.hex(),
+        "job_id": job_id if job_id is not None or delivery != AT_LEAST_ONCE else f"at-least-once {uuid.uuid4()}",
         "partitions": None if partitions is None else str(partitions),
         "codec": codec,
-        "valueColumn": value_column,
-        "queueColumn": queue_column,
-        "headersColumn": headers_column,
-        "sessionColumn": session_column,
+        "value_column": value_column,
+        "queue_column": queue_column,
+        "headers_column": headers_column,
+        "session_column": session_column,
         "sessions": sessions,
-        "priorityColumn": priority_column,
+        "priority_column": priority_column,
         "levels": None if levels is None else str(levels),
-        "delayColumn": delay_column,
-        "ttlColumn": ttl_column,
+        "delay_column": delay_column,
+        "ttl_column": ttl_column,
         "delivery": delivery,
         "smart": smart,
-        "batchRows": None if batch_rows is None else str(batch_rows),
+        "batch_rows": None if batch_rows is None else str(batch_rows),
     }
+    given = {name_of(Options, name): value for name, value in arguments.items()}
     wrong = [name for name, value in given.items() if not isinstance(value, str | None)]
     if wrong:
         raise TypeError("; ".join(f"{name} is a str, not {given[name]!r}" for name in wrong) + ".")

@@ -1,4 +1,8 @@
-"""Values of options, checked before anything runs. Spark gives every option as text."""
+"""Options and their values, checked before anything runs. Spark gives every option as text.
+
+The fields of a dataclass are the one declaration of its options: `option` says the name that Spark has for a field, and
+what reads its text. `names_of` lists the names, `values_of` reads them all.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,76 @@ import os
 import pkgutil
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import field, fields
+from typing import Any, TypeAlias
 
 from fdbqueue.engine import Subspace
 from fdbqueue.stored.layout import Layout, Name
 
+Reader: TypeAlias = Callable[[str, str | None], Any]
+"""Takes an option's name and its text, if it was given, and returns the value."""
 CODECS = ("bytes", "str", "json", "msgpack", "tuple")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def option(names: str, reader: Reader | None, *, required: bool = False) -> Any:
+    """Declare a field that is an option.
+
+    Args:
+        names: the option's name; several if they exclude each other, with a blank between.
+        reader: reads its text; None: the parser does.
+        required: whether the field has no default. Others have the value of an option that was not given.
+    """
+    about = {"names": names.split(), "reader": reader}
+    if required:
+        return field(metadata=about)
+    return field(default=None if reader is None else reader(names, None), metadata=about)
+
+
+def names_of(options: Any) -> tuple[str, ...]:
+    """Return the names of the options that a dataclass declares."""
+    return tuple(name for one in fields(options) for name in one.metadata.get("names", ()))
+
+
+def name_of(options: Any, attribute: str) -> str:
+    """Return the name of the option that is read into a field."""
+    name: str = next(one.metadata["names"][0] for one in fields(options) if one.name == attribute)
+    return name
+
+
+def values_of(options: Any, given: Mapping[str, str]) -> dict[str, Any]:
+    """Read the options that a dataclass declares, by its fields."""
+    read = [(one.name, one.metadata["names"][0], one.metadata["reader"]) for one in fields(options) if one.metadata]
+    return {attribute: reader(name, given.get(name)) for attribute, name, reader in read if reader is not None}
+
+
+def choice(default: str | None, *allowed: str) -> Reader:
+    """Return what reads one of the allowed values."""
+
+    def reader(name: str, text: str | None) -> str | None:
+        return default if text is None else one_of(name, text, allowed)
+
+    return reader
+
+
+def whole(default: int | None = None, most: int | None = None) -> Reader:
+    """Return what reads a whole number from 1."""
+    return lambda name, text: number(name, text, most) or default
+
+
+def flag(default: bool) -> Reader:
+    """Return what reads a truth value."""
+    return lambda name, text: boolean(name, text, default)
+
+
+def duration(default: float) -> Reader:
+    """Return what reads a duration."""
+    return lambda name, text: seconds(name, text, default)
+
+
+def database(_: str, text: str | None) -> str:
+    """Read the database's URL."""
+    return url_of(text)
 
 
 def known(given: Mapping[str, str], names: Sequence[str], what: str) -> dict[str, str]:

@@ -168,7 +168,7 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     Raises:
         OtherCodec: it is registered with another codec.
     """
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     if own is None:
         return
     stored = yield value
@@ -183,7 +183,7 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
 
 def is_checked(tr: Transaction | Database, layout: Layout) -> bool:
     """Return whether this object may decode the queue's items, as far as it found out within the last minute."""
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     if own is None or own.codec == RAW:
         return True
     if own.checked_until <= time.monotonic():
@@ -206,7 +206,7 @@ def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
         return (yield tr.snapshot.get(layout.catalogue_key))
 
     stored = yield from attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr))
-    if stored.present() and (own := layout.registration) is not None:
+    if stored.present() and (own := layout.known.registration) is not None:
         check_codec(layout, bytes(stored), own.codec, "decode")
     note_checked(tr, layout, is_registered=stored.present())
 
@@ -219,7 +219,7 @@ def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
 
     *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
     """
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     if own is None or is_known(tr, own):
         return
     stored = yield tr.snapshot.get(layout.catalogue_key)
@@ -244,7 +244,7 @@ def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
 
 def note_checked(tr: Transaction | Database, layout: Layout, *, is_registered: bool = True) -> None:
     """Note that this object may decode the queue's items. A queue without a record may get one at any time."""
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     if own is not None:
         seconds = KNOWN_SECONDS if is_registered else UNREGISTERED_SECONDS
         own.checked_until, own.checked_in = time.monotonic() + seconds, _weakly(tr)
@@ -273,7 +273,7 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
     Raises:
         OtherCodec: the queue has items, and is registered with another codec.
     """
-    own: Registration | None = layout.registration
+    own: Registration | None = layout.known.registration
     if own is None:
         raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
     stored = yield tr.get(layout.catalogue_key)
@@ -298,8 +298,8 @@ def forget_queue(tr: Transaction, layout: Layout) -> None:
 
 def doubt(layout: Layout) -> None:
     """Let the next call of this object read the queue's record again."""
-    if layout.registration is not None:
-        layout.registration.known_until = layout.registration.checked_until = 0.0
+    if layout.known.registration is not None:
+        layout.known.registration.known_until = layout.known.registration.checked_until = 0.0
 
 
 def codec_of(layout: Layout, stored: bytes) -> str:

@@ -8,70 +8,9 @@ An item's position is ``(index, random)``, or ``(rank, index, random)`` in a que
 table shows the first form; the second may replace it. A packed position shows which form it has, so that only an
 enqueue needs to know the order. (docs/adr/0060)
 
-| key (a tuple behind the queue's) | value | written by |
-| --- | --- | --- |
-| ``(index, random)`` | item envelope (`items.py`) | enqueue |
-| ``("lease", index, random)`` | the envelope of an item that is leased | `layers/leases` |
-| ``("delay", index, random)`` | the envelope of an item that waits for its time or for another item | `layers/leases` |
-| ``("dead", index, random)`` | the envelope of a dead letter | `layers/leases` |
-| ``("claim", stream, batch, index, random)`` | the envelope of an item in a stream's batch | `layers/streams` |
-| ``("timer", at_us, index, random, kind)`` | empty; the end of its lease, delay, life or outcome | `layers` |
-| ``("group", name, …)`` | a group: its record, members, counters and holds | `groups.py` |
-| ``("completion", index, random)`` | what became of the item, for its completion | `outcomes.py` |
-| ``("chunk", index, random, n)`` | the n-th piece of a payload over 90,000 bytes | enqueue |
-| ``(True,)`` | the high-water mark: indices up to it are not given again; and the queue's order | `layers` |
-| ``("level", rank)`` | 8 bytes as a count: available items of a rank below 256 (`stats.py`) | all that move items |
-| ``("count", name)`` | 8 bytes, little-endian, by atomic adds | everything that changes an item's state |
-| ``("request", versionstamp)`` | how many items a process waits for, and until when | `layers/staged` |
-| ``("grant", client)`` | the leases that other processes took for a request | `layers/staged` |
-| ``(True, "subscribed")`` | there are subscriptions: empty, or the name of the sole one | `layers/subscriptions` |
-| ``(True, "type")`` | "smart", a quota, or the mark of a rename | `layers/smart`, `quotas.py`, `renamed.py` |
-| ``("subscription", name)`` | its selector, credit and owner | `layers/subscriptions` |
-| ``("pointer", name)`` | the spans that it has yet to look at | `layers/subscriptions` |
-| ``("held", name, index, random)`` | bytes of an item that its consumers have | `layers/subscriptions` |
-| ``("returned", name)`` | counts the transactions in which items left its consumers | `layers/subscriptions` |
-| ``("arrival", versionstamp, first, last)`` | empty; items became available there | `arrivals.py` |
-| ``("arriving", index, random)`` | never written: conflict ranges only | `arrivals.py` |
-| ``("waiting", versionstamp)`` | a consumer of a subscription waits, until when | `layers/subscriptions` |
-| ``("waiting", name)`` | never written: conflict ranges only | `layers/subscriptions` |
-| ``("served",)`` | the subscription that got the last immediate delivery | `layers/subscriptions` |
-| ``("trimmed",)`` | the version up to which arrivals may be missing, by `byte_max` | `layers/subscriptions` |
-| ``("trimming",)`` | 8 bytes: the last time that a process looked for old arrivals | `layers/subscriptions` |
-| ``("once", client, slot)`` | commit marker of that slot's last transaction (`once.py`) | self-committing calls |
-| ``("smart", type, key, index, random)`` | empty; an item of this type and relation key is there | `layers/smart` |
-| ``("deadline", stage, at_us, index, random)`` | empty; when it should be gone; a stage is "near" or "missed" | same |
-| ``("missed", until_us, at_us, index, random)`` | empty; a missed deadline while its handler runs | same |
-| ``("alarm",)`` | 8 bytes, by atomic adds: changes with each deadline that is set; watched | same |
-| ``("recipients",)`` | names and numbers of the recipients | `layers/smart` |
-| ``("copy", number, index, random)`` | empty; an item that the recipient has still to confirm | `layers/smart` |
-| ``("unsent", number, index, random)`` | an item that the recipient has still to fetch; "again" after a reset | same |
-| ``("fetched", number)`` | copies that the recipient fetched, not confirmed: one position, or "several" | same |
-| ``("resent",)`` | 8 bytes, by atomic adds: changes when copies are to be fetched again; watched | same |
-| ``("session", name)`` | a session's record: where its pointer is, whether it is paused, … | `layers/sessions` |
-| ``("items", name, generation, …)`` | a session's items: all keys of a queue, a level for a rank | same |
-| ``("line", …)`` | the line of ready sessions: all keys of a queue, whose items are pointers | same |
-| ``("lines", shard, …)``, ``("lines", "number")`` | its further shards, as the line, and how many there are | same |
-| ``("slot", name, generation) + id`` | where a slot of a session is in the line, and which item it holds | same |
-| ``("gate", …)`` | limits that sessions share, and the pointers that wait there (`layers/sessions`) | same |
-| ``("state", name)`` | a session's state | same |
-| ``("summed", name, shard)`` | 8 bytes, by atomic adds: a total of all sessions | same |
-| ``("blob", id, n)`` | the n-th piece of an item's blob | `layers/blobs` |
-| ``("upload", "open", id)`` | empty; a blob is being written, and its item is not enqueued yet | `layers/blobs` |
-| ``("upload", "until", id)`` | 8 bytes, little-endian: until when nothing may sweep it, in microseconds | same |
-| ``("stream", stream)`` | how far the stream is, and who reads it | `layers/streams` |
-| ``("stream", stream, "batch", batch)`` | what a batch has, until it is acked | same |
-| ``("stream", stream, "seen")`` | 8 bytes: when its reader was last seen | same |
-| ``("claimed chunks", stream, batch, index, random)`` | empty; the item of a batch is in chunks | same |
-| ``("claimed tracked", stream, batch, index, random)`` | notes of an item whose end the ack tells somebody | same |
-| ``("sink", stream)`` | the last batch of a stream into the queue, and the one that is decided | Spark's sink |
-| ``("sink", stream, query, …)`` | rows that wait for their batch's commit (`spark/staging.py`) | same |
-| ``("job", job)`` | a bulk job's record: what it is and, once it is committed, its report | Spark's sink |
-| ``("job", job, …)`` | which of its rows are in, until it is committed (`spark/keys.py`) | Spark's sink |
-| ``("import", id)`` | how far an import or a copy into the queue is | `fdbqueue.transfer` |
-| ``("stopped",)`` | who paused the queue, when and why; or the mark of a rename | `pausing.py`, `renamed.py` |
-| ``("schedule", name)`` | JSON: when a task is enqueued, its next and its last tick | `layers/schedules` |
-| ``("rate", name)`` | 8 bytes: when a token bucket is full again, in microseconds | `layers/common/token_bucket.py` |
-| ``("agent", id)`` | the lease that an agent's lock has, and when it was to end (`agents/locks.py`) | agent servers |
+The table of keys is the class `Layout` itself: one row for each attribute, and `OTHERS` for the keys that a layer makes
+by itself. A row says which parts follow the queue's, what is stored there, and who writes it. The items' own row is
+``(index, random)``, the item envelope (`items.py`), written by an enqueue.
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
@@ -93,8 +32,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position
@@ -102,7 +42,9 @@ from fdbqueue.engine.keys import Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
+from fdbqueue.stored.known import Known
 
+T = TypeVar("T")
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
 RANDOM_BYTES = 8
@@ -183,6 +125,52 @@ def _ranked(rank: int, key: bytes, at: int) -> Position:
     return Position(int.from_bytes(key[at + 1 : end], "big"), random, rank=rank)
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table of keys."""
+
+    parts: tuple[Any, ...]
+    """What follows the queue's part in these keys."""
+    rest: str
+    """What follows these parts, as text."""
+    value: str
+    """What is stored there."""
+    by: str
+    """Who writes it."""
+    make: Callable[[bytes], Any] = bytes
+    """Makes the attribute of the keys' prefix."""
+    packed: bytes = field(init=False)
+    """The parts, packed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packed", fdb_tuple.pack(self.parts))
+
+    def of(self, layout: Layout) -> Any:
+        """Return a layout's attribute."""
+        return self.make(layout.prefix + self.packed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    of: Callable[[Any], Any]
+
+
+def _place(parts: tuple[Any, ...], rest: str, value: str, by: str) -> Place:
+    return cast(Place, Row(parts, rest, value, by, Place))
+
+
+def _space(parts: tuple[Any, ...], rest: str, value: str, by: str) -> Subspace:
+    return cast(Subspace, Row(parts, rest, value, by, partial(Subspace, ())))
+
+
+def _key(parts: tuple[Any, ...], rest: str, value: str, by: str) -> bytes:
+    return cast(bytes, Row(parts, rest, value, by))
+
+
+def _derived(of: Callable[[Layout], T]) -> T:
+    return cast(T, _Derived(of))
+
+
 class Layout:
     """The keys of one queue.
 
@@ -194,76 +182,156 @@ class Layout:
             in one.
     """
 
-    __slots__ = (
-        "_count_keys",
-        "_held_prefixes",
-        "agents",
-        "alarm_key",
-        "arrivals",
-        "arriving",
-        "available",
-        "begin",
-        "blobs",
-        "catalogue_key",
-        "chunks",
-        "claimed_chunks",
-        "claimed_tracked",
-        "claims",
-        "completions",
-        "copies",
-        "counts",
-        "dead",
-        "deadlines",
-        "delayed",
-        "dequeued_key",
-        "end",
-        "enqueued_key",
-        "exclusive_all",
-        "fetched",
-        "grants",
-        "groups",
-        "has_high_water_mark",
-        "held",
-        "high_water_mark_key",
-        "imports",
-        "is_smart",
-        "jobs",
-        "last_item",
-        "last_key",
-        "leased",
-        "level_counts",
-        "markers",
-        "missed",
-        "open_at",
-        "open_until",
-        "paused_key",
-        "pointers",
-        "prefix",
-        "recipients_key",
-        "registration",
-        "requests",
-        "resent_key",
-        "returned",
-        "served_key",
-        "sinks",
-        "smart",
-        "space",
-        "streams",
-        "subscribed",
-        "subscribed_key",
-        "subscriptions",
-        "timers",
-        "timers_prefix",
-        "trimmed_key",
-        "trimming_key",
-        "type_key",
-        "unpaused_at",
-        "unpaused_until",
-        "unsent",
-        "uploads",
-        "uploads_until",
-        "waiting",
+    prefix: bytes
+    """The queue's part of its keys."""
+    available: Place
+    begin: bytes
+    end: bytes
+
+    # -- the table -------------------------------------------------------------------------------------------------
+
+    leased = _place(("lease",), "index, random", "the envelope of an item that is leased", "layers/leases")
+    delayed = _place(
+        ("delay",),
+        "index, random",
+        "the envelope of an item that waits for its time or for another item",
+        "layers/leases",
     )
+    dead = _place(("dead",), "index, random", "the envelope of a dead letter", "layers/leases")
+    claims = _space(
+        ("claim",), "stream, batch, index, random", "the envelope of an item in a stream's batch", "layers/streams"
+    )
+    timers = _space(
+        ("timer",), "at_us, index, random, kind", "empty; the end of its lease, delay, life or outcome", "layers"
+    )
+    groups = _space(("group",), "name, …", "a group: its record, members, counters and holds", "groups.py")
+    completions = _place(("completion",), "index, random", "what became of the item, for its completion", "outcomes.py")
+    chunks = _space(("chunk",), "index, random, n", "the n-th piece of a payload over 90,000 bytes", "enqueue")
+    # It sorts behind the items, so that one read of the last key shows whether there is a mark.
+    high_water_mark_key = _key(
+        (True,), "", "the high-water mark: indices up to it are not given again; and the queue's order", "layers"
+    )
+    level_counts = _space(
+        ("level",), "rank", "8 bytes as a count: available items of a rank below 256", "all that move items"
+    )
+    counts = _space(
+        ("count",), "name", "8 bytes, little-endian, by atomic adds", "everything that changes an item's state"
+    )
+    requests = _space(
+        ("request",), "versionstamp", "how many items a process waits for, and until when", "layers/staged"
+    )
+    grants = _space(("grant",), "client", "the leases that other processes took for a request", "layers/staged")
+    # It sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not read it.
+    subscribed_key = _key(
+        (True, "subscribed"), "", "there are subscriptions: empty, or the name of the sole one", "layers/subscriptions"
+    )
+    # It sorts behind both, where an older version's read of the last key does not meet it.
+    type_key = _key(
+        (True, "type"), "", '"smart", a quota, or the mark of a rename', "layers/smart, quotas.py, rename_marks.py"
+    )
+    subscriptions = _space(("subscription",), "name", "its selector, credit and owner", "layers/subscriptions")
+    pointers = _space(("pointer",), "name", "the spans that it has yet to look at", "layers/subscriptions")
+    held = _space(("held",), "name, index, random", "bytes of an item that its consumers have", "layers/subscriptions")
+    returned = _space(
+        ("returned",), "name", "counts the transactions in which items left its consumers", "layers/subscriptions"
+    )
+    arrivals = _space(("arrival",), "versionstamp, first, last", "empty; items became available there", "arrivals.py")
+    arriving = _key(("arriving",), "index, random", "never written: conflict ranges only", "arrivals.py")
+    waiting = _space(
+        ("waiting",), "versionstamp", "a consumer of a subscription waits, until when", "layers/subscriptions"
+    )
+    served_key = _key(("served",), "", "the subscription that got the last immediate delivery", "layers/subscriptions")
+    trimmed_key = _key(
+        ("trimmed",), "", "the version up to which arrivals may be missing, by byte_max", "layers/subscriptions"
+    )
+    trimming_key = _key(
+        ("trimming",), "", "8 bytes: the last time that a process looked for old arrivals", "layers/subscriptions"
+    )
+    markers = _space(
+        ("once",), "client, slot", "commit marker of that slot's last transaction", "self-committing calls"
+    )
+    smart = _space(
+        ("smart",), "type, key, index, random", "empty; an item of this type and relation key is there", "layers/smart"
+    )
+    deadlines = _space(
+        ("deadline",),
+        "stage, at_us, index, random",
+        'empty; when it should be gone; a stage is "near" or "missed"',
+        "layers/smart",
+    )
+    missed = _space(
+        ("missed",), "until_us, at_us, index, random", "empty; a missed deadline while its handler runs", "layers/smart"
+    )
+    alarm_key = _key(
+        ("alarm",), "", "8 bytes, by atomic adds: changes with each deadline that is set; watched", "layers/smart"
+    )
+    recipients_key = _key(("recipients",), "", "names and numbers of the recipients", "layers/smart")
+    copies = _space(
+        ("copy",), "number, index, random", "empty; an item that the recipient has still to confirm", "layers/smart"
+    )
+    unsent = _space(
+        ("unsent",),
+        "number, index, random",
+        'an item that the recipient has still to fetch; "again" after a reset',
+        "layers/smart",
+    )
+    fetched = _space(
+        ("fetched",),
+        "number",
+        'copies that the recipient fetched, not confirmed: one position, or "several"',
+        "layers/smart",
+    )
+    resent_key = _key(
+        ("resent",), "", "8 bytes, by atomic adds: changes when copies are to be fetched again; watched", "layers/smart"
+    )
+    blobs = _space(("blob",), "id, n", "the n-th piece of an item's blob", "layers/blobs")
+    uploads = _space(
+        ("upload", "open"), "id", "empty; a blob is being written, and its item is not enqueued yet", "layers/blobs"
+    )
+    uploads_until = _space(
+        ("upload", "until"),
+        "id",
+        "8 bytes, little-endian: until when nothing may sweep it, in microseconds",
+        "layers/blobs",
+    )
+    streams = _space(("stream",), "stream", "how far the stream is, and who reads it", "layers/streams")
+    claimed_chunks = _space(
+        ("claimed chunks",), "stream, batch, index, random", "empty; the item of a batch is in chunks", "layers/streams"
+    )
+    claimed_tracked = _space(
+        ("claimed tracked",),
+        "stream, batch, index, random",
+        "notes of an item whose end the ack tells somebody",
+        "layers/streams",
+    )
+    sinks = _space(
+        ("sink",), "stream", "the last batch of a stream into the queue, and the one that is decided", "Spark's sink"
+    )
+    jobs = _space(
+        ("job",), "job", "a bulk job's record: what it is and, once it is committed, its report", "Spark's sink"
+    )
+    imports = _space(("import",), "id", "how far an import or a copy into the queue is", "fdbqueue.transfer")
+    # Between the requests and the items: a staged dequeue that expects no other process sees it there.
+    paused_key = _key(
+        ("stopped",), "", "who paused the queue, when and why; or the mark of a rename", "pausing.py, rename_marks.py"
+    )
+    agents = _space(("agent",), "id", "the lease that an agent's lock has, and when it was to end", "agent servers")
+
+    # -- what follows from it --------------------------------------------------------------------------------------
+
+    timers_prefix = _derived(lambda layout: layout.timers.key())
+    # A plain enqueue and a plain dequeue change one counter each.
+    enqueued_key = _derived(lambda layout: layout.count_key("enqueued"))
+    dequeued_key = _derived(lambda layout: layout.count_key("dequeued"))
+    # What an enqueue looks for: the last item, or the last of all marks and the items.
+    last_item = _derived(lambda layout: KeySelector.last_less_than(layout.end))
+    last_key = _derived(lambda layout: KeySelector.last_less_than(layout.type_key + b"\x00"))
+    catalogue_key = _derived(lambda layout: CATALOGUE + layout.prefix)
+    space = _derived(lambda layout: Subspace(rawPrefix=layout.prefix))
+    known = _derived(lambda _: Known())
+    """What this process knows of the queue."""
+    _count_keys: dict[str, bytes] = _derived(lambda _: {})
+    _held_prefixes: dict[str, bytes] = _derived(lambda _: {})
 
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
@@ -271,7 +339,7 @@ class Layout:
         if isinstance(name, str | bytes) and not name:
             raise ValueError(f"A queue needs a name, and {name!r} is empty.")
         self.space = name if isinstance(name, Subspace) else _space_of(name if isinstance(name, tuple) else (name,))
-        self.prefix: bytes = self.space.key()
+        self.prefix = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
         if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
@@ -279,86 +347,30 @@ class Layout:
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
                 f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
             )
-        self.catalogue_key: bytes = CATALOGUE + self.prefix
-        self.registration: Any = None
-        """What the queue's object registers (`catalogue.py`); None: nothing."""
-        self.available = Place(self.prefix)
+        self._begin(self.prefix)
+
+    @classmethod
+    def at(cls, prefix: bytes) -> Self:
+        """Return the layout of the keys behind a prefix that is known to be good. It makes all others on demand."""
+        layout: Self = _new(cls)
+        layout._begin(prefix)
+        return layout
+
+    def _begin(self, prefix: bytes) -> None:
+        self.prefix = prefix
+        self.available = Place(prefix)
         self.begin = self.available.begin
         self.end = self.available.end
-        self.leased = Place(self.space["lease"].key())
-        self.delayed = Place(self.space["delay"].key())
-        self.dead = Place(self.space["dead"].key())
-        self.claims = self.space["claim"]
-        self.claimed_chunks = self.space["claimed chunks"]
-        self.claimed_tracked = self.space["claimed tracked"]
-        self.streams = self.space["stream"]
-        self.timers = self.space["timer"]
-        self.timers_prefix: bytes = self.timers.key()
-        # This sorts behind the items, so that one read of the last key shows whether there is a mark.
-        self.high_water_mark_key: bytes = self.space.pack((True,))
-        self.has_high_water_mark = False
-        self.is_smart = False
-        """Whether this process has made a `SmartQueue` of the queue. The first smart enqueue marks the queue itself."""
-        self.chunks = self.space["chunk"]
-        # These sort before the requests: a staged dequeue reads the keys from the first request up to the items.
-        self.groups = self.space["group"]
-        self.completions = Place(self.space["completion"].key())
-        self.blobs = self.space["blob"]
-        self.uploads = self.space["upload"]["open"]
-        self.uploads_until = self.space["upload"]["until"]
-        self.counts = self.space["count"]
-        self.level_counts = self.space["level"]
-        self._count_keys: dict[str, bytes] = {}
-        # A plain enqueue and a plain dequeue change one counter each.
-        self.enqueued_key = self.count_key("enqueued")
-        self.dequeued_key = self.count_key("dequeued")
-        self.requests = self.space["request"]
-        self.grants = self.space["grant"]
-        self.markers = self.space["once"]
-        self.jobs = self.space["job"]
-        self.agents = self.space["agent"]
-        self.imports = self.space["import"]
-        # Between the requests and the items: a staged dequeue that expects no other process sees it there.
-        self.paused_key: bytes = self.space.pack(("stopped",))
-        self.subscribed = False
-        """Whether the queue had subscriptions that need arrivals when this process last looked for its end."""
-        self.exclusive_all: str | None = None
-        """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
-        self.open_until = 0.0
-        """Until this time the process relies on the queue having no exclusive subscription (`exclusive.py`)."""
-        self.open_at = 0
-        """The value of `exclusive.Changes.count` when the process looked."""
-        self.unpaused_until, self.unpaused_at = 0.0, 0
-        """The same, for calls that only look whether the queue is paused."""
-        # This sorts behind the high-water mark. An enqueue reads both together. A call that needs no mark does not
-        # read it.
-        self.subscribed_key: bytes = self.space.pack((True, "subscribed"))
-        # This sorts behind both keys, where an older version's read of the last key does not meet it.
-        self.type_key: bytes = self.space.pack((True, "type"))
-        # What an enqueue looks for: the last item, or the last of all these keys and the items.
-        self.last_item = KeySelector.last_less_than(self.end)
-        self.last_key = KeySelector.last_less_than(self.type_key + b"\x00")
-        self.subscriptions = self.space["subscription"]
-        self.pointers = self.space["pointer"]
-        self.held = self.space["held"]
-        self._held_prefixes: dict[str, bytes] = {}
-        self.returned = self.space["returned"]
-        self.arrivals = self.space["arrival"]
-        self.arriving: bytes = self.space["arriving"].key()
-        self.waiting = self.space["waiting"]
-        self.served_key: bytes = self.space.pack(("served",))
-        self.trimmed_key: bytes = self.space.pack(("trimmed",))
-        self.trimming_key: bytes = self.space.pack(("trimming",))
-        self.sinks = self.space["sink"]
-        self.smart = self.space["smart"]
-        self.deadlines = self.space["deadline"]
-        self.missed = self.space["missed"]
-        self.alarm_key: bytes = self.space.pack(("alarm",))
-        self.recipients_key: bytes = self.space.pack(("recipients",))
-        self.copies = self.space["copy"]
-        self.unsent = self.space["unsent"]
-        self.fetched = self.space["fetched"]
-        self.resent_key: bytes = self.space.pack(("resent",))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            row = TABLE.get(name) or _DERIVED.get(name)
+            if row is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            made = row.of(self)
+            setattr(self, name, made)
+            return made
 
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
@@ -496,6 +508,53 @@ class Layout:
         except (ValueError, IndexError):
             return repr(self.prefix)
         return described(name)
+
+
+def _taken_off(kind: type[T]) -> dict[str, T]:
+    """Take the rows off the class: an attribute that an instance has is found at once if the class has none."""
+    found = {name: row for name, row in vars(Layout).items() if isinstance(row, kind)}
+    for name in found:
+        delattr(Layout, name)
+    return found
+
+
+TABLE = _taken_off(Row)
+"""The rows of the table, by attribute."""
+_DERIVED = _taken_off(_Derived)
+OTHERS = (
+    Row(("waiting",), "name", "never written: conflict ranges only", "layers/subscriptions"),
+    Row(("session",), "name", "a session's record: where its pointer is, whether it is paused, …", "layers/sessions"),
+    Row(
+        ("items",),
+        "name, generation, …",
+        "a session's items: all keys of a queue, a level for a rank",
+        "layers/sessions",
+    ),
+    Row(("line",), "…", "the line of ready sessions: all keys of a queue, whose items are pointers", "layers/sessions"),
+    Row(("lines",), "shard, …", "its further shards, as the line, and how many there are", "layers/sessions"),
+    Row(("lines", "number"), "", "its further shards, as the line, and how many there are", "layers/sessions"),
+    Row(
+        ("slot",),
+        "name, generation, id",
+        "where a slot of a session is in the line, and which item it holds",
+        "layers/sessions",
+    ),
+    Row(("gate",), "…", "limits that sessions share, and the pointers that wait there", "layers/sessions"),
+    Row(("state",), "name", "a session's state", "layers/sessions"),
+    Row(("summed",), "name, shard", "8 bytes, by atomic adds: a total of all sessions", "layers/sessions"),
+    Row(("stream",), 'stream, "batch", batch', "what a batch has, until it is acked", "layers/streams"),
+    Row(("stream",), 'stream, "seen"', "8 bytes: when its reader was last seen", "layers/streams"),
+    Row(("sink",), "stream, query, …", "rows that wait for their batch's commit", "Spark's sink"),
+    Row(("job",), "job, …", "which of its rows are in, until it is committed", "Spark's sink"),
+    Row(("schedule",), "name", "JSON: when a task is enqueued, its next and its last tick", "layers/schedules"),
+    Row(
+        ("rate",),
+        "name",
+        "8 bytes: when a token bucket is full again, in microseconds",
+        "layers/common/token_bucket.py",
+    ),
+)
+"""The rows of keys that have no attribute, since a layer makes them."""
 
 
 def described(name: tuple[Any, ...] | bytes) -> str:

@@ -129,7 +129,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         self.codec: Codec[V] = codec_named(codec)
         self.order = order
         self.order_name = None if order is None else order.name
-        self.layout.registration = Registration(self.codec.name, self.order_name, path_of(name))
+        self.layout.known.registration = Registration(self.codec.name, self.order_name, path_of(name))
         self.home = self.layout
         """The layout by which the queue is registered; that of a queue's sessions is the queue's own."""
         self._once = Once(self.layout)
@@ -599,7 +599,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
     ) -> Steps[list[Any]]:
-        looked = self.layout.open_until > monotonic() and self.layout.open_at == Changes.count
+        looked = self.layout.known.open_until > monotonic() and self.layout.known.open_at == Changes.count
         if not looked and (yield from keep_out(tr, self.layout)):
             return []
         begin, end = self.layout.begin, self.layout.end

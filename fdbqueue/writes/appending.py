@@ -58,7 +58,7 @@ def append_items(
     tr.add(layout.enqueued_key, _ONE if amount == 1 else as_count(amount))
     if ranks is not None:
         count_levels(tr, layout, Counter(ranks))
-    if layout.subscribed:
+    if layout.known.subscribed:
         announce(tr, layout, spans_of(layout, keys, ranks), enqueued=amount)
 
 

@@ -65,7 +65,10 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
     elif following.quota is not None and wanted and entry == "plain":
         yield from check_room(tr, layout, following.quota, wanted)
-    layout.subscribed, layout.exclusive_all = following.layout.subscribed, following.layout.exclusive_all
+    layout.known.subscribed, layout.known.exclusive_all = (
+        following.layout.known.subscribed,
+        following.layout.known.exclusive_all,
+    )
     index = following.index
     following.index += wanted
     give_up_to(tr, layout, following.index - 1, order)

@@ -49,8 +49,8 @@ def note_policy(queue: Queue, policy: Policy, owner: str) -> None:
             " change the policy, make the Queue again, too."
         )
     _policies[queue] = policy, owner
-    if queue.layout.registration is not None:
-        queue.layout.registration.policy = owner
+    if queue.layout.known.registration is not None:
+        queue.layout.known.registration.policy = owner
 
 
 def note_bare(queue: Queue, layer: str, remedy: str = "") -> None:

@@ -110,7 +110,7 @@ class ImmediateDelivery:
         This process knows the name from an earlier read, so it reads everything in parallel. The subscription's own
         key tells whether the name is still right.
         """
-        layout, name = self._layout, self._layout.exclusive_all
+        layout, name = self._layout, self._layout.known.exclusive_all
         if name is None:
             return None
         head = ExclusiveHead(layout, name, wanted=1)

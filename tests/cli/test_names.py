@@ -132,7 +132,7 @@ def test_a_name_above_or_behind_that_of_a_queue_is_not_a_queue(db: Any, space: S
 @pytest.mark.engines("file")
 def test_a_queue_without_a_registration_is_there_if_it_has_a_key(db: Any, space: Subspace, run: Run, name: str) -> None:
     queue = Queue(space, codec="json")
-    queue.layout.registration = None
+    queue.layout.known.registration = None
     queue.enqueue(db, 1)
     queue.dequeue(db)
 

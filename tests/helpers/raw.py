@@ -9,5 +9,5 @@ from fdbqueue.stored.layout import Name
 def raw(name: Name) -> Queue[bytes]:
     """Return a queue of bytes that neither registers nor compares its codec with the queue's."""
     queue = Queue(name)
-    queue.layout.registration = None
+    queue.layout.known.registration = None
     return queue

@@ -140,7 +140,7 @@ def test_an_enqueue_reads_the_record_once_a_minute(db: Any, space: Subspace) -> 
     queue.enqueue(db, b"b")
     assert record(db, queue) is None
 
-    queue.layout.registration.known_until -= KNOWN_SECONDS
+    queue.layout.known.registration.known_until -= KNOWN_SECONDS
     queue.enqueue(db, b"c")
 
     assert record(db, queue) is not None
@@ -259,8 +259,8 @@ def test_a_record_that_can_not_be_read_stops_no_enqueue_and_is_listed(db: Any, s
     queue.enqueue(db, "a")
     db[queue.layout.catalogue_key] = b"\xc1" * 20
 
-    queue.layout.registration.known_until = 0.0
-    queue.layout.open_until -= LOOK_SECONDS
+    queue.layout.known.registration.known_until = 0.0
+    queue.layout.known.open_until -= LOOK_SECONDS
     queue.enqueue(db, "b")
     assert queue.dequeue(db) is not None
     assert [info.codec for info in listed(db, space)] == [""]

@@ -183,7 +183,7 @@ def test_a_reader_notices_within_a_minute_that_the_queue_has_another_codec_now(d
     writer.clear(db)
     Queue(space, codec="msgpack").enqueue(db, 53)
 
-    reader.layout.registration.checked_until -= KNOWN_SECONDS
+    reader.layout.known.registration.checked_until -= KNOWN_SECONDS
     with pytest.raises(OtherCodec, match="registered with the codec 'msgpack'"):
         reader.peek(db)
 
@@ -196,7 +196,7 @@ def test_a_queue_without_a_record_is_read_and_looked_at_again(db: Any, space: Su
     assert reader.peek(db).value == 5  # type: ignore[union-attr]
     Queue(space, codec="msgpack").register(db)
 
-    reader.layout.registration.checked_until -= UNREGISTERED_SECONDS
+    reader.layout.known.registration.checked_until -= UNREGISTERED_SECONDS
     with pytest.raises(OtherCodec, match="registered with the codec 'msgpack'"):
         reader.peek(db)
 

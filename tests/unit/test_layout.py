@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +22,22 @@ from fdbqueue.layers.smart.index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys
-from fdbqueue.stored.layout import APPENDED_BYTES, DELAY, LEASE, MAX_KEY_BYTES, TTL, Layout, Name, pack
+from fdbqueue.stored.layout import (
+    APPENDED_BYTES,
+    CATALOGUE,
+    DELAY,
+    LEASE,
+    MAX_KEY_BYTES,
+    OTHERS,
+    TABLE,
+    TTL,
+    Layout,
+    Name,
+    pack,
+)
 
+STORED = Path(__file__).parent.parent / "data" / "stored-ed71ef0.json.gz"
+"""Rows of a queue of every kind, with items in every state."""
 indices = st.one_of(st.integers(0, 300), st.integers(0, 2**62))
 randoms = st.binary(max_size=12)
 plain = st.builds(Position, indices, randoms)
@@ -177,3 +195,24 @@ def _arrival(layout: Layout, packed: bytes) -> bytes:
 def test_a_text_that_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"position|hex"):
         Position.parse(text)
+
+
+def test_every_key_that_is_stored_has_a_row_in_the_table() -> None:
+    packed = [row.packed for row in (*TABLE.values(), *OTHERS)]
+    stored = [bytes.fromhex(key) for key, _ in json.loads(gzip.decompress(STORED.read_bytes()))]
+    queues = [key.removeprefix(CATALOGUE) for key in stored if key.startswith(CATALOGUE)]
+    met = set()
+    for key in stored:
+        queue = max((one for one in queues if key.startswith(one)), key=len, default=None)
+        if queue is None:
+            continue
+        begins = [one for one in packed if key[len(queue) :].startswith(one)]
+        assert begins or Layout("q").begin < Layout("q").prefix + key[len(queue) :] < Layout("q").end
+        met.update(begins)
+    assert len(met) > 20
+
+
+def test_an_attribute_that_no_row_makes_is_none() -> None:
+    with pytest.raises(AttributeError, match="'Layout' object has no attribute 'lease'"):
+        Layout("q").lease  # type: ignore[attr-defined]  # noqa: B018
+    assert pickle.loads(pickle.dumps(Layout("q"))).leased.begin == Layout("q").leased.begin

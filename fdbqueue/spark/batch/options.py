@@ -30,12 +30,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fdbqueue.layers.common.levels import MAX_LEVELS
 from fdbqueue.spark.job.attempt import BATCH_ROWS
 from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE
-from fdbqueue.spark.optionvalues import CODECS, from_hex, known, layout_of, not_empty, number, one_of, url_of
+from fdbqueue.spark.optionvalues import (
+    CODECS,
+    choice,
+    database,
+    from_hex,
+    known,
+    layout_of,
+    names_of,
+    not_empty,
+    option,
+    values_of,
+    whole,
+)
 from fdbqueue.stored.layout import Layout
 
 RECORD_CODECS = ("json", "msgpack", "tuple")
@@ -46,53 +58,33 @@ SESSION_LEVELS = 2
 DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 MAX_BATCH_ROWS = 6_000
 """One log entry has room for this many digests."""
-NAMES = (
-    "url",
-    "queue",
-    "queueKey",
-    "queueColumn",
-    "codec",
-    "valueColumn",
-    "headersColumn",
-    "sessionColumn",
-    "sessions",
-    "priorityColumn",
-    "levels",
-    "delayColumn",
-    "ttlColumn",
-    "jobId",
-    "delivery",
-    "partitions",
-    "smart",
-    "batchRows",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The parsed options. The tasks get them with the writer."""
 
-    url: str
-    queue: str | None = None
-    queue_key: bytes | None = None
-    queue_column: str | None = None
-    codec: str = "bytes"
-    value_column: str | None = None
+    url: str = option("url", database, required=True)
+    queue: str | None = option("queue", not_empty)
+    queue_key: bytes | None = option("queueKey", from_hex)
+    queue_column: str | None = option("queueColumn", not_empty)
+    codec: str = option("codec", choice("bytes", *CODECS))
+    value_column: str | None = option("valueColumn", not_empty)
     """The column with the values; None: all columns are one record."""
-    headers_column: str | None = None
-    session_column: str | None = None
-    sessions: str | None = None
+    headers_column: str | None = option("headersColumn", not_empty)
+    session_column: str | None = option("sessionColumn", not_empty)
+    sessions: str | None = option("sessions", not_empty)
     """Names the function that makes the rows' sessions; None: they have the default rules."""
-    priority_column: str | None = None
-    levels: int = LEVELS
-    delay_column: str | None = None
-    ttl_column: str | None = None
-    job_id: str | None = None
-    delivery: str = EXACTLY_ONCE
-    partitions: int | None = None
-    smart: str | None = None
+    priority_column: str | None = option("priorityColumn", not_empty)
+    levels: int = option("levels", whole(LEVELS, MAX_LEVELS))
+    delay_column: str | None = option("delayColumn", not_empty)
+    ttl_column: str | None = option("ttlColumn", not_empty)
+    job_id: str | None = option("jobId", not_empty)
+    delivery: str = option("delivery", choice(EXACTLY_ONCE, *DELIVERIES))
+    partitions: int | None = option("partitions", whole())
+    smart: str | None = option("smart", not_empty)
     """Names the function that makes the rows' smart queues; None: rows are appended without checks."""
-    batch_rows: int = BATCH_ROWS
+    batch_rows: int = option("batchRows", whole(BATCH_ROWS, MAX_BATCH_ROWS))
 
     @property
     def exactly_once(self) -> bool:
@@ -125,6 +117,9 @@ class Options:
         return layout_of(JOBS_WITHOUT_A_QUEUE if self.queue is None else self.queue)
 
 
+NAMES = names_of(Options)
+
+
 def parse(given: Mapping[str, str]) -> Options:
     """Parse the given options. Their names are case-insensitive.
 
@@ -132,29 +127,15 @@ def parse(given: Mapping[str, str]) -> Options:
         ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
     values = known(given, NAMES, "The fdbqueue sink")
-    codec = one_of("codec", values.get("codec", "bytes"), CODECS)
-    session_column = not_empty("sessionColumn", values.get("sessionColumn"))
-    levels = LEVELS if session_column is None else SESSION_LEVELS
-    options = Options(
-        url=url_of(values.get("url")),
-        queue=not_empty("queue", values.get("queue")),
-        queue_key=from_hex("queueKey", values.get("queueKey")),
-        queue_column=not_empty("queueColumn", values.get("queueColumn")),
-        codec=codec,
-        value_column=not_empty("valueColumn", values.get("valueColumn")) or _default_value_column(codec),
-        headers_column=not_empty("headersColumn", values.get("headersColumn")),
-        session_column=session_column,
-        sessions=not_empty("sessions", values.get("sessions")),
-        priority_column=not_empty("priorityColumn", values.get("priorityColumn")),
-        levels=number("levels", values.get("levels"), MAX_LEVELS) or levels,
-        delay_column=not_empty("delayColumn", values.get("delayColumn")),
-        ttl_column=not_empty("ttlColumn", values.get("ttlColumn")),
-        job_id=not_empty("jobId", values.get("jobId")),
-        delivery=one_of("delivery", values.get("delivery", EXACTLY_ONCE), DELIVERIES),
-        partitions=number("partitions", values.get("partitions")),
-        smart=_smart(values.get("smart"), codec),
-        batch_rows=number("batchRows", values.get("batchRows"), MAX_BATCH_ROWS) or BATCH_ROWS,
-    )
+    options = Options(**values_of(Options, values))
+    if options.value_column is None and options.codec not in RECORD_CODECS:
+        options = replace(options, value_column="value")
+    if options.session_column is not None and "levels" not in values:
+        options = replace(options, levels=SESSION_LEVELS)
+    if options.smart is not None and options.codec not in ("json", "msgpack"):
+        raise ValueError(
+            "The option smart needs codec=json or codec=msgpack, as the smart queue's messages are stored."
+        )
     if options.queue is not None and options.queue_key is not None:
         raise ValueError("Give one of the options queue and queueKey, not both.")
     if options.smart is not None and options.layered:
@@ -162,11 +143,11 @@ def parse(given: Mapping[str, str]) -> Options:
             "The option smart can't be combined with priorityColumn, sessionColumn, delayColumn and ttlColumn: the"
             " smart queue's own function decides about its messages. Put the values into the messages."
         )
-    if options.sessions is not None and session_column is None:
+    if options.sessions is not None and options.session_column is None:
         raise ValueError("The option sessions needs the option sessionColumn.")
     if options.sessions is not None and "levels" in values:
         raise ValueError("The option levels can't be combined with sessions: that function's Sessions have levels.")
-    if "levels" in values and options.priority_column is session_column is None:
+    if "levels" in values and options.priority_column is options.session_column is None:
         raise ValueError("The option levels needs the option priorityColumn or sessionColumn.")
     if not options.names_a_queue and options.queue_column is None:
         raise ValueError("The option queue is missing: the queue's name. (Or queueColumn: a column that names it.)")
@@ -185,15 +166,3 @@ def refuse_overwrite() -> None:
         'mode("overwrite") is refused, because it would remove items that belong to consumers. Use mode("append").'
         " To empty the queue, call Queue.clear."
     )
-
-
-def _default_value_column(codec: str) -> str | None:
-    return None if codec in RECORD_CODECS else "value"
-
-
-def _smart(value: str | None, codec: str) -> str | None:
-    if value is not None and codec not in ("json", "msgpack"):
-        raise ValueError(
-            "The option smart needs codec=json or codec=msgpack, as the smart queue's messages are stored."
-        )
-    return not_empty("smart", value)

@@ -6,6 +6,7 @@ from pyspark.sql import types as t
 
 from fdbqueue.spark.batch.options import Options
 from fdbqueue.spark.job.record import JobHeader
+from fdbqueue.spark.optionvalues import name_of
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _NUMBERS = (*_INTEGERS, t.FloatType, t.DoubleType)
@@ -25,23 +26,23 @@ def header_of(options: Options, schema: t.StructType) -> JobHeader:
         _check_value(options, field)
     others = []
     if options.queue_column is not None:
-        others.append(field_of(schema, "queueColumn", options.queue_column))
+        others.append(_named(schema, options, "queue_column"))
         if not isinstance(others[-1].dataType, t.StringType):
             raise _wrong(others[-1], "which names queues, must be a string")
     if options.headers_column is not None:
-        others.append(field_of(schema, "headersColumn", options.headers_column))
+        others.append(_named(schema, options, "headers_column"))
         _check_headers(others[-1])
     if options.session_column is not None:
-        others.append(field_of(schema, "sessionColumn", options.session_column))
+        others.append(_named(schema, options, "session_column"))
         if not isinstance(others[-1].dataType, (t.StringType, t.BinaryType)):
             raise _wrong(others[-1], "which names sessions, must be a string or binary; cast it")
     if options.priority_column is not None:
-        others.append(field_of(schema, "priorityColumn", options.priority_column))
+        others.append(_named(schema, options, "priority_column"))
         if not isinstance(others[-1].dataType, _INTEGERS):
             raise _wrong(others[-1], "which has priorities, must be a whole number")
-    for option, name in ("delayColumn", options.delay_column), ("ttlColumn", options.ttl_column):
-        if name is not None:
-            others.append(field_of(schema, option, name))
+    for attribute in ("delay_column", "ttl_column"):
+        if getattr(options, attribute) is not None:
+            others.append(_named(schema, options, attribute))
             if not isinstance(others[-1].dataType, _NUMBERS):
                 raise _wrong(others[-1], "which has seconds, must be a number")
     names = [field.name for field in columns]
@@ -77,8 +78,13 @@ def header_of(options: Options, schema: t.StructType) -> JobHeader:
 def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]:
     """Return the columns that make up the values."""
     if options.value_column is not None:
-        return [field_of(schema, "valueColumn", options.value_column)]
+        return [_named(schema, options, "value_column")]
     return [field for field in schema.fields if field.name not in options.other_columns]
+
+
+def _named(schema: t.StructType, options: Options, attribute: str) -> t.StructField:
+    """Return the column that is named by an option, given its field."""
+    return field_of(schema, name_of(Options, attribute), getattr(options, attribute))
 
 
 def field_of(schema: t.StructType, option: str, name: str) -> t.StructField:

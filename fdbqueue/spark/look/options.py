@@ -39,58 +39,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fdbqueue.base.position import Position
 from fdbqueue.spark.optionvalues import (
     CODECS,
     boolean,
+    choice,
+    database,
+    duration,
+    flag,
     known,
     layout_of,
+    name_of,
+    names_of,
     not_empty,
-    number,
     one_of,
+    option,
     queue_of,
-    seconds,
-    url_of,
+    values_of,
+    whole,
 )
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.states import ALL_STATES
 
 FAIL, NULL, DEAD, WAIT = "fail", "null", "dead", "wait"
-MAX_ITEMS = 10_000
-MAX_BYTES = 8_000_000
-SPLIT_ITEMS = 5_000
-_SHARED = ("url", "queue", "queueKey", "codec", "onBadItem", "minPartitions")
-LOOK_NAMES = (*_SHARED, "states", "from", "to", "limit", "includeSessions")
-STREAM_NAMES = (
-    *_SHARED,
-    "streamName",
-    "maxItemsPerTrigger",
-    "maxBytesPerTrigger",
-    "minItemsPerTrigger",
-    "maxTriggerDelay",
-    "maxItemsPerPartition",
-    "includeHeaders",
-    "failOnDataLoss",
-    "onLostCheckpoint",
-    "onPaused",
-    "maxAttempts",
-    "limit",
-)
-_CONSUMING = {name.lower() for name in STREAM_NAMES} - {name.lower() for name in LOOK_NAMES}
-_CONSUMING |= {"consume", "ack", "dequeue", "delete", "remove", "take", "lease"}
+
+
+def _states(name: str, value: str | None) -> tuple[str, ...]:
+    if value is None:
+        return ALL_STATES
+    chosen = {one_of(name, one.strip(), ALL_STATES) for one in value.split(",")}
+    return tuple(state for state in ALL_STATES if state in chosen)
+
+
+def _position(name: str, value: str | None) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return pack(Position.parse(value))
+    except ValueError as error:
+        raise ValueError(f"The option {name} is a position, as the column of that name shows it: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What a look and a stream have in common."""
 
-    url: str
-    queue: str | bytes
-    codec: str
-    on_bad: str
-    min_partitions: int
+    url: str = option("url", database, required=True)
+    queue: str | bytes = option("queue queueKey", None, required=True)
+    codec: str = option("codec", choice("bytes", *CODECS))
+    on_bad: str = option("onBadItem", choice(FAIL, FAIL, NULL))
+    min_partitions: int = option("minPartitions", whole(1, 100_000))
 
     def layout(self) -> Layout:
         """Return the keys of the queue."""
@@ -101,32 +100,40 @@ class ReadOptions:
 class LookOptions(ReadOptions):
     """The parsed options of a look."""
 
-    states: tuple[str, ...]
-    begin: bytes | None
+    states: tuple[str, ...] = option("states", _states)
+    begin: bytes | None = option("from", _position)
     """The packed position to begin with; None: the first."""
-    end: bytes | None
+    end: bytes | None = option("to", _position)
     """The packed position to stop before; None: no end."""
-    limit: int | None
-    sessions: bool = False
+    limit: int | None = option("limit", whole())
+    sessions: bool = option("includeSessions", flag(False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions(ReadOptions):
     """The parsed options of a stream."""
 
-    stream: str
-    max_items: int = MAX_ITEMS
-    max_bytes: int = MAX_BYTES
-    min_items: int = 1
-    max_delay: float = 900.0
-    split_items: int = SPLIT_ITEMS
-    headers: bool = False
-    fail_on_data_loss: bool = True
-    on_lost: str = FAIL
-    on_paused: str | None = None
+    stream: str = option("streamName", not_empty, required=True)
+    on_bad: str = option("onBadItem", choice(FAIL, FAIL, NULL, DEAD))
+    max_items: int = option("maxItemsPerTrigger", whole(10_000))
+    max_bytes: int = option("maxBytesPerTrigger", whole(8_000_000))
+    min_items: int = option("minItemsPerTrigger", whole(1))
+    max_delay: float = option("maxTriggerDelay", duration(900.0))
+    split_items: int = option("maxItemsPerPartition", whole(5_000))
+    headers: bool = option("includeHeaders", flag(False))
+    fail_on_data_loss: bool = option("failOnDataLoss", flag(True))
+    on_lost: str = option("onLostCheckpoint", choice(FAIL, FAIL, "redeliver", "drop"))
+    on_paused: str | None = option("onPaused", choice(None, FAIL, WAIT))
     """``fail`` or ``wait``; None: a query that ends fails, and one that runs on waits."""
-    max_attempts: int | None = None
-    limit: int | None = None
+    max_attempts: int | None = option("maxAttempts", whole())
+    limit: int | None = option("limit", whole())
+
+
+_SHARED = names_of(ReadOptions)
+LOOK_NAMES = names_of(LookOptions)
+STREAM_NAMES = names_of(StreamOptions)
+_CONSUMING = {name.lower() for name in STREAM_NAMES} - {name.lower() for name in LOOK_NAMES}
+_CONSUMING |= {"consume", "ack", "dequeue", "delete", "remove", "take", "lease"}
 
 
 def is_stream(given: Mapping[str, str]) -> bool:
@@ -145,11 +152,13 @@ def parse_claim(given: Mapping[str, str]) -> StreamOptions:
     Raises:
         ValueError: an option is unknown, missing or not valid.
     """
-    values = known(given, (*_SHARED, "includeHeaders", "claim"), "A claim's DataFrame")
+    headers = name_of(StreamOptions, "headers")
+    values = known(given, (*_SHARED, headers, "claim"), "A claim's DataFrame")
     return StreamOptions(
-        **_shared(values, (FAIL, NULL)),
+        **values_of(ReadOptions, values),
+        queue=queue_of(values),
         stream=not_empty("claim", values.get("claim")) or "",
-        headers=boolean("includeHeaders", values.get("includeHeaders"), False),
+        headers=boolean(headers, values.get(headers), False),
     )
 
 
@@ -167,20 +176,13 @@ def parse_look(given: Mapping[str, str]) -> LookOptions:
             " trigger(availableNow=True), or fdbqueue.spark.claim for a batch program. A readStream needs a streamName."
         )
     values = known(given, LOOK_NAMES, "A look at a queue")
-    begin, end = _position("from", values.get("from")), _position("to", values.get("to"))
+    options = LookOptions(**values_of(LookOptions, values), queue=queue_of(values))
+    begin, end = options.begin, options.end
     if begin is not None and end is not None and end < begin:
         raise ValueError(f"The option to, {values['to']}, comes before the option from, {values['from']}.")
-    sessions = boolean("includeSessions", values.get("includeSessions"), False)
-    if sessions and not (begin is end is None):
+    if options.sessions and not (begin is end is None):
         raise ValueError("from and to name positions of the queue, and each session has its own: omit includeSessions.")
-    return LookOptions(
-        **_shared(values, (FAIL, NULL)),
-        states=_states(values.get("states")),
-        begin=begin,
-        end=end,
-        limit=number("limit", values.get("limit")),
-        sessions=sessions,
-    )
+    return options
 
 
 def parse_stream(given: Mapping[str, str]) -> StreamOptions:
@@ -195,55 +197,14 @@ def parse_stream(given: Mapping[str, str]) -> StreamOptions:
             f"There is no {refused[0]}: a stream begins at the head of its queue, and takes what is there."
         )
     values = known(given, STREAM_NAMES, "A stream out of a queue")
-    stream = not_empty("streamName", values.get("streamName"))
-    if stream is None:
+    options = StreamOptions(**values_of(StreamOptions, values), queue=queue_of(values))
+    if options.stream is None:
         raise ValueError(
             "The option streamName is missing. It identifies the stream in the queue, so that a lost or a copied"
             " checkpoint is noticed. Give each query its own."
         )
-    options = StreamOptions(
-        **_shared(values, (FAIL, NULL, DEAD)),
-        stream=stream,
-        max_items=number("maxItemsPerTrigger", values.get("maxItemsPerTrigger")) or MAX_ITEMS,
-        max_bytes=number("maxBytesPerTrigger", values.get("maxBytesPerTrigger")) or MAX_BYTES,
-        min_items=number("minItemsPerTrigger", values.get("minItemsPerTrigger")) or 1,
-        max_delay=seconds("maxTriggerDelay", values.get("maxTriggerDelay"), 900.0),
-        split_items=number("maxItemsPerPartition", values.get("maxItemsPerPartition")) or SPLIT_ITEMS,
-        headers=boolean("includeHeaders", values.get("includeHeaders"), False),
-        fail_on_data_loss=boolean("failOnDataLoss", values.get("failOnDataLoss"), True),
-        on_lost=one_of("onLostCheckpoint", values.get("onLostCheckpoint", FAIL), (FAIL, "redeliver", "drop")),
-        on_paused=one_of("onPaused", values["onPaused"], (FAIL, WAIT)) if "onPaused" in values else None,
-        max_attempts=number("maxAttempts", values.get("maxAttempts")),
-        limit=number("limit", values.get("limit")),
-    )
     if options.min_items > options.max_items:
         raise ValueError(
             f"The option minItemsPerTrigger, {options.min_items:,}, is over maxItemsPerTrigger, {options.max_items:,}."
         )
     return options
-
-
-def _shared(values: Mapping[str, str], bad: tuple[str, ...]) -> dict[str, Any]:
-    return {
-        "url": url_of(values.get("url")),
-        "queue": queue_of(values),
-        "codec": one_of("codec", values.get("codec", "bytes"), CODECS),
-        "on_bad": one_of("onBadItem", values.get("onBadItem", FAIL), bad),
-        "min_partitions": number("minPartitions", values.get("minPartitions"), 100_000) or 1,
-    }
-
-
-def _states(value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return ALL_STATES
-    chosen = {one_of("states", one.strip(), ALL_STATES) for one in value.split(",")}
-    return tuple(state for state in ALL_STATES if state in chosen)
-
-
-def _position(name: str, value: str | None) -> bytes | None:
-    if value is None:
-        return None
-    try:
-        return pack(Position.parse(value))
-    except ValueError as error:
-        raise ValueError(f"The option {name} is a position, as the column of that name shows it: {error}") from error

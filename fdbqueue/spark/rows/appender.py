@@ -83,5 +83,5 @@ class Appender:
 
     def _tail_of(self, layout: Layout) -> _Tail:
         if self._codec is not None:
-            layout.registration = Registration(self._codec, self._order, ())
+            layout.known.registration = Registration(self._codec, self._order, ())
         return _Tail(layout)

@@ -14,16 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from fdbqueue.spark.batch.options import AT_LEAST_ONCE, Options, parse
-from fdbqueue.spark.optionvalues import not_empty, one_of
+from fdbqueue.spark.optionvalues import choice, name_of, names_of, not_empty, option, values_of
 from fdbqueue.spark.sink.staging import Lost
 
-_OWN = ("streamName", "onLostCheckpoint", "staging")
 _SPARKS = ("checkpointlocation", "queryname", "path")
 """Options that Spark adds itself."""
-_JOBS = ("jobid", "delivery", "partitions")
+_JOBS = tuple(name_of(Options, one).lower() for one in ("job_id", "delivery", "partitions"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +30,17 @@ class SinkOptions:
 
     rows: Options
     """How the rows are written."""
-    stream: str | None
-    lost: Lost
-    at_once: bool = False
-    """Whether tasks write to the queue at once, unless their batch is a repeated one."""
+    stream: str | None = option("streamName", not_empty)
+    lost: Lost = option("onLostCheckpoint", choice("fail", "fail", "continue"))  # noqa: RUF009  it is a field
+    staging: str = option("staging", choice("always", "always", "repeated"))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether tasks write to the queue at once, unless their batch is a repeated one."""
+        return self.staging == "repeated"
+
+
+_OWN = names_of(SinkOptions)
 
 
 def parse_sink(given: Mapping[str, str]) -> SinkOptions:
@@ -53,9 +58,4 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
             " the option streamName names the stream."
         )
     rest = {name: value for name, value in given.items() if name.lower() not in (*own, *_SPARKS)}
-    return SinkOptions(
-        parse({**rest, "delivery": AT_LEAST_ONCE}),
-        not_empty("streamName", values.get("streamName")),
-        cast(Lost, one_of("onLostCheckpoint", values.get("onLostCheckpoint", "fail"), ("fail", "continue"))),
-        one_of("staging", values.get("staging", "always"), ("always", "repeated")) == "repeated",
-    )
+    return SinkOptions(parse({**rest, "delivery": AT_LEAST_ONCE}), **values_of(SinkOptions, values))

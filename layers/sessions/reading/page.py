@@ -24,7 +24,6 @@ from fdbqueue.lowlevel import (
 
 from ..line.shards import Shards
 from ..session.records import Keys, SessionName, name_of, pointer_of, unpack_record
-from ..session.session import SessionLayout
 from .listing import SessionStats, read_session_stats
 
 MOST_BUSY = 100
@@ -155,7 +154,7 @@ def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> Steps[LargeSession |
     packed = row.key[len(keys.record(b"")) :]
     try:
         name, generation = name_of(packed), unpack_record(row.value).generation
-        there = yield from read_stats(tr, SessionLayout(keys.items + packed + fdb_tuple.pack((generation,))))
+        there = yield from read_stats(tr, Layout.at(keys.items + packed + fdb_tuple.pack((generation,))))
     except (FormatError, *UNREADABLE):
         return None
     return LargeSession(name, there.available, there.delayed, there.dead)

@@ -12,9 +12,7 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Notes,
-    Place,
     Steps,
-    Subspace,
     Transaction,
     fdb_tuple,
     new_random,
@@ -68,54 +66,6 @@ class Head:
         return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
 
 
-class SessionLayout(Layout):
-    """The layout of one session's items. It makes most keys when they are asked for: there may be a million sessions.
-
-    Args:
-        prefix: the bytes before all keys.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, prefix: bytes) -> None:
-        for name in _SAME:
-            setattr(self, name, getattr(_TEMPLATE, name))
-        self._count_keys = {}
-        self._held_prefixes = {}
-        self.prefix = prefix
-        self.available = Place(prefix)
-        self.begin = self.available.begin
-        self.end = self.available.end
-
-    def __getattr__(self, name: str) -> Any:
-        like = getattr(_TEMPLATE, name)
-        made: Any
-        if isinstance(like, Place):
-            made = Place(self.prefix + like.prefix[1:])
-        elif isinstance(like, Subspace):
-            made = Subspace(rawPrefix=self.prefix + like.key()[1:])
-        elif hasattr(like, "or_equal"):  # a key selector
-            made = type(like)(self.prefix + like.key[1:], like.or_equal, like.offset)
-        else:
-            made = self.prefix + like[1:]
-        setattr(self, name, made)
-        return made
-
-
-_TEMPLATE = Layout(Subspace(rawPrefix=b"\x00"))  # a prefix of one byte
-_SAME = (
-    "exclusive_all",
-    "has_high_water_mark",
-    "is_smart",
-    "open_at",
-    "open_until",
-    "registration",
-    "subscribed",
-    "unpaused_at",
-    "unpaused_until",
-)
-
-
 class SessionMoves(Transitions):
     """The moves of one session's items in a transaction. They also change the totals of all sessions."""
 
@@ -167,7 +117,7 @@ class Session:
         self.generation = generation
         self.home = keys.line
         """The layout of the line, where outcomes, groups and blobs are kept."""
-        self.layout = SessionLayout(keys.items + name + fdb_tuple.pack((generation,)))
+        self.layout = Layout.at(keys.items + name + fdb_tuple.pack((generation,)))
         self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
         vars(self.queue).update(vars(queue) | {"layout": self.layout})
         self.record_key = keys.record(name)

@@ -193,7 +193,7 @@ def test_an_older_versions_smart_queue_is_marked_by_its_next_smart_enqueue(db: A
     smart = smart_queue(space, MessageType("x"))
     smart.enqueue(db, X)
     del db[smart.queue.layout.type_key]
-    smart.queue.layout.has_high_water_mark = False
+    smart.queue.layout.known.has_high_water_mark = False
     other = new_queue(space)
     other.enqueue(db, X)  # nothing says yet that it is smart
     smart.enqueue(db, X)
@@ -254,7 +254,7 @@ def test_finding_that_a_queue_is_smart_costs_no_extra_read(db: Any, space: Subsp
     counting = FaultyDatabase(db, lambda: None)
     queue.enqueue(counting, X)
     assert counting.commits == 1
-    assert not queue.layout.has_high_water_mark, "one read of the last key has told all"
+    assert not queue.layout.known.has_high_water_mark, "one read of the last key has told all"
 
 
 def test_an_early_refuse_smart_does_not_hide_a_later_smart_enqueue(db: Any, space: Subspace) -> None:

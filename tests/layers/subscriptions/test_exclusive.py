@@ -110,7 +110,7 @@ def test_another_process_notices_it_after_a_second(
     leases.enqueue_many(db, [JOB, JOB, JOB])
     others = Queue(queue.layout.space, codec=queue.codec)
     assert others.dequeue(db) is not None
-    others.layout.open_until += 60  # on a busy machine or a cluster the next calls may take over a second
+    others.layout.known.open_until += 60  # on a busy machine or a cluster the next calls may take over a second
     with monkeypatch.context() as patched:
         patched.setattr(
             "fdbqueue.layers.subscriptions._subscriptions.made_exclusive", lambda: None
@@ -118,7 +118,7 @@ def test_another_process_notices_it_after_a_second(
         mine = Subscriptions(leases).subscribe(db, "mine", exclusive=True)
 
     assert others.dequeue(db) is not None
-    others.layout.open_until -= 60 + LOOK_SECONDS
+    others.layout.known.open_until -= 60 + LOOK_SECONDS
     with pytest.raises(SubscriptionError):
         others.dequeue(db)
     assert len(mine.lease_many(db)) == 1

@@ -37,7 +37,7 @@ def arrivals(leases: Leases, db: Any) -> int:
 
 def known(leases: Leases) -> str | None:
     """Return whom this process takes for the sole one."""
-    return leases.layout.exclusive_all
+    return leases.layout.known.exclusive_all
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -73,7 +73,7 @@ def test_items_come_in_order_and_nothing_is_noted_for_it(
     assert values(mine.lease_many(db)) == ["0", "3"]
     assert arrivals(leases, db) == 0
     assert known(leases) == "mine"
-    assert not leases.layout.subscribed
+    assert not leases.layout.known.subscribed
     assert subscriptions.check(db).problems == ()
 
 
@@ -200,8 +200,8 @@ def test_consumers_without_a_subscription_that_notice_it_late_take_items_once(
     fill(leases, db, "0", "1")
     lending, taking = db.create_transaction(), db.create_transaction()
     assert values(mine.lease_many(lending)) == ["0", "1"]
-    monkeypatch.setattr(leases.layout, "open_until", time.monotonic() + 1_000)  # as in a process that has just looked
-    monkeypatch.setattr(leases.layout, "open_at", Changes.count)
+    monkeypatch.setattr(leases.layout.known, "open_until", time.monotonic() + 1_000)  # as in a process that has just looked
+    monkeypatch.setattr(leases.layout.known, "open_at", Changes.count)
     assert leases.lease(taking) is not None
     assert not conflicts(taking)
     assert conflicts(lending)

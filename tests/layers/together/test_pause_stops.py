@@ -169,7 +169,7 @@ def test_a_pause_of_another_process_ends_the_turn_after_a_second(
 
     following = sessions.ack_and_next(db, lease)
     assert following is not None, "this process has looked within the last second"
-    sessions.line.shards.at(pack(lease.turn)).open_until -= 60
+    sessions.line.shards.at(pack(lease.turn)).known.open_until -= 60
 
     assert sessions.ack_and_next(db, following) is None
     assert sessions.lease(db) is None
@@ -427,7 +427,7 @@ def test_an_item_that_was_granted_before_a_pause_goes_back(
         assert StagedQueue(queue).dequeue(db) is not None
         assert own.stats(db).items.leased == 1, "the first item is granted to the waiting call"
         pause_elsewhere(db, queue)
-        own.queue.layout.open_until = 0.0
+        own.queue.layout.known.open_until = 0.0
         stands_still.go_on()
         wait_until(lambda: own.stats(db).items.leased == 0)
         assert not waits.done()
@@ -456,7 +456,7 @@ def test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back(
             pause_elsewhere(db, queue)
         else:
             subscription.suspend(db)
-        own.leases.layout.unpaused_until = 0.0
+        own.leases.layout.known.unpaused_until = 0.0
         stands_still.go_on()
         wait_until(lambda: own.leases.stats(db).leased == 0)
         assert not waits.done()
@@ -554,7 +554,7 @@ def test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue(
     pause_elsewhere(db, queue)
     # It has not noticed the pause yet, and waits.
     stand_in_line(subscriptions, db, b"waiter", "all")
-    queue.layout.unpaused_until = 0.0
+    queue.layout.known.unpaused_until = 0.0
 
     assert subscriptions.enqueue(db, "a", immediate=True) is None
     delivery = subscriptions.enqueue(db, "b")
