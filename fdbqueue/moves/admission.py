@@ -30,7 +30,8 @@ from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
 from fdbqueue.moves.quotas import Quota, check_room, quota_of
-from fdbqueue.stored.catalogue import Registration, is_known, note_registered
+from fdbqueue.stored.catalogue import is_known, note_registered
+from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
 

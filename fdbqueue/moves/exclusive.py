@@ -27,6 +27,7 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import SubscriptionError
 from fdbqueue.stored.catalogue import check_codec, note_checked
 from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.known import Changes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import refuse_renamed
 
@@ -39,12 +40,6 @@ class _Owned(msgspec.Struct):
 
     owner: bytes = msgspec.field(default=b"", name="o")
     until_us: int = msgspec.field(default=0, name="u")
-
-
-class Changes:
-    """The number of times that this process has made a subscription exclusive."""
-
-    count = 0
 
 
 _decode = msgspec.msgpack.Decoder(_Owned).decode
@@ -71,7 +66,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel a second; as many a call while the queue is
     paused, or if there is or was an owner.
     """
-    if layout.known.open_until > time.monotonic() and layout.known.open_at == Changes.count:
+    if layout.known.is_open():
         return False
     changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)
@@ -89,7 +84,7 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
 
     *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call while the queue is paused.
     """
-    if layout.known.unpaused_until > time.monotonic() and layout.known.unpaused_at == Changes.count:
+    if layout.known.is_unpaused():
         return False
     changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
     stopped = yield tr.snapshot.get(layout.paused_key)
@@ -155,16 +150,17 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
             another name now.
     """
     stopped = tr.snapshot.get(layout.paused_key)
-    registered = None if layout.known.registration is None else tr.snapshot.get(layout.catalogue_key)
+    own = layout.known.registration
+    registered = None if own is None else tr.snapshot.get(layout.catalogue_key)
     owned = yield from _is_owned(tr, layout, now_us)
     pausing = yield stopped
     paused = pausing.present()
     if paused:
         refuse_renamed(bytes(pausing))
-    if registered is not None:
+    if own is not None:
         about = yield registered
         if about.present():
-            check_codec(layout, bytes(about), layout.known.registration.codec, "decode")
+            check_codec(layout, bytes(about), own.codec, "decode")
         note_checked(tr, layout, is_registered=about.present())
     return owned, paused
 

@@ -20,7 +20,7 @@ from fdbqueue.moves.admission import raise_high_water_mark
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.groups import begin_sweep, count_members, group_keys, group_record, settle
 from fdbqueue.moves.outcomes import end as end_outcome
-from fdbqueue.stored.counters import count, count_levels
+from fdbqueue.stored.counters import as_count, count, count_levels
 from fdbqueue.stored.items import (
     NO_NOTES,
     Notes,
@@ -118,15 +118,16 @@ class Moves:
 
     def finish(self) -> None:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
-        changes = {name: change for name, change in self._tally.items() if change}
-        count(self._tr, self._layout, **changes)
+        for name, change in self._tally.items():
+            if change:
+                self._tr.add(self._layout.count_key(name), as_count(change))
         if self._levels:
             count_levels(self._tr, self._layout, self._levels)
         for name, members in self._members.items():
             count_members(self._tr, self._home, name, **members)
-        if self.subscribed and (self.arrived or "enqueued" in changes):
+        if self.subscribed and (self.arrived or self._tally.get("enqueued")):
             spans = [(packed, packed) for packed in self.arrived]
-            announce(self._tr, self._layout, spans, enqueued=changes.get("enqueued", 0))
+            announce(self._tr, self._layout, spans, enqueued=self._tally.get("enqueued", 0))
         elif self._exclusive_all is not None and self.arrived:
             count(self._tr, self._layout, returned=1)  # no arrival, but waiting consumers watch this counter
         for subscription in self._returned:

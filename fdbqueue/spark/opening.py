@@ -12,7 +12,8 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import OtherCodec, StorageError, UnknownQueue
 from fdbqueue.spark.optionvalues import CODECS
-from fdbqueue.stored.catalogue import RAW, codec_of, fits
+from fdbqueue.stored.catalogue import codec_of, fits
+from fdbqueue.stored.known import RAW
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import refuse_renamed
 from fdbqueue.verbs.queues import is_there, nearest

@@ -30,6 +30,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.known import RAW, Registration, no_database
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.places import has_items
 
@@ -37,8 +38,6 @@ KNOWN_SECONDS = 60.0
 """How long a queue's object relies on having seen the queue's record."""
 UNREGISTERED_SECONDS = 1.0
 """How long it relies on having seen none."""
-RAW = "bytes"
-"""The codec that shows the items of every queue as they are stored."""
 Use: TypeAlias = Literal["encode", "decode"]
 """What a call does with values."""
 _NEWER = 2
@@ -59,34 +58,6 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its path in the directory layer; empty if it is in none."""
     format: int = msgspec.field(default=1, name="f")
     """The version of this format."""
-
-
-class Registration:
-    """What a queue's object would register, and what it knows of the record."""
-
-    __slots__ = ("checked_in", "checked_until", "codec", "known_in", "known_until", "order", "path", "policy")
-
-    def __init__(self, codec: str, order: str | None, path: tuple[str, ...], policy: str = "") -> None:
-        self.codec = codec
-        self.order = order or ""
-        self.path = path
-        self.policy = policy
-        self.known_until = 0.0
-        """Until this time the object relies on the record being there."""
-        self.known_in: Any = _nothing
-        """A weak reference to the database that has it."""
-        self.checked_until = 0.0
-        """Until this time the object relies on having the codec of the queue's items."""
-        self.checked_in: Any = _nothing
-        """A weak reference to the database that has these items."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Registration, (self.codec, self.order, self.path, self.policy)
-
-    @property
-    def about(self) -> About:
-        """The record."""
-        return About(self.codec, self.order, self.policy, self.path)
 
 
 def name_text(name: tuple[Any, ...] | bytes) -> str:
@@ -125,10 +96,6 @@ def path_of(name: object) -> tuple[str, ...]:
     return () if path is None else tuple(map(str, path()))
 
 
-def _nothing() -> None:
-    return None
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(About)
 
@@ -157,6 +124,11 @@ def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
     return int.from_bytes(stored[:8], "big"), about
 
 
+def about_of(own: Registration) -> About:
+    """Return the record that a queue's object registers."""
+    return About(own.codec, own.order, own.policy, own.path)
+
+
 def is_known(tr: Transaction, own: Registration) -> bool:
     """Return whether this object has seen the queue's record in this database within the last minute."""
     return own.known_until > time.monotonic() and own.known_in() is getattr(tr, "db", None)
@@ -174,21 +146,11 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     stored = yield value
     if not stored.present():
         # Whether this transaction commits is not known here. So the next enqueue reads the record again.
-        write_about(tr, layout, own.about)
+        write_about(tr, layout, about_of(own))
         return
     check_codec(layout, bytes(stored), own.codec, "encode")
     own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
     note_checked(tr, layout)
-
-
-def is_checked(tr: Transaction | Database, layout: Layout) -> bool:
-    """Return whether this object may decode the queue's items, as far as it found out within the last minute."""
-    own: Registration | None = layout.known.registration
-    if own is None or own.codec == RAW:
-        return True
-    if own.checked_until <= time.monotonic():
-        return False
-    return own.checked_in() is (tr if hasattr(tr, "create_transaction") else getattr(tr, "db", None))
 
 
 def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
@@ -199,7 +161,7 @@ def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
 
     *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
     """
-    if is_checked(tr, layout):
+    if layout.known.decodes_in(tr):
         return
 
     def read(tr: Transaction) -> Steps[Any]:
@@ -256,7 +218,7 @@ def _database_of(tr: Transaction | Database) -> Any:
 
 def _weakly(tr: Transaction | Database) -> Any:
     db = _database_of(tr)
-    return _nothing if db is None else ref(db)
+    return no_database if db is None else ref(db)
 
 
 def write_about(tr: Transaction, layout: Layout, about: About) -> None:
@@ -286,7 +248,7 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
                 f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
                 " registration is wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
             )
-    tr.set(layout.catalogue_key, pack_about(created_us, own.about))
+    tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
     doubt(layout)
 
 

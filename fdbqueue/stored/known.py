@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
+
+RAW = "bytes"
+"""The codec that shows the items of every queue as they are stored."""
+
+
+class Changes:
+    """The number of times that this process has made a subscription exclusive, or paused a queue."""
+
+    count = 0
+
+
+def no_database() -> None:
+    """Refer to no database."""
+
+
+@dataclass(slots=True)
+class Registration:
+    """What a queue's object would register (`catalogue.py`), and what it knows of the record."""
+
+    codec: str
+    order: str
+    """The name of its order; "": first in, first out."""
+    path: tuple[str, ...]
+    policy: str = ""
+    known_until: float = field(default=0.0, init=False)
+    """Until this time the object relies on the record being there."""
+    known_in: Any = field(default=no_database, init=False)
+    """A weak reference to the database that has it."""
+    checked_until: float = field(default=0.0, init=False)
+    """Until this time the object relies on having the codec of the queue's items."""
+    checked_in: Any = field(default=no_database, init=False)
+    """A weak reference to the database that has these items."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Registration, (self.codec, self.order, self.path, self.policy)
 
 
 @dataclass(slots=True)
 class Known:
     """What one process knows of one queue, by one object of it."""
 
-    registration: Any = None
-    """What the queue's object registers (`catalogue.py`); None: nothing."""
+    registration: Registration | None = None
+    """What the queue's object registers; None: nothing."""
     has_high_water_mark: bool = False
     """Whether it has seen a mark, which stays."""
     is_smart: bool = False
@@ -21,9 +57,30 @@ class Known:
     exclusive_all: str | None = None
     """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
     open_until: float = 0.0
-    """Until this time it relies on the queue having no exclusive subscription (`exclusive.py`)."""
+    """Until this time it relies on the queue having no exclusive subscription and no pause."""
     open_at: int = 0
-    """The value of `exclusive.Changes.count` when it looked."""
+    """The value of `Changes.count` when it looked."""
     unpaused_until: float = 0.0
     """The same, for calls that only look whether the queue is paused."""
     unpaused_at: int = 0
+
+    def is_open(self) -> bool:
+        """Return whether calls may take items, as far as it found out within the last second (`exclusive.py`)."""
+        return self.open_until > monotonic() and self.open_at == Changes.count
+
+    def is_unpaused(self) -> bool:
+        """Return whether the queue is not paused, as far as it found out within the last second."""
+        return self.unpaused_until > monotonic() and self.unpaused_at == Changes.count
+
+    def decodes_in(self, tr: Any) -> bool:
+        """Return whether this object may decode the queue's items, as far as it found out within the last minute.
+
+        Args:
+            tr: a transaction or a database.
+        """
+        own = self.registration
+        if own is None or own.codec == RAW:
+            return True
+        if own.checked_until <= monotonic():
+            return False
+        return own.checked_in() is (tr if hasattr(tr, "create_transaction") else getattr(tr, "db", None))

@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from time import monotonic
 from typing import Any, Literal, TypeVar, cast, overload
 
 from fdbqueue.arrow.needs import Table, check_columns, needed
@@ -33,13 +32,13 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import Admission, Entry
-from fdbqueue.moves.exclusive import Changes, keep_out
+from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import end_member, settle
 from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.reads.browse import Browser, Pace, Pages
 from fdbqueue.reads.check import CheckReport, check_queue
 from fdbqueue.reads.inspecting import Inspection, inspect_queue
-from fdbqueue.stored.catalogue import Registration, check_decodes, forget_queue, is_checked, path_of
+from fdbqueue.stored.catalogue import check_decodes, forget_queue, path_of
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
 from fdbqueue.stored.items import (
@@ -58,6 +57,7 @@ from fdbqueue.stored.items import (
     notes_of,
     parse,
 )
+from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import TAKEN, TTL, Layout, Name, new_random
 from fdbqueue.stored.order import Order, check_order, rank_in
 from fdbqueue.stored.payloads import clear_parts
@@ -129,7 +129,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         self.codec: Codec[V] = codec_named(codec)
         self.order = order
         self.order_name = None if order is None else order.name
-        self.layout.known.registration = Registration(self.codec.name, self.order_name, path_of(name))
+        self.layout.known.registration = Registration(self.codec.name, self.order_name or "", path_of(name))
         self.home = self.layout
         """The layout by which the queue is registered; that of a queue's sessions is the queue's own."""
         self._once = Once(self.layout)
@@ -472,7 +472,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._opened(tr, position, stored)
 
     def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
-        if not is_checked(tr, self.home):
+        if not self.home.known.decodes_in(tr):
             yield from check_decodes(tr, self.home)
         opened = self.open_envelope(position, stored)
         if opened.chunked is None:
@@ -500,7 +500,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._take_rows(tr, found)
 
     def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
-        if not is_checked(tr, self.home):
+        if not self.home.known.decodes_in(tr):
             yield from check_decodes(tr, self.home)
         items, parted = [], []
         for row in found:
@@ -553,7 +553,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         except AttributeError:
             raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
         position = self.layout.position_of(key)
-        if not is_checked(tr, self.home):
+        if not self.home.known.decodes_in(tr):
             return self._checked_look(tr, row)
         opened = self.open_envelope(position, stored)
         if opened.chunked is None:
@@ -599,8 +599,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
     ) -> Steps[list[Any]]:
-        looked = self.layout.known.open_until > monotonic() and self.layout.known.open_at == Changes.count
-        if not looked and (yield from keep_out(tr, self.layout)):
+        if not self.layout.known.is_open() and (yield from keep_out(tr, self.layout)):
             return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:

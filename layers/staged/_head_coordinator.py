@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from operator import methodcaller
 
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, predicates
-from fdbqueue.engine.versions import committed_version, conflict_since
+from fdbqueue.engine.versions import conflict_since
 from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started
 
 from ..common.batcher import Alarm, Batcher
@@ -78,6 +79,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._consumer = consumer
         self._announce = announce
         self._saves_reads = saves_reads
+        self._committed_version: Callable[[Transaction], int] = methodcaller(
+            "get_committed_version" if saves_reads else "committed_version"
+        )
         self._requests = Requests(leases.layout)
         self._begin = self._requests.begin
         self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
@@ -194,9 +198,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         else:
             if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
-                attempt.version = (
-                    attempt.tr.get_committed_version() if self._saves_reads else committed_version(attempt.tr)
-                )
+                attempt.version = self._committed_version(attempt.tr)
             if attempt.prefetch is not None:
                 self._uncontended.committed(attempt.prefetch, attempt.version)
             if attempt.old_grants:

@@ -208,7 +208,7 @@ class Delivery:
 
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
-        self._paused = yield from keep_out(tr, self._layout, self._clock_us)
+        self._paused = not self._layout.known.is_open() and (yield from keep_out(tr, self._layout, self._clock_us))
         if look.due is not None and look.head is not None:
             due = yield from look.due
             head = yield from look.head

@@ -140,6 +140,8 @@ def test_an_enqueue_reads_the_record_once_a_minute(db: Any, space: Subspace) -> 
     queue.enqueue(db, b"b")
     assert record(db, queue) is None
 
+    assert queue.layout.known.registration is not None
+
     queue.layout.known.registration.known_until -= KNOWN_SECONDS
     queue.enqueue(db, b"c")
 
@@ -258,6 +260,8 @@ def test_a_record_that_can_not_be_read_stops_no_enqueue_and_is_listed(db: Any, s
     queue = Queue(space, codec="str")
     queue.enqueue(db, "a")
     db[queue.layout.catalogue_key] = b"\xc1" * 20
+
+    assert queue.layout.known.registration is not None
 
     queue.layout.known.registration.known_until = 0.0
     queue.layout.known.open_until -= LOOK_SECONDS

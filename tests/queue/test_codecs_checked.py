@@ -183,6 +183,8 @@ def test_a_reader_notices_within_a_minute_that_the_queue_has_another_codec_now(d
     writer.clear(db)
     Queue(space, codec="msgpack").enqueue(db, 53)
 
+    assert reader.layout.known.registration is not None
+
     reader.layout.known.registration.checked_until -= KNOWN_SECONDS
     with pytest.raises(OtherCodec, match="registered with the codec 'msgpack'"):
         reader.peek(db)
@@ -195,6 +197,8 @@ def test_a_queue_without_a_record_is_read_and_looked_at_again(db: Any, space: Su
     reader = Queue(space, codec="json")
     assert reader.peek(db).value == 5  # type: ignore[union-attr]
     Queue(space, codec="msgpack").register(db)
+
+    assert reader.layout.known.registration is not None
 
     reader.layout.known.registration.checked_until -= UNREGISTERED_SECONDS
     with pytest.raises(OtherCodec, match="registered with the codec 'msgpack'"):

@@ -8,8 +8,8 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.moves.admission import Admission
 from fdbqueue.spark.rows.rows import Rows
-from fdbqueue.stored.catalogue import Registration
 from fdbqueue.stored.items import chunks_of
+from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.appending import append_items
 
@@ -83,5 +83,5 @@ class Appender:
 
     def _tail_of(self, layout: Layout) -> _Tail:
         if self._codec is not None:
-            layout.known.registration = Registration(self._codec, self._order, ())
+            layout.known.registration = Registration(self._codec, self._order or "", ())
         return _Tail(layout)

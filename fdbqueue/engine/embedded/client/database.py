@@ -82,6 +82,7 @@ class Database(TransactionCreator):
         """
         with self._lock:
             store, self._opened = self._opened, None
+            vars(self).pop("next_turn", None)
             self._closed = True
         if store is not None:
             store.close()
@@ -97,6 +98,8 @@ class Database(TransactionCreator):
                     raise StorageError(f"{self!r} was closed.{held} Call fdbqueue.open again for another one.")
                 if store is None:
                     store = self._opened = Store.open(self._path, self._url_options)
+                    # Every call that takes an item asks this: it asks the store's scheduler directly from now on.
+                    vars(self)["next_turn"] = store.process_scheduler.next_turn
         return store
 
     # -- transactions --------------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ class Database(TransactionCreator):
 
     def next_turn(self) -> Turn | None:
         """Return the future of this process's next time slice, or None if it has one now (`engine.turns`)."""
-        return (self._opened or self._store()).process_scheduler.next_turn()
+        return self._store().process_scheduler.next_turn()
 
     @property
     def shares_turns(self) -> bool:
