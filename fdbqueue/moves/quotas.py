@@ -18,11 +18,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
-from weakref import WeakKeyDictionary
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from fdbqueue.base.beside import Beside
 from fdbqueue.engine.api import Database, Future, ReadTransaction, Transaction
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps
@@ -220,12 +220,12 @@ def _items(tr: Transaction, layout: Layout) -> Steps[int]:
     return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
 
-_sizes: WeakKeyDictionary[Any, dict[bytes, tuple[int, float]]] = WeakKeyDictionary()
+_sizes: Beside[dict[bytes, tuple[int, float]]] = Beside(dict)
 """By database, then by the prefix of a queue: its size, and until when that is believed."""
 
 
 def _size(tr: Transaction, layout: Layout) -> Steps[int]:
-    of_queues = _sizes.setdefault(getattr(tr, "db", tr), {})
+    of_queues = _sizes.of(getattr(tr, "db", tr))
     known, until = of_queues.get(layout.prefix, (0, 0.0))
     began = time.monotonic()
     if began < until:

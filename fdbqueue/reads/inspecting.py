@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
+from fdbqueue.base.beside import Beside
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown, Table, bar, brief, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -258,7 +258,7 @@ class Inspection:
         return inspection_figure(self)
 
 
-_looks: WeakKeyDictionary[Any, dict[bytes, deque[Look]]] = WeakKeyDictionary()
+_looks: Beside[dict[bytes, deque[Look]]] = Beside(dict)
 """The looks of this process, by database and by the queue's prefix."""
 
 
@@ -275,7 +275,7 @@ def inspect_queue(
     if not is_database(tr):
         return (yield from body(cast(Transaction, tr)))
     found = yield from attempts(cast(Database, tr), body)
-    seen = _looks.setdefault(tr, {}).setdefault(layout.prefix, deque(maxlen=MOST_LOOKS))
+    seen = _looks.of(tr).setdefault(layout.prefix, deque(maxlen=MOST_LOOKS))
     if seen and (found.stats.enqueued < seen[-1].stats.enqueued or found.at < seen[-1].at):
         seen.clear()  # the queue was cleared, or the clock was set back
     seen.append(found.history[-1])

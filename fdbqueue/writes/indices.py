@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from fdbqueue.base.beside import Beside
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart
@@ -36,7 +36,7 @@ class _Next:
     """The queue's quota."""
 
 
-_open: WeakKeyDictionary[Any, dict[bytes, _Next]] = WeakKeyDictionary()
+_open: Beside[dict[bytes, _Next]] = Beside(dict)
 """By transaction, then by the prefix of a queue."""
 
 
@@ -48,7 +48,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         ChecksBypassed: the queue is smart, and the items do not pass through its checks.
         QueueFull: the queue has a quota, and no room for the items.
     """
-    of_queues = _open.setdefault(tr, {})
+    of_queues = _open.of(tr)
     following = of_queues.get(layout.prefix)
     if following is not None and not following.attempt.is_ready():
         # A cluster's client runs its requests one after the other, in its own thread. It answers this request without a
@@ -77,4 +77,4 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
 
 def forget(tr: Transaction, layout: Layout) -> None:
     """Make the next call read the last index again, as the transaction has cleared the queue."""
-    _open.get(tr, {}).pop(layout.prefix, None)
+    _open.of(tr).pop(layout.prefix, None)

@@ -11,17 +11,17 @@ Other processes, and other `Queue` objects of the same name, are not known here.
 from __future__ import annotations
 
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
 
 from fdbqueue import Queue
+from fdbqueue.base.beside import Beside
 
 from ._backoff import Backoff
 
 Policy: TypeAlias = tuple[int | None, Backoff | None]
 """`max_attempts` and `backoff`."""
-_policies: WeakKeyDictionary[Queue, tuple[Policy, str]] = WeakKeyDictionary()
+_policies: Beside[tuple[Policy, str] | None] = Beside(lambda: None)
 """The policy of a queue's leases, and the leases as text."""
-_bare: WeakKeyDictionary[Queue, tuple[str, str]] = WeakKeyDictionary()
+_bare: Beside[tuple[str, str] | None] = Beside(lambda: None)
 """The name of the layer that was made of a queue without a policy, and the remedy."""
 
 
@@ -42,13 +42,13 @@ def note_policy(queue: Queue, policy: Policy, owner: str) -> None:
         raise TypeError(
             f"{layer}({queue!r}) was made before without the policy of {owner}, and would not follow it. {remedy}"
         )
-    known, by = _policies.get(queue, (policy, owner))
+    known, by = _policies.get(queue) or (policy, owner)
     if known != policy:
         raise TypeError(
             f"{queue!r} has {by}, and {owner} would follow another policy. Use one Leases object for all layers; to"
             " change the policy, make the Queue again, too."
         )
-    _policies[queue] = policy, owner
+    _policies.put(queue, (policy, owner))
     if queue.layout.known.registration is not None:
         queue.layout.known.registration.policy = owner
 
@@ -70,4 +70,4 @@ def note_bare(queue: Queue, layer: str, remedy: str = "") -> None:
             f"{queue!r} has {known[1]}, and {layer} would not follow that policy if it were made of the bare queue."
             f" {remedy or f'Make it of the leases: {layer}(leases).'}"
         )
-    _bare[queue] = layer, remedy or f"Make the leases first, and the layer of them: {layer}(leases)."
+    _bare.put(queue, (layer, remedy or f"Make the leases first, and the layer of them: {layer}(leases)."))

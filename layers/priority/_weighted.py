@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
+from fdbqueue.base.beside import Beside
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
 
 from ..leases import Head
@@ -50,7 +50,7 @@ class WeightedHead(Head):
         self._given = (weights, spin)
         self._wheel = tuple(wheel(weights))
         self._turns = itertools.count(spin(len(self._wheel)))
-        self._begun: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()
+        self._begun: Beside[_Turn | None] = Beside(lambda: None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         weights, spin = self._given
@@ -59,7 +59,8 @@ class WeightedHead(Head):
     def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
         turn = self._begun.get(tr)
         if turn is None or (turn.taken and after is None):
-            turn = self._begun[tr] = _Turn(self._wheel[next(self._turns) % len(self._wheel)])
+            turn = _Turn(self._wheel[next(self._turns) % len(self._wheel)])
+            self._begun.put(tr, turn)
         own, *others = self._spans(turn.level, after)
         found = yield from rows(tr.snapshot, *own, limit=limit)
         if len(found) < limit:

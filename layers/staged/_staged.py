@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
 from fdbqueue.engine.blocking import blocking
+from fdbqueue.base.beside import Beside
 from fdbqueue.engine.turns import has_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.lowlevel import (
@@ -313,8 +313,8 @@ class _ProcessState:
         self._consumer = consumer
         self.contention_stats = ContentionStats()
         self._recent_leases = RecentLeases()
-        self._versions: WeakKeyDictionary[Any, RecentVersion] = WeakKeyDictionary()
-        self._turns: WeakKeyDictionary[Any, dict[int, HeadCoordinator]] = WeakKeyDictionary()
+        self._versions = Beside(RecentVersion)
+        self._coordinators: Beside[dict[int, HeadCoordinator]] = Beside(dict)
         self.latest: _Latest | None = None
         """The coordinator of the last call."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
@@ -325,7 +325,7 @@ class _ProcessState:
         latest = self.latest
         if latest is not None and latest.duration_us == duration_us and latest.db() is db:
             return latest.coordinator
-        by_terms = self._turns.setdefault(db, {})
+        by_terms = self._coordinators.of(db)
         coordinator = by_terms.get(duration_us)
         if coordinator is None:
             if len(by_terms) >= MOST_TERMS:
@@ -348,8 +348,7 @@ class _ProcessState:
 
     def _version_of(self, db: Database) -> RecentVersion:
         """Return the version of a database that this process saw last."""
-        known = self._versions.get(db)
-        return self._versions.setdefault(db, RecentVersion()) if known is None else known
+        return self._versions.of(db)
 
     def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
         random = new_random()

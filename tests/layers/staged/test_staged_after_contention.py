@@ -93,8 +93,8 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     assert lease is not None
     assert lease.value == "a"
     staged.ack(faulty, lease)
-    [crew] = staged._state()._turns[faulty].values()
-    crew._registrar.swept = True
+    [coordinator] = staged._state()._coordinators.of(faulty).values()
+    coordinator._registrar.swept = True
     monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"
