@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
-from fdbqueue.engine.blocking import blocking
 from fdbqueue.base.beside import Beside
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.turns import has_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
 from fdbqueue.lowlevel import (
