@@ -13,7 +13,7 @@ from fdbqueue.agents import dialog as said
 from fdbqueue.agents.access import EVERYTHING, Rights, names_of
 from fdbqueue.agents.dialog import Dialog, End, Ended
 from fdbqueue.agents.limits import InFlight, Limits
-from fdbqueue.agents.queues import AgentQueue, Locked, Upload
+from fdbqueue.agents.queues import AgentQueue, AgentUpload, Locked
 from fdbqueue.agents.tls import peer_of
 from fdbqueue.agents.wire import PIECE_BYTES, Wire
 from fdbqueue.engine import FDBError
@@ -45,7 +45,7 @@ class _Work:
     """Unfinished work, which the connection undoes if it ends now."""
 
     queue: AgentQueue | None = None
-    upload: Upload | None = None
+    upload: AgentUpload | None = None
     locked: Locked | None = None
     moved: int = 0
     """Bytes of the client's data that came since the last 64 KiB."""
@@ -143,7 +143,7 @@ class Connection:
             match event:
                 case Ended(why):
                     return why
-                case said.Part(data):
+                case said.MessagePart(data):
                     await self._take_part(data)
                 case said.TypeNamed(type, sends):
                     self._name(type, sends=sends)

@@ -42,7 +42,7 @@ class SizeNamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MessagePart:
     """The next piece of the client's data. It needs no answer."""
 
     data: bytes
@@ -96,7 +96,7 @@ class Ended:
 
 
 Question: TypeAlias = TypeNamed | SizeNamed | DataComplete | ReceiveWanted | OfferTaken | DataReceived | ConfirmWanted
-Event: TypeAlias = Question | Part | Ended
+Event: TypeAlias = Question | MessagePart | Ended
 
 
 class _Wish(StrEnum):
@@ -328,7 +328,7 @@ class Dialog:
             self._said_bye = True
             self._say(words.BYE)
 
-    def _part(self) -> Part:
+    def _part(self) -> MessagePart:
         if len(self._input) <= self._owed:
             data = bytes(self._input)
             self._input.clear()
@@ -337,7 +337,7 @@ class Dialog:
             del self._input[: self._owed]
         self._owed -= len(data)
         self._advance(None)
-        return Part(data)
+        return MessagePart(data)
 
     def _take_line(self) -> bytes | None:
         """Return the next line without its end, if it is there. Bye ends the dialog, unless it is expected."""

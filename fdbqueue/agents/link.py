@@ -14,7 +14,7 @@ T = TypeVar("T")
 READ_BYTES = 65_536
 
 
-class Operation(Generic[T]):
+class LinkOperation(Generic[T]):
     """One piece of input or output. It begins when a loop waits for it.
 
     Args:
@@ -61,11 +61,11 @@ class Link:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    def connect(self) -> Operation[None]:
+    def connect(self) -> LinkOperation[None]:
         """Connect."""
         return self._operation(self._connect, self._open)
 
-    def write(self, data: bytes) -> Operation[None]:
+    def write(self, data: bytes) -> LinkOperation[None]:
         """Send all of these bytes."""
 
         def blocking() -> None:
@@ -79,7 +79,7 @@ class Link:
 
         return self._operation(blocking, awaited)
 
-    def read(self) -> Operation[bytes]:
+    def read(self) -> LinkOperation[bytes]:
         """Return the next bytes; b"" at the end."""
 
         def blocking() -> bytes:
@@ -116,26 +116,26 @@ class Link:
         else:
             self._reader, self._writer = await asyncio.open_connection(*self._where, ssl=self._tls)
 
-    def _operation(self, blocking: Callable[[], T], awaited: Callable[[], Coroutine[Any, Any, T]]) -> Operation[T]:
+    def _operation(self, blocking: Callable[[], T], awaited: Callable[[], Coroutine[Any, Any, T]]) -> LinkOperation[T]:
         async def in_time() -> T:
             async with asyncio.timeout(self._timeout):
                 return await awaited()
 
-        return Operation(blocking, in_time)
+        return LinkOperation(blocking, in_time)
 
 
-def reading(file: BinaryIO, size: int) -> Operation[bytes]:
+def reading(file: BinaryIO, size: int) -> LinkOperation[bytes]:
     """Read a piece of a file. A file that is in memory needs no thread."""
     return _with_file(file, lambda: file.read(size))
 
 
-def writing(file: BinaryIO, data: bytes) -> Operation[Any]:
+def writing(file: BinaryIO, data: bytes) -> LinkOperation[Any]:
     """Write a piece into a file."""
     return _with_file(file, lambda: file.write(data))
 
 
-def _with_file(file: BinaryIO, work: Callable[[], T]) -> Operation[T]:
+def _with_file(file: BinaryIO, work: Callable[[], T]) -> LinkOperation[T]:
     async def awaited() -> T:
         return work() if isinstance(file, io.BytesIO) else await asyncio.to_thread(work)
 
-    return Operation(work, awaited)
+    return LinkOperation(work, awaited)

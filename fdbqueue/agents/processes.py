@@ -146,7 +146,7 @@ class StandardError:
         return bool(part)
 
 
-class Guard:
+class ProcessGuard:
     """A process that kills the commands' process groups when this process ends, however it ends."""
 
     def __init__(self) -> None:

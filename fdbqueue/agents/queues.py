@@ -26,7 +26,7 @@ Target: TypeAlias = Queue[bytes] | Leases[bytes] | QueueWithLeases[bytes]
 """The queue of an agent type: a queue, its leases, or a kind of queue that has leases."""
 
 
-class Upload(Protocol):
+class AgentUpload(Protocol):
     """Data that becomes an item by its commit."""
 
     async def write(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class AgentQueue:
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
         self._confirms: TransactionBatcher[int, bool] = TransactionBatcher(self._confirm_all, weight=BATCH_ITEMS)
 
-    def upload(self, size: int) -> Upload:
+    def upload(self, size: int) -> AgentUpload:
         """Begin to store data of this size."""
         if size <= SMALL_BYTES and self._is_plain:
             return _SmallUpload(self._db, self._staged)

@@ -41,7 +41,7 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from fdbqueue.agents.processes import Guard, Pipe, Process, StandardError, ends_within, signal_group, start
+from fdbqueue.agents.processes import Pipe, Process, ProcessGuard, StandardError, ends_within, signal_group, start
 from fdbqueue.base.position import Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.errors import FdbQueueError, LeaseLost
@@ -196,7 +196,7 @@ class AgentWatchdog:
             )
         self.leases: Leases = own if isinstance(own, Leases) else own.leases
         self._blobs = Blobs(self.leases)
-        self._guard = Guard()
+        self._guard = ProcessGuard()
         self._failures = 0
         self._db: Any = None
 

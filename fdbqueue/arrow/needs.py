@@ -51,7 +51,7 @@ def table_rows(table: object, codec: Any, **columns: str | None) -> Iterator[Tab
 
 
 @runtime_checkable
-class Table(Protocol):
+class ArrowTable(Protocol):
     """Data that Arrow can read: of pyarrow, pandas, polars, DuckDB and others."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fdbqueue.arrow.columns import Columns, OnBad, look_fields
-from fdbqueue.arrow.stored import Look, Page, Range
+from fdbqueue.arrow.stored import Page, Range, StoredLook
 from fdbqueue.base.arguments import check_borders, check_limit
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -66,7 +66,9 @@ class Reading:
         self._own_transactions = is_database(tr)
         self._layout = layout
         self._columns = Columns(layout, codec, fields, on_bad=on_bad)
-        self._look = Look(tr, layout, Range(begin, end), _states(states), payloads=self._columns.payloads, limit=limit)
+        self._look = StoredLook(
+            tr, layout, Range(begin, end), _states(states), payloads=self._columns.payloads, limit=limit
+        )
         self._is_checked = self._found = False
 
     @property

@@ -159,7 +159,7 @@ class Page(Sequence[Stored]):
         return Stored(self.packed(at), self.state(at), self.values[at], payload, stream, session)
 
 
-class Look:
+class StoredLook:
     """The items of a range in the order of their positions, page by page.
 
     Args:
@@ -211,8 +211,8 @@ def pages(
     payloads: bool,
     limit: int | None = None,
 ) -> Iterator[Page]:
-    """Yield the pages of a `Look`. It blocks the thread."""
-    look = Look(db, layout, span, states, payloads=payloads, limit=limit)
+    """Yield the pages of a `StoredLook`. It blocks the thread."""
+    look = StoredLook(db, layout, span, states, payloads=payloads, limit=limit)
     while (page := run(look.next())) is not None:
         yield page
 

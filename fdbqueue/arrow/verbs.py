@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ReadOptions(TypedDict, total=False):
+class ArrowOptions(TypedDict, total=False):
     """The arguments of `ArrowVerbs.to_arrow`."""
 
     states: str | Iterable[str] | None
@@ -89,7 +89,7 @@ class ArrowVerbs:
         )
         return (yield from reading.table())
 
-    def to_arrow_batches(self, tr: Transaction | Database, **options: Unpack[ReadOptions]) -> Any:
+    def to_arrow_batches(self, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Any:
         """Return the same as `to_arrow`, as a ``pyarrow.RecordBatchReader`` that reads a page at a time.
 
         Its arguments are those of `to_arrow`. It blocks the thread, and holds one page in memory.
@@ -97,13 +97,13 @@ class ArrowVerbs:
         return self._reading("to_arrow_batches", tr, **options).reader()
 
     @verb
-    def to_pandas(self, /, tr: Transaction | Database, **options: Unpack[ReadOptions]) -> Steps[Any]:
+    def to_pandas(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Steps[Any]:
         """Return the items of all states as a ``pandas.DataFrame``. Its arguments are those of `to_arrow`."""
         needed("pandas", "to_pandas")
         return (yield from self._reading("to_pandas", tr, **options).table()).to_pandas()
 
     @verb
-    def to_polars(self, /, tr: Transaction | Database, **options: Unpack[ReadOptions]) -> Steps[Any]:
+    def to_polars(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Steps[Any]:
         """Return the items of all states as a ``polars.DataFrame``. Its arguments are those of `to_arrow`.
 
         Polars has no maps: the column ``headers`` is a list of structs with a key and a value.
@@ -151,7 +151,7 @@ class ArrowVerbs:
         )
         return batches[0] if batches else reading.nothing(self.codec)
 
-    def _reading(self, verb: str, tr: Transaction | Database, **options: Unpack[ReadOptions]) -> Reading:
+    def _reading(self, verb: str, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Reading:
         needed("pyarrow", verb)
         from fdbqueue.arrow.reading import Reading
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class KeptBeside(Generic[T]):
     """One value for each object, gone with the object.
 
     Args:

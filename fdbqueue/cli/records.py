@@ -54,7 +54,7 @@ class ItemToEnqueue:
     """The rank that it had in its former queue."""
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
+class _InputLine(msgspec.Struct, forbid_unknown_fields=True):
     """The fields that a record may have. Any other name is an error, since it is probably mistyped."""
 
     value: Any
@@ -85,7 +85,7 @@ def record_of(text: str, codec: CodecName, where: str = "") -> ItemToEnqueue:
     """
     stored = text.encode("utf-8", "surrogateescape")
     try:
-        line = msgspec.json.decode(stored, type=_Line)
+        line = msgspec.json.decode(stored, type=_InputLine)
         headers = None if line.headers is None else from_json(line.headers, CodecName.msgpack)
         terms = ItemTerms(headers, line.delay, line.at, line.ttl, line.ttl_at)
         return ItemToEnqueue(where, len(stored), from_json(line.value, codec), terms, line.rank)

@@ -23,7 +23,7 @@ class Cancelled(Exception):
 
 def blocking(work: Callable[[], T]) -> Steps[T]:
     """Run code that blocks, and return what it returns. A blocking caller runs it in its own thread."""
-    return (yield _Work(work))  # type: ignore[no-any-return]
+    return (yield _BlockedWork(work))  # type: ignore[no-any-return]
 
 
 def check_cancelled() -> None:
@@ -33,7 +33,7 @@ def check_cancelled() -> None:
         raise Cancelled
 
 
-class _Work(Generic[T]):
+class _BlockedWork(Generic[T]):
     """A future whose `wait` does the work, unless `on_ready` has begun a thread that does it."""
 
     __slots__ = ("_cancelled", "_done", "_error", "_result", "_thread", "_work")

@@ -69,7 +69,7 @@ _UNMARKED = HighWaterMark(0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class QueueTerms:
     """The terms on which items enter a queue: what the key ``(True, "type")`` says."""
 
     smart: bool = False
@@ -80,7 +80,7 @@ class Terms:
 
     @classmethod
     @lru_cache(maxsize=1_000)
-    def parse(cls, stored: bytes) -> Terms:
+    def parse(cls, stored: bytes) -> QueueTerms:
         """Parse the value of the key. Each value is parsed once in a process.
 
         Raises:
@@ -101,7 +101,7 @@ class Terms:
             raise refusal(self.mark)
 
 
-NO_TERMS = Terms()
+NO_TERMS = QueueTerms()
 
 
 class Admission:
@@ -232,7 +232,7 @@ class Admission:
         )
         terms = NO_TERMS
         if kind.present():
-            terms = Terms.parse(bytes(kind))
+            terms = QueueTerms.parse(bytes(kind))
             yield from self._check(terms, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
@@ -243,7 +243,7 @@ class Admission:
             raise self._refusal(lent.order or "unknown")
         return max(index, lent.index)
 
-    def _check(self, terms: Terms, wanted: int) -> Steps[None]:
+    def _check(self, terms: QueueTerms, wanted: int) -> Steps[None]:
         """Check the items against the terms of the queue."""
         terms.check()
         self.quota = terms.quota
@@ -294,7 +294,7 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     known = own is not None and is_known(tr, own)
     about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
     if (kind := (yield tr.snapshot.get(layout.type_key))).present():
-        terms = Terms.parse(bytes(kind))
+        terms = QueueTerms.parse(bytes(kind))
         terms.check()
         if terms.quota is not None:
             raise without_quota(layout)
@@ -336,7 +336,7 @@ def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
     stored = yield tr.snapshot.get(layout.type_key)
     if not stored.present():
         return False
-    terms = Terms.parse(bytes(stored))
+    terms = QueueTerms.parse(bytes(stored))
     terms.check()
     return terms.smart
 

@@ -27,7 +27,7 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import SubscriptionError
 from fdbqueue.stored.catalogue import check_codec, note_checked
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.known import Changes
+from fdbqueue.stored.known import OwnChanges
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import refuse_renamed
 
@@ -52,7 +52,7 @@ def wall_us() -> int:
 
 def made_exclusive() -> None:
     """Make every queue of this process check again."""
-    Changes.count += 1
+    OwnChanges.count += 1
 
 
 def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[bool]:
@@ -68,7 +68,7 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
     """
     if layout.known.is_open():
         return False
-    changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
+    changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)
     owned, paused = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
     if not owned and not paused:
@@ -86,7 +86,7 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
     """
     if layout.known.is_unpaused():
         return False
-    changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
+    changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
     stopped = yield tr.snapshot.get(layout.paused_key)
     paused: bool = stopped.present()
     if paused:
@@ -114,7 +114,7 @@ class Permit:
 
     def is_good(self) -> bool:
         """Return whether a recent look allowed items to begin. It reads nothing."""
-        return self._until > time.monotonic() and self._at == Changes.count
+        return self._until > time.monotonic() and self._at == OwnChanges.count
 
     def ask(self) -> Steps[bool]:
         """Return whether items may begin now.
@@ -123,7 +123,7 @@ class Permit:
         """
         if self.is_good():
             return True
-        changes, until = Changes.count, time.monotonic() + LOOK_SECONDS
+        changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
         allowed = yield from self._look()
         if allowed:
             self._until, self._at = until, changes

@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Database, Future, ReadTransaction, Transaction
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps
@@ -220,7 +220,7 @@ def _items(tr: Transaction, layout: Layout) -> Steps[int]:
     return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
 
-_sizes: Beside[dict[bytes, tuple[int, float]]] = Beside(dict)
+_sizes: KeptBeside[dict[bytes, tuple[int, float]]] = KeptBeside(dict)
 """By database, then by the prefix of a queue: its size, and until when that is believed."""
 
 

@@ -24,7 +24,7 @@ from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
 from fdbqueue.observe.ages import Ages, index_of
-from fdbqueue.observe.reading import OwnKeys, Rows, read_rows
+from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
 from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import Stats, stats_of
@@ -156,7 +156,7 @@ def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[
     return [row.key[len(CATALOGUE) :] for row in found]
 
 
-def figures_of(read: Rows, now: float, ages: Ages | None) -> QueueFigures:
+def figures_of(read: ReadRows, now: float, ages: Ages | None) -> QueueFigures:
     """Return the figures of one queue from its rows."""
     layout, now_us = read.own.layout, int(now * 1e6)
     found = QueueFigures(queue_text(layout.prefix), problem=read.problem, sessions=read.sessions)
@@ -204,7 +204,7 @@ def _is_lease(own: OwnKeys, key: bytes) -> bool:
     return False
 
 
-def _consumers(read: Rows, now_us: int) -> tuple[set[str], int]:
+def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int]:
     """Return the names of consumers that wait or have items, and how many calls wait."""
     names: set[str] = set()
     alive = 0
@@ -225,7 +225,7 @@ def _consumers(read: Rows, now_us: int) -> tuple[set[str], int]:
     return names - {""}, alive
 
 
-def _lags(read: Rows, stats: Stats | None) -> Iterator[tuple[str, int]]:
+def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:
     """Yield each subscription and about how many items it has yet to look at: by the indices of two positions."""
     layout, pointers = read.own.layout, {row.key: row.value for row in read.pointers}
     available = 0 if stats is None else max(0, stats.available)

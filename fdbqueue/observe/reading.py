@@ -61,7 +61,7 @@ def keys_of(prefix: bytes) -> OwnKeys:
 
 
 @dataclass(slots=True)
-class Rows:
+class ReadRows:
     """What was read of one queue."""
 
     own: OwnKeys
@@ -96,7 +96,7 @@ class Rows:
     """How many items of sessions became dead letters in total."""
 
 
-def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps[list[Rows]]:
+def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps[list[ReadRows]]:
     """Read the rows of some queues, by snapshot.
 
     Args:
@@ -106,7 +106,7 @@ def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps
     *Cost:* five range reads for each queue; one more if it has items, and one if it has leases. Subscriptions add two,
     sessions three and four for each of their shards. The reads of all queues are under way together.
     """
-    found = [Rows(keys_of(prefix)) for prefix in prefixes]
+    found = [ReadRows(keys_of(prefix)) for prefix in prefixes]
     for phase in (_plain, _more, _sessions):
         reading = [started(phase(tr, one, late_us)) for one in found]
         for steps in reading:
@@ -114,7 +114,7 @@ def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps
     return found
 
 
-def _plain(tr: Transaction, one: Rows, late_us: int) -> Steps[None]:
+def _plain(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
     """Read what every queue has."""
     view, layout = tr.snapshot, one.own.layout
     timers_end, requests = layout.timers_until(late_us)[1], Requests(layout)
@@ -151,7 +151,7 @@ def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyV
     return found
 
 
-def _sort(one: Rows, row: KeyValue) -> None:
+def _sort(one: ReadRows, row: KeyValue) -> None:
     """Put a row of the read from the pause to the timers where it belongs."""
     layout = one.own.layout
     if row.key.startswith(layout.timers_prefix):
@@ -166,7 +166,7 @@ def _sort(one: Rows, row: KeyValue) -> None:
         one.subscriptions.append(row)
 
 
-def _more(tr: Transaction, one: Rows, _: int) -> Steps[None]:
+def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
     """Read what the first rows call for."""
     view, layout = tr.snapshot, one.own.layout
     reads: dict[str, Steps[Any]] = {}
@@ -189,7 +189,7 @@ def _more(tr: Transaction, one: Rows, _: int) -> Steps[None]:
             one.problem = one.problem or str(error)
 
 
-def _sessions(tr: Transaction, one: Rows, late_us: int) -> Steps[None]:
+def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
     """Read the lines of its sessions, and the first items of the sessions that are next."""
     if one.sessions is None or not one.sessions.enqueued:
         one.sessions = None
@@ -215,7 +215,7 @@ def _sessions(tr: Transaction, one: Rows, late_us: int) -> Steps[None]:
         one.first_of_sessions += yield from steps
 
 
-def _available(one: Rows, pointers: Sequence[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
+def _available(one: ReadRows, pointers: Sequence[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the ranges of the available items of some sessions."""
     for row in pointers:
         with suppress(FormatError):

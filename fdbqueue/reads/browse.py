@@ -28,7 +28,7 @@ _FIRST_PAGE_ROWS = 100
 T = TypeVar("T")
 
 
-class Pace:
+class BrowsePace:
     """Computes the rest between two pages, so that reading takes no more than a share of the time.
 
     Args:
@@ -99,7 +99,7 @@ class Pages:
         *,
         limit: int | None = None,
         reverse: bool = False,
-        pace: Pace | None = None,
+        pace: BrowsePace | None = None,
         layout: Layout | None = None,
     ) -> None:
         check_limit(limit, "items to look at", least=0, optional=True)

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown, Table, bar, brief, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -258,7 +258,7 @@ class Inspection:
         return inspection_figure(self)
 
 
-_looks: Beside[dict[bytes, deque[Look]]] = Beside(dict)
+_looks: KeptBeside[dict[bytes, deque[Look]]] = KeptBeside(dict)
 """The looks of this process, by database and by the queue's prefix."""
 
 

@@ -53,7 +53,7 @@ class PagePart:
     """Reads figures for a list of queues; their value is None if the layer has nothing in this queue."""
 
 
-class Registry(Generic[T]):
+class Contributions(Generic[T]):
     """Parts of a look, by the name of their layer.
 
     Args:
@@ -83,7 +83,7 @@ def _loaded(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-check_parts: Registry[CheckPart] = Registry(
+check_parts: Contributions[CheckPart] = Contributions(
     leases="fdbqueue.layers.leases.timer_check:CHECK_PART",
     staged="fdbqueue.layers.staged.check:CHECK_PART",
     subscriptions="fdbqueue.layers.subscriptions.check:CHECK_PART",
@@ -91,7 +91,7 @@ check_parts: Registry[CheckPart] = Registry(
     smart="fdbqueue.layers.smart.orphans:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
 )
-page_parts: Registry[PagePart] = Registry(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")
+page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")
 
 
 def add_to_page(name: str, part: PagePart) -> None:

@@ -17,7 +17,7 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.batch.options import AT_LEAST_ONCE, EXACTLY_ONCE, Options, parse
+from fdbqueue.spark.batch.options import AT_LEAST_ONCE, EXACTLY_ONCE, BatchOptions, parse
 from fdbqueue.spark.batch.schema import field_of, header_of
 from fdbqueue.spark.job.job import forget_job, job_report, read_record
 from fdbqueue.spark.job.keys import JobKeys
@@ -149,7 +149,7 @@ def enqueue_dataframe(
         "smart": smart,
         "batch_rows": None if batch_rows is None else str(batch_rows),
     }
-    given = {name_of(Options, name): value for name, value in arguments.items()}
+    given = {name_of(BatchOptions, name): value for name, value in arguments.items()}
     wrong = [name for name, value in given.items() if not isinstance(value, str | None)]
     if wrong:
         raise TypeError("; ".join(f"{name} is a str, not {given[name]!r}" for name in wrong) + ".")
@@ -174,13 +174,13 @@ def enqueue_dataframe(
         return report
 
 
-def _partitions(options: Options, before: JobRecord | None) -> int:
+def _partitions(options: BatchOptions, before: JobRecord | None) -> int:
     if options.partitions is not None:
         return options.partitions
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
 
 
-def _order(df: DataFrame, options: Options, given: str | Sequence[str] | None) -> list[str]:
+def _order(df: DataFrame, options: BatchOptions, given: str | Sequence[str] | None) -> list[str]:
     if not isinstance(given, str | list | tuple | None):
         raise TypeError(f"session_order is a column's name or a list of names, not {given!r}.")
     order = [given] if isinstance(given, str) else list(given or ())
@@ -193,7 +193,7 @@ def _order(df: DataFrame, options: Options, given: str | Sequence[str] | None) -
     return order
 
 
-def _not_stored(options: Options, order: list[str]) -> list[str]:
+def _not_stored(options: BatchOptions, order: list[str]) -> list[str]:
     """Return the columns that only order the rows. If all columns are one record, it has these too."""
     if options.value_column is None:
         return []
@@ -222,7 +222,7 @@ def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _report(db: Database, options: Options) -> JobReport:
+def _report(db: Database, options: BatchOptions) -> JobReport:
     report = job_report(db, options.home().space, options.job_id or "")
     if report is None:
         raise JobError(f"The report of job {options.job_id!r} is gone: the queue was cleared meanwhile.")

@@ -29,16 +29,16 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FdbQueueError, JobError
-from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.batch.options import Options, parse, refuse_overwrite
+from fdbqueue.spark.batch.options import BatchOptions, parse, refuse_overwrite
 from fdbqueue.spark.batch.schema import header_of, value_columns
-from fdbqueue.spark.job.attempt import Attempt, PartitionReport
-from fdbqueue.spark.job.job import Begun, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
+from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
+from fdbqueue.spark.job.job import BegunJob, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import Log, NoLog, PartitionLog
 from fdbqueue.spark.job.record import JobHeader
-from fdbqueue.spark.job.resubmitted import Counter, Holder, drop, release
+from fdbqueue.spark.job.resubmitted import Counter, JobHolder, drop, release
 from fdbqueue.spark.look.item_columns import check_schema, look_schema, stream_schema
 from fdbqueue.spark.look.options import is_claim, is_stream, parse_claim, parse_look, parse_stream
 from fdbqueue.spark.look.reader import FdbQueueReader
@@ -147,13 +147,13 @@ class PartitionWritten(WriterCommitMessage):
 class FdbQueueWriter(DataSourceArrowWriter):
     """Writes the partitions of one job."""
 
-    def __init__(self, options: Options, header: JobHeader, columns: list[str]) -> None:
+    def __init__(self, options: BatchOptions, header: JobHeader, columns: list[str]) -> None:
         self._options = options
         self._header = header
         self._columns = columns
         self._started_us = now_us()
         self._submission = os.urandom(16)
-        self._begun: Begun | None = None
+        self._begun: BegunJob | None = None
         appender_of(options)  # raises if a function is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
@@ -166,7 +166,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
         """Write one partition. Spark may call it again for the same partition, and twice at the same time."""
         partition = _partition()
-        columns = Columns(self._options, self._columns)
+        columns = RowColumns(self._options, self._columns)
         committed = self._begun is not None and self._begun.committed
         expected = self._header.partitions
         if expected is not None and partition >= expected and not committed:
@@ -202,20 +202,20 @@ class FdbQueueWriter(DataSourceArrowWriter):
     def at(self, point: str) -> None:
         """Do nothing. `write` calls this at each point where tests make a task fail."""
 
-    def _taking(self, db: Database, partition: int) -> Attempt | Holder | Counter:
+    def _taking(self, db: Database, partition: int) -> JobAttempt | JobHolder | Counter:
         begun = self._begun
         if begun is not None and begun.committed:
             return Counter(partition)
         if begun is None or not begun.resumed:
             return self._attempt(db, partition)
-        return Holder(db, self._keys(), partition, begun.stored, self._submission)
+        return JobHolder(db, self._keys(), partition, begun.stored, self._submission)
 
-    def _attempt(self, db: Database, partition: int) -> Attempt:
+    def _attempt(self, db: Database, partition: int) -> JobAttempt:
         log: Log = NoLog()
         if self._begun is not None:
             log = PartitionLog(db, self._keys(), partition, self._begun.stored)
         options = self._options
-        return Attempt(
+        return JobAttempt(
             db,
             log,
             appender_of(options),

@@ -10,7 +10,7 @@ RAW = "bytes"
 """The codec that shows the items of every queue as they are stored."""
 
 
-class Changes:
+class OwnChanges:
     """The number of times that this process has made a subscription exclusive, or paused a queue."""
 
     count = 0
@@ -59,18 +59,18 @@ class Known:
     open_until: float = 0.0
     """Until this time it relies on the queue having no exclusive subscription and no pause."""
     open_at: int = 0
-    """The value of `Changes.count` when it looked."""
+    """The value of `OwnChanges.count` when it looked."""
     unpaused_until: float = 0.0
     """The same, for calls that only look whether the queue is paused."""
     unpaused_at: int = 0
 
     def is_open(self) -> bool:
         """Return whether calls may take items, as far as it found out within the last second (`exclusive.py`)."""
-        return self.open_until > monotonic() and self.open_at == Changes.count
+        return self.open_until > monotonic() and self.open_at == OwnChanges.count
 
     def is_unpaused(self) -> bool:
         """Return whether the queue is not paused, as far as it found out within the last second."""
-        return self.unpaused_until > monotonic() and self.unpaused_at == Changes.count
+        return self.unpaused_until > monotonic() and self.unpaused_at == OwnChanges.count
 
     def decodes_in(self, tr: Any) -> bool:
         """Return whether this object may decode the queue's items, as far as it found out within the last minute.

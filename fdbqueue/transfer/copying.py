@@ -26,7 +26,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.arrow.stored import Look, Page, Range, Stored
+from fdbqueue.arrow.stored import Page, Range, Stored, StoredLook
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, only_database
@@ -195,7 +195,7 @@ def release_copy(source: Database, queue: Queue, *, target: Database | None = No
 def digest_of(db: Database, layout: Layout) -> Digest:
     """Return a digest of all items of a queue as they are stored, which does not depend on their order or state."""
     digest = Digest()
-    look = Look(db, layout, Range(None, None), ALL_STATES, payloads=True)
+    look = StoredLook(db, layout, Range(None, None), ALL_STATES, payloads=True)
     while (page := run(look.next())) is not None:
         for item in page:
             digest.add(_digest(item))
@@ -248,7 +248,7 @@ class _Copy:
         return decode(StreamRecord, bytes(value), "the copy") if value.present() else None
 
     def _refuse_marks(self) -> None:
-        look = Look(self._source, self._layout, Range(None, None), MOVED, payloads=False)
+        look = StoredLook(self._source, self._layout, Range(None, None), MOVED, payloads=False)
         while (page := run(look.next())) is not None:
             for at, value in enumerate(page.values):
                 _check(self._layout, page.packed(at), value)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fdbqueue.arrow.stored import Look, Range
+from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
@@ -126,7 +126,7 @@ def export_items(
         parts.begin(header)
     last = parts.last()
     begin = None if last is None else pack(Position.parse(last.position)) + b"\x00"
-    look = Look(db, layout, Range(begin, None), ALL_STATES, payloads=True)
+    look = StoredLook(db, layout, Range(begin, None), ALL_STATES, payloads=True)
     lines: list[bytes] = []
     skipped: list[Position] = []
     size = 0

@@ -15,7 +15,7 @@ from fdbqueue.engine.verb import verb
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import StoredItem
-from fdbqueue.verbs.editing import UNCHANGED, Change, Editing, Unchanged
+from fdbqueue.verbs.editing import UNCHANGED, Editing, ItemChange, Unchanged
 from fdbqueue.writes.adaptive_limit import Halving
 
 if TYPE_CHECKING:
@@ -232,13 +232,15 @@ class ByPosition(Generic[V]):
     ) -> Steps[list[Position | None]]:
         return self._change(tr, places, reschedule_of(self.editing(), delay, at, priority))
 
-    def _change(self, tr: Transaction | Database, places: list[bytes], change: Change) -> Steps[list[Position | None]]:
+    def _change(
+        self, tr: Transaction | Database, places: list[bytes], change: ItemChange
+    ) -> Steps[list[Position | None]]:
         editing = self.editing()
         editing.check(places)
         return in_batches(editing.queue, tr, places, partial(editing.change, change=change))
 
 
-def update_of(editing: Editing[Any], value: Any, headers: Mapping[str, Any] | None) -> Change:
+def update_of(editing: Editing[Any], value: Any, headers: Mapping[str, Any] | None) -> ItemChange:
     """Return the checked change of an update.
 
     Raises:
@@ -249,7 +251,7 @@ def update_of(editing: Editing[Any], value: Any, headers: Mapping[str, Any] | No
     return editing.changed("updated", value, headers)
 
 
-def reschedule_of(editing: Editing[Any], delay: float | None, at: float | None, priority: int | None) -> Change:
+def reschedule_of(editing: Editing[Any], delay: float | None, at: float | None, priority: int | None) -> ItemChange:
     """Return the checked change of a reschedule.
 
     Raises:

@@ -70,7 +70,7 @@ UNCHANGED: Final = Unchanged()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ItemChange:
     """What changes of items."""
 
     verb: str
@@ -96,7 +96,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Plan:
+class EditPlan:
     """How one item changes. It is made before the first write."""
 
     one: Standing
@@ -158,7 +158,7 @@ class Editing(Generic[V]):
         moves.finish()
         return {packed: packed in there for packed in places}
 
-    def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
+    def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
         """Change the items at packed positions. Return their positions afterwards."""
         there = yield from self._to_change(tr, places)
         yield from self.check_codec(tr, change)
@@ -178,7 +178,7 @@ class Editing(Generic[V]):
 
     def changed(
         self, verb: str, value: Any = UNCHANGED, headers: Mapping[str, Any] | None = None, **terms: Any
-    ) -> Change:
+    ) -> ItemChange:
         """Return a checked change.
 
         Raises:
@@ -193,9 +193,9 @@ class Editing(Generic[V]):
             self._rank_of(priority)
         delay_us = None if delay is None else not_negative(delay, "delay")
         at_us = None if at is None else not_negative(at, "at")
-        return Change(verb, value, payload, headers, priority, delay_us, at_us)
+        return ItemChange(verb, value, payload, headers, priority, delay_us, at_us)
 
-    def check_codec(self, tr: Transaction, change: Change) -> Steps[None]:
+    def check_codec(self, tr: Transaction, change: ItemChange) -> Steps[None]:
         """Refuse a new value by another codec than that of the queue's items.
 
         Raises:
@@ -210,7 +210,7 @@ class Editing(Generic[V]):
         """Refuse packed positions that can't be those of items, before any key is read."""
 
     def revalued(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
     ) -> Steps[tuple[bytes, Notes, Any]]:
         """Return the payload to store for a new value, the item's notes with it, and what `write_beside` needs.
 
@@ -227,7 +227,7 @@ class Editing(Generic[V]):
             )
         return change.payload, opened.notes, None
 
-    def write_beside(self, tr: Transaction, plan: Plan) -> None:
+    def write_beside(self, tr: Transaction, plan: EditPlan) -> None:
         """Write the dependent keys of an item with a new value, under its old position."""
 
     # --- finding
@@ -265,7 +265,7 @@ class Editing(Generic[V]):
 
     # --- changing
 
-    def plan(self, tr: Transaction, one: Standing, change: Change, now_us: int) -> Steps[Plan]:
+    def plan(self, tr: Transaction, one: Standing, change: ItemChange, now_us: int) -> Steps[EditPlan]:
         """Decide how an item changes. It writes nothing, so that a refused item leaves all others as they are."""
         opened = self.queue.open_envelope(self._position(one.packed), one.stored)
         was = notes = opened.notes
@@ -281,9 +281,9 @@ class Editing(Generic[V]):
             stored = with_headers(one.stored, headers)
         packed = yield from self._packed(tr, one, opened, change, headers)
         state, notes = self._after(one, notes, change, now_us)
-        return Plan(one, opened, was, notes, stored, chunks, packed, state, more)
+        return EditPlan(one, opened, was, notes, stored, chunks, packed, state, more)
 
-    def _headers(self, was: Mapping[str, Any], change: Change) -> Mapping[str, Any]:
+    def _headers(self, was: Mapping[str, Any], change: ItemChange) -> Mapping[str, Any]:
         headers = was if change.headers is None else change.headers
         if change.priority is not None:
             return {**headers, PRIORITY: change.priority}
@@ -292,7 +292,7 @@ class Editing(Generic[V]):
         return headers
 
     def _packed(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, headers: Mapping[str, Any]
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
     ) -> Steps[bytes]:
         """Return the item's packed position afterwards: with another rank, if the queue's order gives it one."""
         position = self._position(one.packed)
@@ -330,7 +330,7 @@ class Editing(Generic[V]):
                 f" {named_by}. Nothing was written. Cancel it, and enqueue it again."
             )
 
-    def _after(self, one: Standing, notes: Notes, change: Change, now_us: int) -> tuple[str, Notes]:
+    def _after(self, one: Standing, notes: Notes, change: ItemChange, now_us: int) -> tuple[str, Notes]:
         """Return an item's state and notes afterwards."""
         if one.state == "dead" and change.verb == "updated":
             return "dead", notes
@@ -352,7 +352,7 @@ class Editing(Generic[V]):
         state = "delayed" if visible_at_us else "available"
         return state, at_rest(notes, visible_at_us=visible_at_us, held=notes.held)
 
-    def carry_out(self, tr: Transaction, moves: Moves, plan: Plan) -> Steps[bool]:
+    def carry_out(self, tr: Transaction, moves: Moves, plan: EditPlan) -> Steps[bool]:
         """Write a plan. Return False if the item's life was over when its lease was taken away."""
         one, layout = plan.one, self._layout
         if one.state == "dead" and plan.state != "dead":
@@ -380,7 +380,7 @@ class Editing(Generic[V]):
             moves.returned_groups.add(plan.notes.group)
         return True
 
-    def _replace_value(self, tr: Transaction, plan: Plan) -> None:
+    def _replace_value(self, tr: Transaction, plan: EditPlan) -> None:
         """Replace the payload's chunks, or the blob that is the value. Another blob stays."""
         one, layout = plan.one, self._layout
         if is_chunked(one.stored):
@@ -392,7 +392,7 @@ class Editing(Generic[V]):
         if one.state != "dead":
             self.write_beside(tr, plan)
 
-    def _move_parts(self, tr: Transaction, plan: Plan) -> Steps[None]:
+    def _move_parts(self, tr: Transaction, plan: EditPlan) -> Steps[None]:
         """Move what has the item's position in its key: chunks, dependent keys, its place in a group."""
         one, layout = plan.one, self._layout
         if plan.chunks is None and is_chunked(one.stored):

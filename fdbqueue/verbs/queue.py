@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar, cast, overload
 
-from fdbqueue.arrow.needs import Table, check_columns, needed
+from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
 from fdbqueue.base.arguments import check_borders, check_limit
 from fdbqueue.base.position import Position
@@ -35,7 +35,7 @@ from fdbqueue.moves.admission import Admission, Entry
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import end_member, settle
 from fdbqueue.moves.outcomes import end as end_outcome
-from fdbqueue.reads.browse import Browser, Pace, Pages
+from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.reads.check import CheckReport, check_queue
 from fdbqueue.reads.inspecting import Inspection, inspect_queue
 from fdbqueue.stored.catalogue import check_decodes, forget_queue, path_of
@@ -181,7 +181,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     @verb
     def enqueue_many(
-        self, tr: Transaction | Database, values: Iterable[V] | Table, *, column: str | None = None
+        self, tr: Transaction | Database, values: Iterable[V] | ArrowTable, *, column: str | None = None
     ) -> Steps[BulkReport]:
         """Append items in their order.
 
@@ -327,7 +327,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         check_borders(after, before)
         begin = self.layout.begin if after is None else self.layout.item_key(after) + b"\x00"
         end = self.layout.end if before is None else self.layout.item_key(before)
-        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=Pace(duty_cycle), layout=self.layout)
+        found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=BrowsePace(duty_cycle), layout=self.layout)
         return Browser(found, partial(self.look_at, tr))
 
     @verb

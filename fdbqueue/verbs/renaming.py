@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.arrow.stored import Look, Range
+from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
@@ -207,7 +207,7 @@ class _Rename:
 
     def _refuse_marks(self) -> Steps[None]:
         """Refuse items that another queue, or a waiting caller, knows by this name."""
-        look = Look(self._db, self._source, Range(None, None), STATES, payloads=False)
+        look = StoredLook(self._db, self._source, Range(None, None), STATES, payloads=False)
         while (page := (yield from look.next())) is not None:
             for at, value in enumerate(page.values):
                 notes = _notes(value)

@@ -25,7 +25,7 @@ from fdbqueue.stored.catalogue import name_text
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
 from fdbqueue.web.sampling import Sampler
-from fdbqueue.web.searching import STATES, Wanted, search
+from fdbqueue.web.searching import STATES, WantedItems, search
 
 _log = logging.getLogger("fdbqueue.web")
 HERE = Path(__file__).parent
@@ -189,7 +189,7 @@ class AdminApp:
 
     def _items_of(self, request: Request) -> dict[str, Any]:
         queue, given = self._opened(request), request.query_params
-        wanted = Wanted(
+        wanted = WantedItems(
             given.get("state", "available"), given.get("where", ""), given.get("text", ""), given.get("error", "")
         )
         after = given.get("after")

@@ -15,7 +15,7 @@ from typing import Any
 from fdbqueue import Position, Queue
 from fdbqueue.layers import Leases, Sessions
 from fdbqueue.layers.schedules import Schedules
-from fdbqueue.web.searching import MOST_CHOSEN, Wanted, chosen
+from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
 from fdbqueue.web.shown import session_name
 
 Fields = Mapping[str, str]
@@ -24,7 +24,7 @@ LETTERS_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PageChange:
     """One kind of change."""
 
     title: str
@@ -124,24 +124,24 @@ def _of_schedule(verb: str) -> Callable[..., int]:
     return apply
 
 
-CHANGES: Mapping[str, Change] = {
-    "redrive": Change("Redrive", "items", _redrive, states=("dead",)),
-    "purge": Change("Purge", "items", _purge, danger=True, states=("dead",)),
-    "cancel": Change("Cancel", "items", _cancel, danger=True, states=("available", "leased", "delayed", "dead")),
-    "reschedule": Change("Reschedule", "items", _reschedule, states=("available", "leased", "delayed", "dead")),
-    "bury": Change("Bury", "items", _bury, states=("available",)),
-    "pause": Change("Pause", "queue", _pause),
-    "resume": Change("Resume", "queue", _resume),
-    "quota": Change("Set the quota of", "queue", _quota),
-    "session-pause": Change("Pause", "session", _of_session("pause")),
-    "session-resume": Change("Resume", "session", _of_session("resume")),
-    "session-skip": Change("Unblock", "session", _of_session("skip")),
-    "session-redrive": Change("Redrive the dead letters of", "session", _of_session("redrive")),
-    "session-purge": Change("Purge the dead letters of", "session", _of_session("purge"), danger=True),
-    "session-remove": Change("Remove", "session", _of_session("remove"), danger=True),
-    "schedule-pause": Change("Pause", "schedule", _of_schedule("pause")),
-    "schedule-resume": Change("Resume", "schedule", _of_schedule("resume")),
-    "session-cancel": Change("Cancel an item of", "session", _cancel_in_session, danger=True),
+CHANGES: Mapping[str, PageChange] = {
+    "redrive": PageChange("Redrive", "items", _redrive, states=("dead",)),
+    "purge": PageChange("Purge", "items", _purge, danger=True, states=("dead",)),
+    "cancel": PageChange("Cancel", "items", _cancel, danger=True, states=("available", "leased", "delayed", "dead")),
+    "reschedule": PageChange("Reschedule", "items", _reschedule, states=("available", "leased", "delayed", "dead")),
+    "bury": PageChange("Bury", "items", _bury, states=("available",)),
+    "pause": PageChange("Pause", "queue", _pause),
+    "resume": PageChange("Resume", "queue", _resume),
+    "quota": PageChange("Set the quota of", "queue", _quota),
+    "session-pause": PageChange("Pause", "session", _of_session("pause")),
+    "session-resume": PageChange("Resume", "session", _of_session("resume")),
+    "session-skip": PageChange("Unblock", "session", _of_session("skip")),
+    "session-redrive": PageChange("Redrive the dead letters of", "session", _of_session("redrive")),
+    "session-purge": PageChange("Purge the dead letters of", "session", _of_session("purge"), danger=True),
+    "session-remove": PageChange("Remove", "session", _of_session("remove"), danger=True),
+    "schedule-pause": PageChange("Pause", "schedule", _of_schedule("pause")),
+    "schedule-resume": PageChange("Resume", "schedule", _of_schedule("resume")),
+    "session-cancel": PageChange("Cancel an item of", "session", _cancel_in_session, danger=True),
 }
 """All changes, by the name in a form."""
 
@@ -150,7 +150,7 @@ CHANGES: Mapping[str, Change] = {
 class Preview:
     """What a change would do."""
 
-    change: Change
+    change: PageChange
     number: int
     """How many items; 1 for a queue or a session."""
     is_all: bool
@@ -159,7 +159,7 @@ class Preview:
     """The named items; empty if a search names them."""
 
 
-def change_named(name: str) -> Change:
+def change_named(name: str) -> PageChange:
     """Return a change by its name.
 
     Raises:
@@ -204,11 +204,11 @@ def apply(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list
     return change.apply(db, queue, chosen(db, queue, _wanted(change, fields), int(most))[0], fields)
 
 
-def _wanted(change: Change, fields: Fields) -> Wanted:
+def _wanted(change: PageChange, fields: Fields) -> WantedItems:
     state = fields.get("state", "")
     if state not in change.states:
         raise ValueError(f"{change.title} takes items that are {' or '.join(change.states)}, not {state[:40]!r}.")
-    wanted = Wanted(state, fields.get("where", ""), fields.get("text", ""), fields.get("error", ""))
+    wanted = WantedItems(state, fields.get("where", ""), fields.get("text", ""), fields.get("error", ""))
     if not (wanted.where or wanted.text or wanted.error or fields.get("all") == "yes"):
         raise ValueError("No item is chosen. Choose some, give a condition, or choose all.")
     return wanted

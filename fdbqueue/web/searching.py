@@ -35,7 +35,7 @@ STATES = ("available", "leased", "delayed", "dead")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedItems:
     """What a search is for. All that is given must hold."""
 
     state: str = "available"
@@ -69,7 +69,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundItems:
     """An item, or what can be said of one that is not shown."""
 
     position: Position
@@ -82,10 +82,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ResultPage:
     """A page of a search."""
 
-    items: tuple[Found, ...]
+    items: tuple[FoundItems, ...]
     looked_at: int
     """How many items were read."""
     after: Position | None
@@ -103,7 +103,7 @@ def error_of(row: KeyValue) -> str:
     return salvaged_notes(row.value)[0].error
 
 
-def search(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, after: Position | None = None) -> Page:
+def search(db: Any, queue: fdbqueue.Queue[Any], wanted: WantedItems, after: Position | None = None) -> ResultPage:
     """Return the next page of items.
 
     *Conflicts:* none. *Cost:* range reads of 200 rows for at most 0.2 seconds, and one read for each large item shown.
@@ -122,10 +122,12 @@ def search(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, after: Position 
     else:
         last = None
     shown = tuple(_found(db, queue, place, row, wanted.state) for row in found)
-    return Page(shown, looked, last)
+    return ResultPage(shown, looked, last)
 
 
-def chosen(db: Any, queue: fdbqueue.Queue[Any], wanted: Wanted, most: int = MOST_CHOSEN) -> tuple[list[Position], bool]:
+def chosen(
+    db: Any, queue: fdbqueue.Queue[Any], wanted: WantedItems, most: int = MOST_CHOSEN
+) -> tuple[list[Position], bool]:
     """Return the positions of up to `most` items that a search finds within two seconds, and whether these are all."""
     test, place = wanted.test(queue), place_of(queue, wanted.state)
     found: list[Position] = []
@@ -156,14 +158,16 @@ def _rows(tr: Transaction, begin: bytes, end: bytes) -> Steps[Any]:
     return (yield from rows(tr.snapshot, begin, end, limit=READ_ROWS))
 
 
-def _found(db: Any, queue: fdbqueue.Queue[Any], place: Place, row: KeyValue, state: Any) -> Found:
+def _found(db: Any, queue: fdbqueue.Queue[Any], place: Place, row: KeyValue, state: Any) -> FoundItems:
     position = place.position(row.key)
     notes, _ = salvaged_notes(row.value)
     try:
         large = parse(row.value).chunked
         if large is not None:
-            return Found(position, None, f"{large.size_bytes:,} bytes: open it to see it", notes.error, notes.attempt)
+            return FoundItems(
+                position, None, f"{large.size_bytes:,} bytes: open it to see it", notes.error, notes.attempt
+            )
         item = run(queue.read(db, partial(opened, queue=queue, place=place, row=row, state=state)))
     except (FdbQueueError, *CODEC_ERRORS) as problem:
-        return Found(position, None, str(problem), notes.error, notes.attempt)
-    return Found(position, item, "", notes.error, notes.attempt)
+        return FoundItems(position, None, str(problem), notes.error, notes.attempt)
+    return FoundItems(position, item, "", notes.error, notes.attempt)

@@ -25,7 +25,7 @@ from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.adaptive_limit import TooMuch
 from fdbqueue.writes.appending import append_items
 from fdbqueue.writes.batches import BATCH_SECONDS, Batch, Batches, Encoding
-from fdbqueue.writes.once import Claim, Once
+from fdbqueue.writes.once import Once, SlotClaim
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""
@@ -37,7 +37,7 @@ MOST_SPANS_TOLD = 5
 class _Sent:
     batch: Batch
     tr: Transaction
-    claim: Claim
+    claim: SlotClaim
     mark: bytes
     commit: Future[None]
 
@@ -164,7 +164,7 @@ class _Load:
             return
         yield from self._send_alone(batch, claim)
 
-    def _send_alone(self, batch: Batch, claim: Claim) -> Steps[None]:
+    def _send_alone(self, batch: Batch, claim: SlotClaim) -> Steps[None]:
         """Send a batch to a queue with a quota after all batches before it: a snapshot does not see commits under way.
 
         Raises:
@@ -204,7 +204,7 @@ class _Load:
         self,
         batch: Batch,
         tr: Transaction,
-        claim: Claim,
+        claim: SlotClaim,
         error: FDBError | None,
         doubt: tuple[bytes, None] | None,
     ) -> Steps[None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart
@@ -36,7 +36,7 @@ class _Next:
     """The queue's quota."""
 
 
-_open: Beside[dict[bytes, _Next]] = Beside(dict)
+_open: KeptBeside[dict[bytes, _Next]] = KeptBeside(dict)
 """By transaction, then by the prefix of a queue."""
 
 

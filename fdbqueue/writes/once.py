@@ -90,7 +90,7 @@ class Once:
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             yield coming
-        claim = Claim(cast(_Client, client))
+        claim = SlotClaim(cast(_Client, client))
         try:
             while True:
                 try:
@@ -100,12 +100,12 @@ class Once:
         finally:
             claim.close()
 
-    def claim(self) -> Claim:
+    def claim(self) -> SlotClaim:
         """Claim a marker's key for one call at a time. The caller closes the claim."""
         client = self._client
         if client is None or client.pid != os.getpid():
             client = self._client = _Client(self._layout)
-        return Claim(client)
+        return SlotClaim(client)
 
     def sweep(self, db: Database) -> Steps[None]:
         """Remove some markers of clients that are long gone, once in this client's life.
@@ -133,7 +133,7 @@ class Once:
                 raise
 
 
-class Claim:
+class SlotClaim:
     """One slot of this process's commit markers, used by one call at a time."""
 
     __slots__ = ("_client", "in_doubt", "key")

@@ -27,9 +27,9 @@ from ..leases import Lease
 from ..sessions import NewState, SessionLease, Sessions
 from ..sessions.line.line import Where
 from ..sessions.line.line_queue import LineLeases, LineQueue
-from ..sessions.session.lease import Begun, Behind, Done
+from ..sessions.session.lease import Begun, Behind, TurnDone
 from ..sessions.session.records import name_of
-from ..sessions.workers.read_ahead import NOTHING, Ahead, Settled, Settlement
+from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
 from ._run import Run
 from ._terms import ConsumerReport, ConsumerTerms
@@ -49,7 +49,7 @@ class TurnHold(Hold):
     before: Behind = field(default_factory=Behind)
     """Items whose handlers have returned, in order, and that are not known to be acked. A verb of the next item's lease
     has to ack these first. The event loop replaces it, and the thread reads it."""
-    last_acked: Done | None = None
+    last_acked: TurnDone | None = None
     """The last item that the thread has acked. The event loop may not have taken it out of `before` yet."""
     current: Begun = NOTHING
     """The item that is in progress, or was last."""
@@ -76,11 +76,11 @@ class TurnHold(Hold):
     """Set when items were acked."""
 
     @property
-    def done(self) -> tuple[Done, ...]:
+    def done(self) -> tuple[TurnDone, ...]:
         """Items whose handlers have returned, and that are not known to be acked."""
         return self.before.done
 
-    def add(self, done: Done) -> None:
+    def add(self, done: TurnDone) -> None:
         """Note that an item's handler has returned."""
         self.before = Behind((*self.before.done, done), self.before.acked)
 
@@ -99,7 +99,7 @@ class TurnHold(Hold):
             acked, done = pack(done[own - 1].position), done[own:]
         return Settlement(self.lease, done, current, leaving, acked)
 
-    def note_acked(self, last: Done) -> int:
+    def note_acked(self, last: TurnDone) -> int:
         """Note that all items up to `last` are acked. Return how many that were.
 
         A verb of a later item may have acked it already. Then this says nothing about the items that are left.
@@ -202,7 +202,7 @@ class SessionRun(Run):
             used += 1
             fresh = fresh and not lease.used
             if result is ACKED:
-                hold.add(Done(lease.position, UNCHANGED))
+                hold.add(TurnDone(lease.position, UNCHANGED))
                 self._count_acked(hold)
                 fresh = False
             else:
@@ -280,7 +280,7 @@ class SessionRun(Run):
                 hold.stops = found.leaves
         return not hold.stops and await self.may_begin()
 
-    async def _look(self, hold: TurnHold, done: Sequence[Done], limit: int) -> Ahead | None:
+    async def _look(self, hold: TurnHold, done: Sequence[TurnDone], limit: int) -> Ahead | None:
         began = time.monotonic()
         look = partial(self._turns.look, pointer=hold.lease, done=done, limit=limit, acked=hold.before.acked)
         found = await run_async(self._sessions.queue.read(self._db, look))
@@ -324,11 +324,11 @@ class SessionRun(Run):
         hold.over, hold.seen = following is None, began
         return following
 
-    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> Done | None:
+    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> TurnDone | None:
         """Return the finished item with its new state. A state that can't be stored fails the attempt."""
         try:
             stored = encode_result(self._done_of(result).result) if lease.wants_result else b""
-            return Done(lease.position, self._turns.encoded(result), stored)
+            return TurnDone(lease.position, self._turns.encoded(result), stored)
         except (CodecError, ValueError) as error:
             await self._fail(hold, lease, error)
             self._ended(hold)
@@ -398,7 +398,7 @@ class SessionRun(Run):
             self.loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled, began)
 
     def _settled(
-        self, holds: list[TurnHold], settlements: list[Settlement], settled: list[Settled], began: float
+        self, holds: list[TurnHold], settlements: list[Settlement], settled: list[SettledTurn], began: float
     ) -> None:
         if on_acked and (items := sum(outcome.acked for outcome in settled)):
             tell_acked(Acked(self._sessions.queue, (), items, 0, time.monotonic() - began))

@@ -169,7 +169,7 @@ class Probe:
 
     @contextlib.contextmanager
     def _at_port(self, health: Health) -> Iterator[Callable[[], None]]:
-        server = _Server((self.host, self.port), health)
+        server = _HealthServer((self.host, self.port), health)
         self.port = server.server_port
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="fdbqueue-health", daemon=True)
         thread.start()
@@ -184,7 +184,7 @@ def _nothing() -> None:
     """Write nothing: the server asks."""
 
 
-class _Server(ThreadingHTTPServer):
+class _HealthServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], health: Health) -> None:

@@ -23,7 +23,7 @@ from fdbqueue.lowlevel import (
     pack,
     stored_item,
 )
-from fdbqueue.reads.browse import Pace
+from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import salvaged_notes
 
 OnBad: TypeAlias = Literal["fail", "null"]
@@ -71,7 +71,7 @@ def browse(
         return found if on_bad == "fail" else _or_unreadable(found, place.position(row.key), row.value, state)
 
     read = limit if wanted is None else None
-    found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=Pace(duty_cycle), layout=queue.layout)
+    found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=BrowsePace(duty_cycle), layout=queue.layout)
     return Browser(found, look, limit=limit)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
-from fdbqueue.arrow.needs import Table, check_columns, table_rows
+from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
@@ -186,7 +186,7 @@ class Leases(Named, ByPosition[V]):
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[V] | Table,
+        values: Iterable[V] | ArrowTable,
         *,
         delay: float | None = None,
         at: float | None = None,
@@ -224,7 +224,7 @@ class Leases(Named, ByPosition[V]):
     def enqueue_rows(
         self,
         tr: Transaction | Database,
-        values: Iterable[V] | Table,
+        values: Iterable[V] | ArrowTable,
         *,
         terms: Mapping[str, Any],
         columns: Mapping[str, str | None],

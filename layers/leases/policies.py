@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from fdbqueue import Queue
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 
 from ._backoff import Backoff
 
 Policy: TypeAlias = tuple[int | None, Backoff | None]
 """`max_attempts` and `backoff`."""
-_policies: Beside[tuple[Policy, str] | None] = Beside(lambda: None)
+_policies: KeptBeside[tuple[Policy, str] | None] = KeptBeside(lambda: None)
 """The policy of a queue's leases, and the leases as text."""
-_bare: Beside[tuple[str, str] | None] = Beside(lambda: None)
+_bare: KeptBeside[tuple[str, str] | None] = KeptBeside(lambda: None)
 """The name of the layer that was made of a queue without a policy, and the remedy."""
 
 

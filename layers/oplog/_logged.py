@@ -20,7 +20,7 @@ _VALUES_ATOMICS = ("compare_and_clear",)
 
 
 @dataclass(slots=True)
-class Call:
+class LoggedCall:
     """The current call in this thread or task."""
 
     name: str
@@ -30,7 +30,7 @@ class Call:
     """The read version of the first of its transactions that has one."""
 
 
-current_call: ContextVar[Call | None] = ContextVar("fdbqueue operation log call", default=None)
+current_call: ContextVar[LoggedCall | None] = ContextVar("fdbqueue operation log call", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class LoggedTransaction:
 
     def _write_record(self) -> None:
         terms = self._terms
-        call = current_call.get() or Call("", b"")
+        call = current_call.get() or LoggedCall("", b"")
         version = self._read_version()
         call.version = call.version or version
         stored = pack_record(

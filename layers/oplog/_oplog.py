@@ -13,7 +13,7 @@ from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, attempts, is_database, pages, verb
 from fdbqueue.stored.layout import Name
 
-from ._logged import Call, LoggedDatabase, LoggedTransaction, LogTerms, current_call
+from ._logged import LoggedCall, LoggedDatabase, LoggedTransaction, LogTerms, current_call
 from ._records import Change, Moved, Record, digest, joined
 
 Clock: TypeAlias = Callable[[], float]
@@ -134,7 +134,7 @@ def calling(name: str, *arguments: Any) -> Iterator[None]:
         name: the name of the call.
         arguments: the call's arguments. The record has the digest of their `repr`.
     """
-    token = current_call.set(Call(name, digest(repr(arguments).encode()) if arguments else b""))
+    token = current_call.set(LoggedCall(name, digest(repr(arguments).encode()) if arguments else b""))
     try:
         yield
     finally:

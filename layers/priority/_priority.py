@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import BulkReport, CheckReport, CodecError, Item, Position, Queue
-from fdbqueue.arrow.needs import Table
+from fdbqueue.arrow.needs import ArrowTable
 from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transaction, V, pack, rows, verb
 from fdbqueue.stored.counters import read_level_counts
@@ -19,7 +19,7 @@ from ..common.composing import QueueWithLeases
 from ..common.levels import PRIORITY, Levels
 from ..leases import Backoff, Head, Leases, LeaseStats
 from ..leases.policies import note_bare, note_policy
-from ..staged.delivery import Delivery
+from ..staged.delivery import HeadDelivery
 from ._weighted import WeightedHead
 
 _GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."
@@ -100,7 +100,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         head = Head(layout) if weights is None else WeightedHead(layout, weights)
         self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
         """Leases of its items: lease, ack, nack and the rest."""
-        self._delivery = Delivery(self.leases)
+        self._delivery = HeadDelivery(self.leases)
 
     def __repr__(self) -> str:
         return f"PriorityQueue({self.queue.layout.describe()}, levels={self.levels!r})"
@@ -140,7 +140,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
     def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[V] | Table,
+        values: Iterable[V] | ArrowTable,
         *,
         priority: int | None = None,
         delay: float | None = None,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
 
 from ..leases import Head
@@ -50,7 +50,7 @@ class WeightedHead(Head):
         self._given = (weights, spin)
         self._wheel = tuple(wheel(weights))
         self._turns = itertools.count(spin(len(self._wheel)))
-        self._begun: Beside[_Turn | None] = Beside(lambda: None)
+        self._begun: KeptBeside[_Turn | None] = KeptBeside(lambda: None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         weights, spin = self._given

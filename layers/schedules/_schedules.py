@@ -43,7 +43,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"every {self.every:g} s" if self.every else f"{self.cron} {self.tz}"
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class ScheduleRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The stored record of a schedule."""
 
     task: str
@@ -154,7 +154,7 @@ class Schedules(Named):
         *Conflicts:* and *Cost:* as `pause`.
         """
 
-        def changed(one: Record) -> Record:
+        def changed(one: ScheduleRecord) -> ScheduleRecord:
             kept = {"catch_up": one.rule.catch_up, "jitter": one.rule.jitter}
             rule = rule_of(cron, every=every, tz=one.rule.tz if tz is None else tz, **kept)  # type: ignore[arg-type]
             return self._from_now(structs.replace(one, rule=rule))
@@ -202,7 +202,7 @@ class Schedules(Named):
             stored = yield read
             was = _decode(bytes(stored)) if stored.present() else None
             if was is None or was.code != plan.rule:
-                was = was or Record(plan.task, plan.rule, plan.rule, 0)
+                was = was or ScheduleRecord(plan.task, plan.rule, plan.rule, 0)
                 now = structs.replace(was, task=plan.task, rule=plan.rule, code=plan.rule)
                 tr.set(self._key(plan.name), _encode(self._from_now(now)))
             elif was.task != plan.task:
@@ -230,7 +230,7 @@ class Schedules(Named):
                 next_us = min(next_us, record.next_us)
         return None if next_us == NEVER_US else max(0.0, (next_us - self._now_us()) / 1e6)
 
-    def _fire(self, tr: Transaction, plan: Plan) -> Steps[Record | None]:
+    def _fire(self, tr: Transaction, plan: Plan) -> Steps[ScheduleRecord | None]:
         stored = yield tr.get(self._key(plan.name))  # of two workers that read it, one commits
         record = _decode(bytes(stored)) if stored.present() else None
         now_us = self._now_us()
@@ -250,16 +250,18 @@ class Schedules(Named):
         tr.set(self._key(plan.name), _encode(moved))
         return moved
 
-    def records(self, tr: Transaction) -> Steps[dict[str, Record]]:
+    def records(self, tr: Transaction) -> Steps[dict[str, ScheduleRecord]]:
         """Return all records by their names. For the layer."""
         span = self._space.range()
         found = yield from rows(tr.snapshot, span.start, span.stop)
         return {self._space.unpack(row.key)[0]: _decode(row.value) for row in found}
 
-    def _change(self, tr: Transaction | Database, name: str, change: Callable[[Record], Record]) -> Steps[Schedule]:
+    def _change(
+        self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]
+    ) -> Steps[Schedule]:
         key = self._key(name)
 
-        def body(tr: Transaction) -> Steps[Record]:
+        def body(tr: Transaction) -> Steps[ScheduleRecord]:
             stored = yield tr.get(key)
             if not stored.present():
                 known = ", ".join((yield from self.records(tr))) or "none"
@@ -270,12 +272,12 @@ class Schedules(Named):
 
         return self._shown(name, (yield from self.queue.transact(tr, body)))
 
-    def _from_now(self, record: Record) -> Record:
+    def _from_now(self, record: ScheduleRecord) -> ScheduleRecord:
         # Not before the last tick: a worker whose clock was ahead may have enqueued ticks that are still to come here.
         after_us = max(self._now_us(), record.last_us)
         return structs.replace(record, next_us=first_after(record.rule.times, after_us))
 
-    def _shown(self, name: str, record: Record) -> Schedule:
+    def _shown(self, name: str, record: ScheduleRecord) -> Schedule:
         late = record.next_us < self._now_us() - LATE_US
         status: Any = "paused" if record.paused else "stopped" if late else "on time"
         next_at = None if record.next_us == NEVER_US else record.next_us / 1e6
@@ -333,4 +335,4 @@ def _check_plans(plans: object) -> None:
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Record).decode
+_decode = msgspec.json.Decoder(ScheduleRecord).decode

@@ -7,7 +7,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Editing, Envelope, Notes, Standing, Steps, Transaction
-from fdbqueue.verbs.editing import Change, Plan
+from fdbqueue.verbs.editing import EditPlan, ItemChange
 
 from .admitting import Admitting
 from .check_runner import CheckRunner
@@ -31,7 +31,7 @@ class SmartEditing(Editing[Any]):
         self._admitting = admitting
 
     def revalued(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
     ) -> Steps[tuple[bytes, Notes, Any]]:
         """Return the message to store, the item's notes with it, and its new dependent keys.
 
@@ -51,6 +51,6 @@ class SmartEditing(Editing[Any]):
         rewritten = yield from self._admitting.rewritten(tr, found, new, now_us)
         return new.payload, rewritten.notes, rewritten
 
-    def write_beside(self, tr: Transaction, plan: Plan) -> None:
+    def write_beside(self, tr: Transaction, plan: EditPlan) -> None:
         """Write the deadlines and copies of a new message."""
         self._admitting.write_beside(tr, plan.more)

@@ -26,7 +26,7 @@ class Copy(Item):
     """Names the copy in a confirmation: the item's position, and its version if the item has got other values."""
 
 
-class Named(NamedTuple):
+class NamedCopies(NamedTuple):
     """The copy that a confirmation names."""
 
     position: Position
@@ -126,7 +126,7 @@ def check_recipient(name: object) -> None:
         raise TypeError(f"A recipient's name is a str, not {name!r}.")
 
 
-def named_by(copy: object, position: object) -> Named | None:
+def named_by(copy: object, position: object) -> NamedCopies | None:
     """Return the copy that a confirmation names; None if it names none.
 
     Raises:
@@ -137,7 +137,7 @@ def named_by(copy: object, position: object) -> Named | None:
     if position is not None:
         if not isinstance(position, Position):
             raise TypeError(f"position is an item's Position, not {position!r}; a copy's name is given as `copy`.")
-        return Named(position, None)
+        return NamedCopies(position, None)
     if copy is None:
         return None
     name = copy.name if isinstance(copy, Copy) else copy
@@ -145,12 +145,12 @@ def named_by(copy: object, position: object) -> Named | None:
         raise TypeError(f"What a confirmation names is a Copy or its name, not {copy!r}.")
     text, _, version = name.partition("@")
     try:
-        return Named(Position.parse(text), bytes.fromhex(version))
+        return NamedCopies(Position.parse(text), bytes.fromhex(version))
     except ValueError as error:
         raise ValueError(f"{name!r} is not the name of a copy: give `Copy.name`.") from error
 
 
-def said(what: object) -> tuple[str, Named | None]:
+def said(what: object) -> tuple[str, NamedCopies | None]:
     """Return the recipient and the copy in the result of a message type's `confirms`.
 
     Raises:

@@ -78,7 +78,7 @@ from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.commit_if_written import commit_if_written
 from ..leases.times import check_timeout
-from ._copies import SENT_BEFORE, SEVERAL, Copies, Copy, Named, check_recipient, named_by
+from ._copies import SENT_BEFORE, SEVERAL, Copies, Copy, NamedCopies, check_recipient, named_by
 from ._fetching import Fetched, Fetching
 from ._messages import Messages
 from .recipients import MOST_RECIPIENTS
@@ -290,7 +290,7 @@ class Resend:
                 return done
 
     def confirm_in(
-        self, tr: Transaction, *, recipient: str, named: Named | None
+        self, tr: Transaction, *, recipient: str, named: NamedCopies | None
     ) -> Steps[tuple[Position | None, bool]]:
         """Do in a transaction what `confirm` does."""
         only_transaction(tr, "Resend.confirm_in")
@@ -332,7 +332,7 @@ class Resend:
             )
         return packed if (yield from self._copies.is_fetched(tr, number, packed)) else None
 
-    def _if_current(self, tr: Transaction, number: int, named: Named) -> Steps[bytes | None]:
+    def _if_current(self, tr: Transaction, number: int, named: NamedCopies) -> Steps[bytes | None]:
         """Return the packed position of a named copy, if it was fetched and its item has not changed since."""
         packed = pack(named.position)
         version = yield from self._copies.current(tr, number, packed)

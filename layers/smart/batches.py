@@ -34,7 +34,7 @@ class _OneFails(Exception):
 
 
 @dataclass(slots=True)
-class Batches:
+class SmartBatches:
     """Enqueues the messages of one call.
 
     If one message fails, its batch is not written. The batch is split until each message is tried in its own

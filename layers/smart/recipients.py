@@ -11,7 +11,7 @@ MOST_RECIPIENTS = 32
 """Each recipient takes space in the notes of every item that it must confirm."""
 
 
-class Registry(msgspec.Struct, forbid_unknown_fields=True):
+class RecipientRegistry(msgspec.Struct, forbid_unknown_fields=True):
     """The value stored under ``("recipients",)``."""
 
     last: int = 0
@@ -20,7 +20,7 @@ class Registry(msgspec.Struct, forbid_unknown_fields=True):
     """Numbers by name. A number is assigned only once."""
 
 
-_decoder = msgspec.msgpack.Decoder(Registry)
+_decoder = msgspec.msgpack.Decoder(RecipientRegistry)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -30,7 +30,7 @@ class Recipients:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def read(self, tr: Transaction) -> Steps[Registry]:
+    def read(self, tr: Transaction) -> Steps[RecipientRegistry]:
         """Read the registry.
 
         This is a plain read on purpose. Otherwise an enqueue could miss a registration that commits before it, and
@@ -38,7 +38,7 @@ class Recipients:
         """
         value = yield tr.get(self._layout.recipients_key)
         if not value.present():
-            return Registry()
+            return RecipientRegistry()
         try:
             return _decoder.decode(bytes(value))
         except UNREADABLE as error:
@@ -46,7 +46,7 @@ class Recipients:
                 f"The recipients of {self._layout.describe()} can't be read, or are of a newer version: {error}."
             ) from error
 
-    def write(self, tr: Transaction, registry: Registry) -> None:
+    def write(self, tr: Transaction, registry: RecipientRegistry) -> None:
         """Write the registry."""
         tr.set(self._layout.recipients_key, _encoder.encode(registry))
 

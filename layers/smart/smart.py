@@ -15,7 +15,7 @@ from ..common.levels import PRIORITY, Levels
 from ..leases import Leases
 from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, check_waits, positive, visible_at
-from ..staged.delivery import Delivery
+from ..staged.delivery import HeadDelivery
 from ._by_position import SmartEditing
 from ._copies import said
 from ._decisions import Decision, Outcome
@@ -23,7 +23,7 @@ from ._functions import NEW, failed
 from ._messages import Messages
 from ._resend import Resend
 from .admitting import Admitting, EnqueueTerms
-from .batches import Batches, admit_all
+from .batches import SmartBatches, admit_all
 from .capacity import Capacity, until_room
 from .check import IndexCheck, SmartStats, read_smart_stats
 from .check_runner import CheckRunner, Incoming
@@ -116,7 +116,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             Recipients(self.queue.layout),
             Bounds(max_items, max_bytes),
         )
-        self._delivery = Delivery(self.leases)
+        self._delivery = HeadDelivery(self.leases)
         self.queue.layout.known.is_smart = True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -203,7 +203,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         admit = partial(self._admit, terms=terms)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-            batches = Batches(self.queue, self._incoming, admit, alone)
+            batches = SmartBatches(self.queue, self._incoming, admit, alone)
             return (yield from batches.enqueue(cast(Database, tr), values))
         incomings = [self._incoming(message) for message in values]
         return (yield from admit_all(cast(Transaction, tr), incomings, admit))

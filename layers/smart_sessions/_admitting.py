@@ -15,7 +15,7 @@ from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started
 from ..leases.transitions import Transitions
 from ..sessions.line.line import Line
 from ..sessions.operators.editing import SessionEditing
-from ..sessions.session.records import Record, pointer_of
+from ..sessions.session.records import SessionRecord, pointer_of
 from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Outcome
 from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, remedy
@@ -33,7 +33,7 @@ class InProgress:
         record: the session's record; None: it has none, and so no item.
     """
 
-    def __init__(self, tr: Transaction, line: Line, session: Session, record: Record | None) -> None:
+    def __init__(self, tr: Transaction, line: Line, session: Session, record: SessionRecord | None) -> None:
         self._tr = tr
         self._line = line
         self._session = session
@@ -135,7 +135,7 @@ class SessionAdmitting(Admitting):
         tr: Transaction,
         line: Line,
         session: Session,
-        record: Record | None,
+        record: SessionRecord | None,
         *,
         level: int,
         check_runner: CheckRunner,

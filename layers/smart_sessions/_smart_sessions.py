@@ -20,7 +20,7 @@ from ..sessions.session.records import SessionName, pack_name, record_of
 from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import EnqueueTerms
-from ..smart.batches import Batches, admit_all
+from ..smart.batches import SmartBatches, admit_all
 from ..smart.capacity import Capacity, until_room
 from ..smart.check import IndexCheck
 from ..smart.check_runner import CheckRunner, Incoming
@@ -216,7 +216,7 @@ class SmartSessions(Named):
         admit = partial(self._admit, terms=terms, level=rank)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, level=rank, timeout=timeout)
-            return (yield from Batches(self.queue, incoming, admit, alone).enqueue(cast(Database, tr), values))
+            return (yield from SmartBatches(self.queue, incoming, admit, alone).enqueue(cast(Database, tr), values))
         prepared: list[Incoming] = [incoming(message) for message in values]
         return (yield from admit_all(cast(Transaction, tr), prepared, admit))
 

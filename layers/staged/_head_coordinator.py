@@ -22,13 +22,13 @@ from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transact
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
 from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
-from ._head_state import Event, Hints, Place, StallDetector, State
+from ._head_state import Event, HeadPlace, Hints, StallDetector, State
 from ._recent_leases import RecentLeases
 from ._registrar import Registrar
 from ._uncontended import Uncontended
 from ._versions import OwnVersion, RecentVersion
 from .allotments import Allotment, Got, HeadRead, Served
-from .delivery import ITEMS_AT_ONCE, Delivery
+from .delivery import ITEMS_AT_ONCE, HeadDelivery
 from .grants import Alarms, Grants
 from .requests import Request, Requests
 
@@ -69,7 +69,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         recent_leases: RecentLeases,
         version: RecentVersion,
         announce: Callable[[int], None],
-        delivery: Delivery,
+        delivery: HeadDelivery,
         saves_reads: bool = True,
     ) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._uncontended = Uncontended(self._delivery, leases.layout, self._begin, may_prefetch=saves_reads)
         self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
         self._alarms = Alarms(self._requests, self._delivery)
-        self._place = Place()
+        self._place = HeadPlace()
         self._hints = Hints()
         self._stall_detector = StallDetector()
         self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)

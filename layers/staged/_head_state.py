@@ -68,14 +68,14 @@ _WITH_REQUEST = (State.claiming, State.waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HeadPlace:
     """The state of a process, and its request. It is replaced as a whole, so that an interruption can't split them."""
 
     state: State = State.direct
     request: Request | None = None
     """The registered request, exactly if it is claiming or waiting."""
 
-    def after(self, event: Event, *, request: Request | None = None, claims: bool = True) -> Place:
+    def after(self, event: Event, *, request: Request | None = None, claims: bool = True) -> HeadPlace:
         """Return the place after an event.
 
         Args:
@@ -85,7 +85,7 @@ class Place:
         state = NEXT[self.state, event]
         if state is State.claiming and not claims:
             state = State.waiting
-        return Place(state, (request or self.request) if state in _WITH_REQUEST else None)
+        return HeadPlace(state, (request or self.request) if state in _WITH_REQUEST else None)
 
     def own_request(self) -> Request:
         """Return the request. Call this only in a state that has one."""
@@ -93,9 +93,9 @@ class Place:
             raise RuntimeError(f"A process that is {self.state} has no request.")
         return self.request
 
-    def renewed(self, request: Request) -> Place:
+    def renewed(self, request: Request) -> HeadPlace:
         """Return this place with the request as it is stored now."""
-        return Place(self.state, request)
+        return HeadPlace(self.state, request)
 
 
 class StallDetector:

@@ -38,7 +38,7 @@ from fdbqueue.stored.layout import rank_of
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..leases import Head, Leases
 from .allotments import HeadRead
-from .delivery import Delivery
+from .delivery import HeadDelivery
 
 WINDOW = 32
 
@@ -97,7 +97,7 @@ class RelaxedHead(Head):
         tr.clear_range(begin, last + TAKEN)
 
 
-class RelaxedDelivery(Delivery):
+class RelaxedDelivery(HeadDelivery):
     """Takes items of a relaxed head, with one read for them and for the timers, in a queue without timers."""
 
     __slots__ = ("_relaxed", "_without_timers")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, cast
 
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.turns import has_turns
 from fdbqueue.engine.versions import committed_version, conflict_since
@@ -46,7 +46,7 @@ from ._head_coordinator import HeadCoordinator
 from ._recent_leases import RecentLeases
 from ._versions import RecentVersion
 from .check import RequestCheck
-from .delivery import Delivery
+from .delivery import HeadDelivery
 from .requests import Requests
 
 BATCH_BYTES = 1_000_000
@@ -94,7 +94,7 @@ class StagedQueue(Named, ByPosition[V]):
     >>> db.close()
     """
 
-    delivery: ClassVar[Callable[[Any], Delivery]] = Delivery
+    delivery: ClassVar[Callable[[Any], HeadDelivery]] = HeadDelivery
     """Makes the object that takes the items, from the leases; for layers."""
 
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, consumer: str | None = None) -> None:
@@ -306,15 +306,15 @@ def _first_of(coordinator: HeadCoordinator, db: Database) -> Steps[Any]:
 class _ProcessState:
     """Serves the calls of one process."""
 
-    def __init__(self, leases: Leases, consumer: str, delivery: Callable[[Any], Delivery]) -> None:
+    def __init__(self, leases: Leases, consumer: str, delivery: Callable[[Any], HeadDelivery]) -> None:
         self._leases = leases
         self._delivery = delivery
         self._queue = leases.queue
         self._consumer = consumer
         self.contention_stats = ContentionStats()
         self._recent_leases = RecentLeases()
-        self._versions = Beside(RecentVersion)
-        self._coordinators: Beside[dict[int, HeadCoordinator]] = Beside(dict)
+        self._versions = KeptBeside(RecentVersion)
+        self._coordinators: KeptBeside[dict[int, HeadCoordinator]] = KeptBeside(dict)
         self.latest: _Latest | None = None
         """The coordinator of the last call."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)

@@ -17,7 +17,7 @@ from ._attempt import Attempt, Unforeseen
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
 from .allotments import HeadRead
-from .delivery import Delivery
+from .delivery import HeadDelivery
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000
@@ -42,7 +42,7 @@ class Uncontended:
         *("guessed", "may_prefetch"),
     )
 
-    def __init__(self, delivery: Delivery, layout: Layout, begin: bytes, *, may_prefetch: bool = True) -> None:
+    def __init__(self, delivery: HeadDelivery, layout: Layout, begin: bytes, *, may_prefetch: bool = True) -> None:
         self._delivery = delivery
         self._layout = layout
         self._begin = begin
@@ -57,7 +57,7 @@ class Uncontended:
         """Whether a read has a round trip, which prefetch can save."""
 
     def take(self, tr: Transaction, attempt: Attempt) -> Steps[HeadRead | None]:
-        """Take one item out for an attempt. Else return the look, as `Delivery.look_uncontended` does.
+        """Take one item out for an attempt. Else return the look, as `HeadDelivery.look_uncontended` does.
 
         Raises:
             Unforeseen: the predicted item can't be taken.

@@ -60,7 +60,7 @@ _WATCHED = ("enqueued", "leased", "dead", "returned")
 """The counters that change whenever an item becomes available, except by a timer that was set before."""
 
 
-class Delivery:
+class HeadDelivery:
     """Takes items of one queue from its head."""
 
     __slots__ = (

@@ -15,7 +15,7 @@ from ._attempt import Attempt, Leave, wanted_by
 from ._head_state import Hints
 from ._recent_leases import RecentLeases
 from .allotments import Allotment
-from .delivery import Delivery
+from .delivery import HeadDelivery
 from .requests import REQUEST_SECONDS, Request, Requests, granted_us
 
 LOOK_SECONDS = 0.5
@@ -43,7 +43,7 @@ class Grants:
         self,
         leases: Leases,
         requests: Requests,
-        delivery: Delivery,
+        delivery: HeadDelivery,
         recent_leases: RecentLeases,
         duration_us: int,
         consumer: str,
@@ -134,7 +134,7 @@ class Alarms:
 
     __slots__ = ("_delivery", "_requests")
 
-    def __init__(self, requests: Requests, delivery: Delivery) -> None:
+    def __init__(self, requests: Requests, delivery: HeadDelivery) -> None:
         self._requests = requests
         self._delivery = delivery
 

@@ -46,7 +46,7 @@ _WATCHED = ("enqueued", "returned")
 
 
 @dataclass(slots=True)
-class _Look:
+class _WaitLook:
     """What one transaction of a call did."""
 
     leases: list[Lease] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _Look:
     """Whether the call ends with this look, even without items."""
 
 
-Body = Callable[[Transaction], Steps[tuple[_Look, bool]]]
+Body = Callable[[Transaction], Steps[tuple[_WaitLook, bool]]]
 """Looks in one transaction; also returns whether it wrote."""
 
 
@@ -117,7 +117,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         """The keys of items that it woke other calls for, as the first waiter."""
         self._offered_until = 0.0
         """When it looks whether these are taken, by `time.monotonic`."""
-        self._tried = _Look()
+        self._tried = _WaitLook()
         """The last look before its commit: it may have taken these items, and registered a request."""
         self._in_doubt = False
         """Whether a look is under way, or ended and it is unknown if its commit took effect."""
@@ -145,10 +145,10 @@ class Awaiting(Batcher[None, list[Lease]]):
             self.calls.settle(leader, None, error)
         else:
             if self.calls.settle(leader, look.leases):
-                self._tried = _Look()
+                self._tried = _WaitLook()
         return None
 
-    def _commit(self, db: Database, body: Body) -> Steps[_Look]:
+    def _commit(self, db: Database, body: Body) -> Steps[_WaitLook]:
         """Run one transaction. If it fails, note whether its commit may have taken effect."""
         self._in_doubt = True
         try:
@@ -158,7 +158,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         except Exception as error:
             if not leaves_in_doubt(error):
                 self._in_doubt = False
-                self._tried = _Look()
+                self._tried = _WaitLook()
             raise
         self._request = look.request
         self._in_doubt = False
@@ -179,9 +179,9 @@ class Awaiting(Batcher[None, list[Lease]]):
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
 
-    def _look(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+    def _look(self, tr: Transaction) -> Steps[tuple[_WaitLook, bool]]:
         """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
-        look = self._tried = _Look(request=self._request)
+        look = self._tried = _WaitLook(request=self._request)
         request, renewed = self._request, False
         if request is not None:
             # Plain reads: a concurrent transaction that grants items to this call, or wakes it, conflicts.
@@ -221,7 +221,7 @@ class Awaiting(Batcher[None, list[Lease]]):
             return look, True
         return look, (yield from self._stand(tr, look, request))
 
-    def _stand(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+    def _stand(self, tr: Transaction, look: _WaitLook, request: Request) -> Steps[bool]:
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = yield from self._waiters.in_front_of(tr, request.key)
@@ -250,7 +250,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         yield from self._set(tr)
         return False
 
-    def _stand_behind(self, tr: Transaction, look: _Look, request: Request) -> Steps[bool]:
+    def _stand_behind(self, tr: Transaction, look: _WaitLook, request: Request) -> Steps[bool]:
         """Wait for the call in front, if there is a live one; return whether there is.
 
         Only the first waiter looks at arrivals. A call that wakes because the call in front renewed its request does
@@ -279,7 +279,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         """Set the watches: the transaction wrote nothing, and its commit sets them at its own read version."""
         yield tr.commit()
 
-    def _stand_aside(self, tr: Transaction, look: _Look, request: Request | None) -> Steps[bool]:
+    def _stand_aside(self, tr: Transaction, look: _WaitLook, request: Request | None) -> Steps[bool]:
         """Wait for credit, or for `resume`, without a request: else an item would wait for this call."""
         if request is not None:
             self._waiters.remove(tr, request.key)
@@ -328,9 +328,9 @@ class Awaiting(Batcher[None, list[Lease]]):
         moves.finish()
         return leases
 
-    def _leave_waiters(self, tr: Transaction) -> Steps[tuple[_Look, bool]]:
+    def _leave_waiters(self, tr: Transaction) -> Steps[tuple[_WaitLook, bool]]:
         """Remove the request; collect the items granted by then."""
-        look = self._tried = _Look(is_last=True)
+        look = self._tried = _WaitLook(is_last=True)
         if self._request is None:
             return look, False
         look.leases = yield from self._collect(tr, (yield from self._step_out(tr, self._request)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows
 
-from ._records import Registration
+from ._records import SubscriptionRecord
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -23,7 +23,7 @@ class Credit(Shown):
 NO_LIMIT = Credit(None, None)
 
 
-def credit_left(tr: Transaction, layout: Layout, name: str, registration: Registration) -> Steps[Credit]:
+def credit_left(tr: Transaction, layout: Layout, name: str, registration: SubscriptionRecord) -> Steps[Credit]:
     """Return the credit that a subscription has left.
 
     The read is a snapshot read. A concurrent lease of the same subscription conflicts anyway, and an item that comes

@@ -22,8 +22,8 @@ from fdbqueue.stored.rename_marks import refuse_renamed
 from ..leases import Head
 from ._records import (
     NO_LOOK,
-    Pointer,
-    Registration,
+    SubscriptionPointer,
+    SubscriptionRecord,
     pack_record,
     pointer_key,
     read_pointer,
@@ -83,7 +83,7 @@ class Cursor(Head):
         self._took = self._news = False
         self._fresh = True
         """Whether no caller writes in this transaction too."""
-        self._pointer = Pointer([], 0, 0, 0)
+        self._pointer = SubscriptionPointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
         self.accepts: Accepts = lambda key, stored: True
         self._bytes_left: int | None = None
@@ -94,7 +94,7 @@ class Cursor(Head):
         self.more = False
         """Whether it stopped before the end, so that another transaction must go on."""
 
-    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[Registration]:
+    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[SubscriptionRecord]:
         """Read the subscription, its pointer, and the arrivals since; return its registration.
 
         `fresh`: nothing was written in this transaction yet.
@@ -129,7 +129,9 @@ class Cursor(Head):
         counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
         version = tr.get_read_version()
         stored = yield pointed
-        self._pointer = read_pointer(layout, name, bytes(stored)) if stored.present() else Pointer([], 0, NO_LOOK, 0)
+        self._pointer = (
+            read_pointer(layout, name, bytes(stored)) if stored.present() else SubscriptionPointer([], 0, NO_LOOK, 0)
+        )
         self._trimmed = _number((yield trimmed), "big")
         self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
         self._seen = yield version
@@ -251,7 +253,7 @@ class Cursor(Head):
             return False
         point = layout.available.packed(self._pending[0].key) if self._pending else self._reached
         spans = few(behind(self.spans, point))
-        pointer = Pointer(spans, self._seen, self._unannounced, self._now_us)
+        pointer = SubscriptionPointer(spans, self._seen, self._unannounced, self._now_us)
         tr.set(pointer_key(layout, self._name), pack_record(pointer))
         if self._news or self._arrivals >= _WORTH_NOTING or (self._arrivals and random.random() < _TRIM_CHANCE):
             yield from self._trim(tr)

@@ -21,7 +21,7 @@ from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, started
 from fdbqueue.stored.items import kept_size_of
 
 from ..leases import Head
-from ._records import Registration, read_registration
+from ._records import SubscriptionRecord, read_registration
 
 
 class ExclusiveHead(Head):
@@ -49,7 +49,7 @@ class ExclusiveHead(Head):
         self.more = False
         """Whether another transaction must go on: never, since this head skips no item."""
 
-    def registration(self, tr: Transaction) -> Steps[Registration | None]:
+    def registration(self, tr: Transaction) -> Steps[SubscriptionRecord | None]:
         """Read the subscription and the first items in parallel; return its registration, or None.
 
         The read is a snapshot read. Only a transaction that takes or delivers an item depends on it (`fence`). An
@@ -59,7 +59,7 @@ class ExclusiveHead(Head):
         self._early = started(super().first(tr, limit=self._wanted))
         return self._registration(registered)
 
-    def _registration(self, registered: object) -> Steps[Registration | None]:
+    def _registration(self, registered: object) -> Steps[SubscriptionRecord | None]:
         stored = yield registered
         if not stored.present():
             return None
@@ -67,7 +67,7 @@ class ExclusiveHead(Head):
         self._limited = registration.credit is not None or registration.credit_bytes is not None
         return registration
 
-    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[Registration]:
+    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[SubscriptionRecord]:
         """Do what `Cursor.prepare` does, without a pointer.
 
         Raises:

@@ -18,7 +18,7 @@ NO_LOOK = -1
 Browses: TypeAlias = Literal["", "named", "passing"]
 
 
-class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class SubscriptionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The registration of a subscription."""
 
     version: int = msgspec.field(default=VERSION, name="v")
@@ -46,7 +46,7 @@ class Registration(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return bool(self.owner) and self.selector == ""
 
 
-class Pointer(msgspec.Struct, frozen=True, gc=False):
+class SubscriptionPointer(msgspec.Struct, frozen=True, gc=False):
     """How far a subscription has looked."""
 
     spans: list[tuple[bytes, bytes]]
@@ -60,7 +60,7 @@ class Pointer(msgspec.Struct, frozen=True, gc=False):
     version: int = VERSION
 
 
-class BrowserPlace(Pointer, frozen=True, gc=False, omit_defaults=True):
+class BrowserPlace(SubscriptionPointer, frozen=True, gc=False, omit_defaults=True):
     """How far a browser has told. It tells the scan first, and then the arrivals in commit order."""
 
     keep_us: int = 0
@@ -76,7 +76,7 @@ class BrowserPlace(Pointer, frozen=True, gc=False, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_registrations = msgspec.msgpack.Decoder(Registration)
+_registrations = msgspec.msgpack.Decoder(SubscriptionRecord)
 _pointers = msgspec.msgpack.Decoder(BrowserPlace)
 
 
@@ -97,18 +97,18 @@ def pointer_key(layout: Layout, name: str) -> bytes:
     return prefix + _packed(name)
 
 
-def pack_record(record: Registration | Pointer) -> bytes:
+def pack_record(record: SubscriptionRecord | SubscriptionPointer) -> bytes:
     """Return the bytes to store."""
     return _encode(record)
 
 
-def read_registration(layout: Layout, name: str, stored: bytes) -> Registration:
+def read_registration(layout: Layout, name: str, stored: bytes) -> SubscriptionRecord:
     """Return the stored registration.
 
     Raises:
         FormatError: the registration can't be read.
     """
-    found: Registration = _decoded(_registrations, layout, name, stored)
+    found: SubscriptionRecord = _decoded(_registrations, layout, name, stored)
     return found
 
 

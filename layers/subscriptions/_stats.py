@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows, started
 
-from ._records import Registration, read_registration
+from ._records import SubscriptionRecord, read_registration
 
 _AFTER = b"\x00"  # appended to a key: the next key in sort order
 
@@ -69,7 +69,11 @@ LeaseRef = dict[str, tuple[int, int]]
 
 
 def _with_held(
-    tr: Transaction, layout: Layout, now_us: int, found: dict[str, Registration], held: Steps[LeaseRef] | None = None
+    tr: Transaction,
+    layout: Layout,
+    now_us: int,
+    found: dict[str, SubscriptionRecord],
+    held: Steps[LeaseRef] | None = None,
 ) -> Steps[list[SubscriptionStats]]:
     if held is None:
         names = list(found)

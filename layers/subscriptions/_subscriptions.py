@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.exclusive import made_exclusive
-from fdbqueue.reads.browse import Pace
+from fdbqueue.reads.browse import BrowsePace
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
@@ -41,7 +41,7 @@ from ..leases.timer_check import check_leases
 from ..leases.times import positive, visible_at
 from ._arguments import check_name
 from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
-from ._records import NO_LOOK, Browses, Pointer, Registration, pack_record, read_registration
+from ._records import NO_LOOK, Browses, SubscriptionPointer, SubscriptionRecord, pack_record, read_registration
 from ._spans import everything
 from ._stats import SubscriptionStats, count_registrations, read_page
 from ._waiters import DISPATCHER, Waiters
@@ -123,7 +123,7 @@ class Subscriptions(Named, ByPosition[V]):
         ownership_us = positive(ownership, "ownership")
         owner = os.urandom(8) if exclusive else b""
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
-        new = Registration(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
+        new = SubscriptionRecord(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
         yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
         if exclusive:
             made_exclusive()
@@ -187,7 +187,7 @@ class Subscriptions(Named, ByPosition[V]):
         name = new_name() if name is None else name
         now_us = self.leases.now_us()
         first = FirstPlace(self._layout, now_us=now_us, keep_us=keep_us, start=start)
-        new = Registration(selector=text, browser=kind, since_us=now_us)
+        new = SubscriptionRecord(selector=text, browser=kind, since_us=now_us)
         yield from self._queue.transact(db, partial(self._subscribe, name=name, new=new, first=first))
         return Follower(self.leases, name, db, selector=selector, first=first, keep_us=keep_us)
 
@@ -373,7 +373,7 @@ class Subscriptions(Named, ByPosition[V]):
             # This opens only accepted items. So only a browser without a selector reports an unreadable item.
             return self._queue.look_at(tr, row) if wants is None or wants(row.key, row.value) else None
 
-        found = Pages(tr, begin, end, reverse=reverse, pace=Pace(duty_cycle), layout=self._layout)
+        found = Pages(tr, begin, end, reverse=reverse, pace=BrowsePace(duty_cycle), layout=self._layout)
         return Browser(found, look, limit=limit)
 
     @verb
@@ -389,7 +389,9 @@ class Subscriptions(Named, ByPosition[V]):
         """Return the changes of items by their positions; for layers."""
         return self.leases.editing()
 
-    def _subscribe(self, tr: Transaction, name: str, new: Registration, first: FirstPlace | None = None) -> Steps[None]:
+    def _subscribe(
+        self, tr: Transaction, name: str, new: SubscriptionRecord, first: FirstPlace | None = None
+    ) -> Steps[None]:
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
         yield from is_paused(tr, layout)  # refuses a queue that was renamed
@@ -418,7 +420,7 @@ class Subscriptions(Named, ByPosition[V]):
         elif old is None or old.selector != new.selector or new.exclusive_all:
             # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
             # sole one, it looks at all items that came meanwhile.
-            pointer = Pointer(everything(), 0, NO_LOOK, now_us)
+            pointer = SubscriptionPointer(everything(), 0, NO_LOOK, now_us)
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         if old is not None and old.selector != new.selector:
             # The first waiter has passed over items that this subscription may want now. So its own waiters look again.
@@ -452,7 +454,7 @@ class Subscriptions(Named, ByPosition[V]):
             tr.clear(layout.subscribed_key)
         return True
 
-    def _registered(self, tr: Transaction, name: str) -> Steps[dict[str, Registration]]:
+    def _registered(self, tr: Transaction, name: str) -> Steps[dict[str, SubscriptionRecord]]:
         """Read a subscription, and the first two subscriptions by name.
 
         That is enough to know whether there is another, and whether another is exclusive: an exclusive subscription is

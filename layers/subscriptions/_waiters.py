@@ -33,7 +33,7 @@ _STAMPED = b"\x33"
 
 
 @dataclass(slots=True)
-class Want:
+class ConsumerWant:
     """The items that the consumers of one subscription wait for."""
 
     accepts: Accepts
@@ -57,7 +57,7 @@ class Waiting:
     """A waiter."""
 
     request: Request
-    want: Want
+    want: ConsumerWant
 
 
 class Waiters(Requests):
@@ -167,7 +167,7 @@ class Waiters(Requests):
     def _with_wants(self, tr: Transaction, live: list[Request]) -> Steps[list[Waiting]]:
         names = {one.wish.consumer for one in live}
         reads = {name: tr.snapshot.get(self._layout.subscriptions.pack((name,))) for name in names}
-        wants: dict[str, Want] = {}
+        wants: dict[str, ConsumerWant] = {}
         for name, read in reads.items():
             stored = yield read
             want = (yield from self._want(tr, name, bytes(stored))) if stored.present() else None
@@ -175,7 +175,7 @@ class Waiters(Requests):
                 wants[name] = want
         return [Waiting(one, wants[one.wish.consumer]) for one in live if one.wish.consumer in wants]
 
-    def _want(self, tr: Transaction, name: str, stored: bytes) -> Steps[Want | None]:
+    def _want(self, tr: Transaction, name: str, stored: bytes) -> Steps[ConsumerWant | None]:
         try:
             registration = read_registration(self._layout, name, stored)
         except FormatError:
@@ -187,9 +187,9 @@ class Waiters(Requests):
             # A concurrent lease of this subscription may use up the credit; it writes the pointer.
             tr.add_read_conflict_key(self._layout.pointers.pack((name,)))
         if registration.selector:
-            return Want(ItemTest(self._layout, Selector.of_stored(registration.selector)), True, left)
+            return ConsumerWant(ItemTest(self._layout, Selector.of_stored(registration.selector)), True, left)
         # No condition, or a function that only its consumers have.
-        return Want(lambda key, stored: True, registration.selector is not None, left)
+        return ConsumerWant(lambda key, stored: True, registration.selector is not None, left)
 
 
 def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:

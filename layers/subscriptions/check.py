@@ -12,7 +12,7 @@ from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import kept_size_of
 
 from ._cursor import Cursor, Habit
-from ._records import Registration
+from ._records import SubscriptionRecord
 from ._spans import Span
 from ._waiters import DISPATCHER
 from .selectors import ItemTest, Selector
@@ -49,7 +49,7 @@ class SubscriptionCheck(ItemCheck):
                 self._problems.append(str(error))
 
     def _prepare(self, name: str, now_us: int) -> None:
-        def look(tr: Transaction) -> Steps[tuple[Registration, list[Span]]]:
+        def look(tr: Transaction) -> Steps[tuple[SubscriptionRecord, list[Span]]]:
             cursor = Cursor(self._layout, name, now_us=now_us, habit=Habit())
             registration = yield from cursor.prepare(tr, fresh=False)
             return registration, cursor.spans

@@ -29,7 +29,7 @@ from ..staged.requests import GRANT_SECONDS, Request
 from ._credit import credit_left
 from ._cursor import Cursor, Habit
 from ._exclusive_all import ExclusiveHead
-from ._records import Registration, read_registration
+from ._records import SubscriptionRecord, read_registration
 from ._waiters import Waiters
 from .selectors import ItemTest, Selector
 
@@ -176,7 +176,7 @@ class ImmediateDelivery:
         new: _New,
         request: Request,
         head: Cursor | ExclusiveHead,
-        registration: Registration,
+        registration: SubscriptionRecord,
         now_us: int,
     ) -> Steps[bool]:
         """Give an item to a waiter if its subscription may have it, and wants no earlier item."""

@@ -38,7 +38,7 @@ from ._awaiting import Awaiting
 from ._credit import Credit, credit_left
 from ._cursor import Cursor, Habit
 from ._exclusive_all import ExclusiveHead
-from ._records import Registration, pack_record, read_registration
+from ._records import SubscriptionRecord, pack_record, read_registration
 from ._stats import SubscriptionStats, read_one
 from ._waiters import Waiters
 from .selectors import ItemTest, Selector, Selects
@@ -331,7 +331,7 @@ class Subscription(Named, Generic[V]):
         stored = yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
         return (yield from credit_left(tr, self._layout, self.name, self._registration(stored)))
 
-    def _test(self, registration: Registration) -> Callable[[bytes, bytes], bool]:
+    def _test(self, registration: SubscriptionRecord) -> Callable[[bytes, bytes], bool]:
         if registration.selector is None:
             if self._function is None:
                 raise SubscriptionError(
@@ -342,7 +342,7 @@ class Subscription(Named, Generic[V]):
             return lambda key, stored: True
         return ItemTest(self._layout, Selector.of_stored(registration.selector))
 
-    def _hold(self, tr: Transaction, registration: Registration, now_us: int) -> Registration:
+    def _hold(self, tr: Transaction, registration: SubscriptionRecord, now_us: int) -> SubscriptionRecord:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
         self._check_owned(registration)
         if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
@@ -351,7 +351,7 @@ class Subscription(Named, Generic[V]):
         tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
         return owned
 
-    def _check_owned(self, registration: Registration) -> None:
+    def _check_owned(self, registration: SubscriptionRecord) -> None:
         """Refuse a browser, and an exclusive subscription of another process."""
         if registration.browser:
             raise SubscriptionError(
@@ -364,7 +364,9 @@ class Subscription(Named, Generic[V]):
                 " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
             )
 
-    def _change(self, tr: Transaction | Database, change: Callable[[Registration], Registration]) -> Steps[None]:
+    def _change(
+        self, tr: Transaction | Database, change: Callable[[SubscriptionRecord], SubscriptionRecord]
+    ) -> Steps[None]:
         def body(tr: Transaction) -> Steps[None]:
             key = self._layout.subscriptions.pack((self.name,))
             registration = self._registration((yield tr.get(key)))
@@ -373,7 +375,7 @@ class Subscription(Named, Generic[V]):
 
         yield from self.leases.queue.transact(tr, body)
 
-    def _registration(self, stored: Any) -> Registration:
+    def _registration(self, stored: Any) -> SubscriptionRecord:
         if not stored.present():
             raise self._unsubscribed()
         return read_registration(self._layout, self.name, bytes(stored))

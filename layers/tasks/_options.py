@@ -71,7 +71,7 @@ class Rate:
 
 
 @dataclass(slots=True)
-class Options:
+class TaskOptions:
     """The options of one task, as `Tasks.task` documents them."""
 
     name: str

@@ -23,7 +23,7 @@ from ._arguments import DoesNotFit
 from ._lane import Lane
 from ._message import NO_CALL, Following, Message, message_of
 from ._options import key_of
-from ._task import BaseTask, Call, Terms
+from ._task import BaseTask, Call, CallTerms
 
 if TYPE_CHECKING:
     from ._tasks import Tasks
@@ -67,7 +67,7 @@ class Running:
 
     def _follow_up(self, one: Following, result: Any) -> FollowUp:
         task = self.task.app.find(one.task)
-        terms = Terms(then=(), **one.terms)
+        terms = CallTerms(then=(), **one.terms)
         if bytes(one.args) == bytes(NO_CALL):
             call = task.call(result)
         else:

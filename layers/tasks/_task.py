@@ -27,7 +27,7 @@ from ..results import Completion, Outcome
 from ._arguments import Arguments
 from ._lane import Lane, Placed, UniqueKey
 from ._message import NO_CALL, Following, Message
-from ._options import Options, check_parameter, key_of
+from ._options import TaskOptions, check_parameter, key_of
 
 if TYPE_CHECKING:
     from ._tasks import Tasks
@@ -40,7 +40,7 @@ LIMITED = b"limited"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CallTerms:
     """How one call is enqueued. What is None is as the task's options say."""
 
     delay: float | None = None
@@ -64,7 +64,7 @@ class BaseTask(Named, Generic[P, R]):
     """
 
     def __init__(
-        self, app: Tasks, function: Callable[..., Any], options: Options, lane: Lane, arguments: Arguments
+        self, app: Tasks, function: Callable[..., Any], options: TaskOptions, lane: Lane, arguments: Arguments
     ) -> None:
         self.app = app
         self.function = function
@@ -74,7 +74,7 @@ class BaseTask(Named, Generic[P, R]):
         self.lane = lane
         self.arguments = arguments
         self.is_async = inspect.iscoroutinefunction(function)
-        self._terms = Terms()
+        self._terms = CallTerms()
         functools.update_wrapper(cast(Any, self), function)
         check_parameter(options.session, arguments, "session")
         for one in (*([options.unique] if options.unique else []), *options.limits):
@@ -140,7 +140,7 @@ class BaseTask(Named, Generic[P, R]):
         """Return the same task, with what follows each of its calls; as `Call.then`."""
         return self._with(replace(self._terms, then=(*self._terms.then, *checked(self.app, following))))
 
-    def _with(self, terms: Terms) -> BaseTask[P, R]:
+    def _with(self, terms: CallTerms) -> BaseTask[P, R]:
         task = object.__new__(type(self))
         vars(task).update(vars(self), _terms=terms)
         return task
@@ -192,7 +192,7 @@ class BaseTask(Named, Generic[P, R]):
         """
         return Handle(self, Position.parse(text), db, is_new=False, completion=None)
 
-    def call_terms(self, terms: Terms, session: Any) -> dict[str, Any]:
+    def call_terms(self, terms: CallTerms, session: Any) -> dict[str, Any]:
         """Return the arguments of the queue's `enqueue`. For the layer."""
         options = self.options
         return self.lane.terms(
@@ -305,7 +305,7 @@ class Handle(Named, Generic[R]):
 class Call(Named, Generic[R]):
     """A task with arguments, which were checked. `BaseTask.call` makes it."""
 
-    def __init__(self, task: BaseTask[..., R], data: bytes, bound: inspect.BoundArguments, terms: Terms) -> None:
+    def __init__(self, task: BaseTask[..., R], data: bytes, bound: inspect.BoundArguments, terms: CallTerms) -> None:
         self.task = task
         self.data = data
         self.bound = bound

@@ -20,7 +20,7 @@ from ..sessions import Gate, Sessions
 from ._arguments import Arguments
 from ._group import CallGroup
 from ._lane import NAMES, Lane, lane_of
-from ._options import By, Concurrency, Options, Rate, Unique, check_whole
+from ._options import By, Concurrency, Rate, TaskOptions, Unique, check_whole
 from ._running import Running, current
 from ._task import LIMITED, AsyncTask, BaseTask, Call, Task
 
@@ -160,7 +160,7 @@ class Tasks(Named):
         Raises:
             TypeError, ValueError: an option is not valid, does not go with another one, or the name is taken.
         """
-        known = {one.name for one in fields(Options)}
+        known = {one.name for one in fields(TaskOptions)}
         if unknown := options.keys() - known:
             raise TypeError(f"A task has no option {min(unknown)!r}. The options are {', '.join(sorted(known))}.")
         made = partial(self._made, names=sys._getframe(1).f_locals, given=options)
@@ -174,7 +174,7 @@ class Tasks(Named):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__name__} is a generator: nothing of it would run. Return a list.")
         own = {"name": function.__name__, "queue": self._queue, "retries": self._retries, "backoff": self._backoff}
-        options = Options(**(own | {name: value for name, value in given.items() if value is not None}))
+        options = TaskOptions(**(own | {name: value for name, value in given.items() if value is not None}))
         arguments = Arguments(options.name, function, names)
         lane = self._lane_for(options, options.queue)
         if options.priority is not None:
@@ -194,7 +194,7 @@ class Tasks(Named):
             raise TypeError(f"{self!r} has the queue of {queue!r} already, as {lane.source!r}. Name it, or give that.")
         return lane
 
-    def _lane_for(self, options: Options, queue: Any) -> Lane:
+    def _lane_for(self, options: TaskOptions, queue: Any) -> Lane:
         """Return where a task's calls are enqueued: in sessions if it has some, or limits that need gates.
 
         Raises:

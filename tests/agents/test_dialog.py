@@ -206,7 +206,7 @@ def test_an_unknown_outcome_gets_no_answer() -> None:
     dialog = Dialog()
     dialog.feed(sending(5, b"data"))
     while not isinstance(event := dialog.next(), said.DataComplete):
-        if not isinstance(event, said.Part):
+        if not isinstance(event, said.MessagePart):
             dialog.accept()
     dialog.output()
 

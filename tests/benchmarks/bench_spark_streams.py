@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.look.options import parse_stream
-from fdbqueue.spark.stream.source import Source
+from fdbqueue.spark.stream.source import StreamSource
 from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, say
 from tests.benchmarks.processes import cpu_seconds, descendants
 from tests.spark.peaks import peaks_of
@@ -103,7 +103,7 @@ def idle(url: str, engine: str) -> None:
     with fdbqueue.open(url) as db:
         counted = FaultyDatabase(db, lambda: None)
         options = parse_stream({"url": url, "queue": filled(url, 0), "streamName": "s"})
-        source = Source(counted, options)
+        source = StreamSource(counted, options)
         start = source.initial_offset()
         began = time.perf_counter()
         while time.perf_counter() < began + IDLE_SECONDS:

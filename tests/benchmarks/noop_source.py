@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from fdbqueue.base.position import Position
-from fdbqueue.spark.look.item_columns import Table, look_schema, stream_schema
+from fdbqueue.spark.look.item_columns import ItemTable, look_schema, stream_schema
 from fdbqueue.spark.look.options import parse_look, parse_stream
 from fdbqueue.spark.look.ranges import Stored
 from fdbqueue.stored.items import PLAIN
@@ -52,7 +52,7 @@ def _read(partition: Any, schema: StructType) -> Iterator[pa.RecordBatch]:
     position = pack(Position(7, b"8 bytes."))
     rows = [Stored(position, "available", PLAIN + b"x" * 100)] * min(PAGE, partition.rows)
     options = parse_look(_GIVEN)
-    batch = Table(options, schema).batch(rows)
+    batch = ItemTable(options, schema).batch(rows)
     for at in range(0, partition.rows, PAGE):
         yield batch.slice(0, min(PAGE, partition.rows - at))
 

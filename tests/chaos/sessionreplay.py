@@ -12,8 +12,8 @@ from fdbqueue import Position
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
 from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.session.gate_record import GateRecord, unpack_gate_record
-from fdbqueue.layers.sessions.session.records import Keys, Pointer, pointer_of, unpack_record
-from fdbqueue.layers.sessions.session.records import Record as SessionRecord
+from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, pointer_of, unpack_record
+from fdbqueue.layers.sessions.session.records import SessionRecord as SessionRecord
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.lowlevel import fdb_tuple
 from fdbqueue.stored.items import Notes, notes_of
@@ -30,7 +30,7 @@ class Pointed(NamedTuple):
 
     state: str
     notes: Notes
-    pointer: Pointer
+    pointer: SessionPointer
 
     @property
     def token(self) -> bytes:
@@ -72,7 +72,7 @@ class SessionReplay(Replay):
         """The leased pointers of each session."""
         self.gates: dict[bytes, GateRecord] = {}
         """The record of each gate, by its packed name."""
-        self.gated: dict[bytes, dict[bytes, Pointer]] = {}
+        self.gated: dict[bytes, dict[bytes, SessionPointer]] = {}
         """The pointers that wait at each gate, by their keys."""
         self._touched_items: dict[ItemKey, Standing | None] = {}
         self._touched_pointers: dict[Position, Pointed | None] = {}

@@ -19,7 +19,7 @@ from fdbqueue import Queue, StreamError
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.oplog._records import content_of
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.stream.source import Offset, Source
+from fdbqueue.spark.stream.source import Offset, StreamSource
 from tests.chaos.consumers import Taker
 from tests.chaos.history import OK, History
 from tests.chaos.kinds import MAX_ATTEMPTS
@@ -80,7 +80,7 @@ class Query:
             min_partitions=draw.choice((1, 3)),
             max_attempts=MAX_ATTEMPTS,
         )
-        self.source = Source(db, self._options, wait_seconds=0.02, rest=lambda seconds: None, wall=clock)
+        self.source = StreamSource(db, self._options, wait_seconds=0.02, rest=lambda seconds: None, wall=clock)
         self._db, self._log = db, checkpoint
         self._stream: Stream[bytes] = Stream(queue, name)
         last = checkpoint.last("offsets")

@@ -19,7 +19,7 @@ from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import MessageType
-from fdbqueue.reads.browse import Pace
+from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.codecs import JsonCodec
 from tests.cli.conftest import Run
 from tests.helpers.days import Days
@@ -88,7 +88,7 @@ def test_browse_rests_so_that_it_reads_in_its_share_of_the_time(
 ) -> None:
     run("enqueue", name, stdin="1\n" * 1_200)
     days = Days()
-    monkeypatch.setattr("fdbqueue.verbs.queue.Pace", partial(Pace, clock=days, rest=days.rest))
+    monkeypatch.setattr("fdbqueue.verbs.queue.BrowsePace", partial(BrowsePace, clock=days, rest=days.rest))
 
     assert lines(run("browse", name, "--duty-cycle", "0.1").stdout) == [1] * 1_200
 

@@ -22,7 +22,7 @@ import lmdb
 import pytest
 
 from fdbqueue.engine.embedded.store.commit.committer import Committer
-from fdbqueue.engine.embedded.store.commit.request import Rows
+from fdbqueue.engine.embedded.store.commit.request import PutRows
 from fdbqueue.engine.embedded.store.disk import redo
 from fdbqueue.engine.embedded.store.disk.disk import Durable
 from fdbqueue.engine.embedded.store.store import CommitRequest, Store
@@ -138,7 +138,7 @@ def request(chance: random.Random, size: int) -> CommitRequest:
     rows = {b"%03d" % chance.randrange(300): chance.randbytes(size) for _ in range(chance.choice((0, 0, 20)))}
     return CommitRequest(
         mutations=[mutation for mutation in mutations if mutation[0] != 1 or mutation[1] < mutation[2]],
-        rows=Rows(sorted(rows), rows) if rows else None,
+        rows=PutRows(sorted(rows), rows) if rows else None,
     )
 
 

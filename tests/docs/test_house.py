@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -221,3 +222,22 @@ def test_no_test_draws_its_data_in_a_callback(repository: Path) -> None:
     sources = {path.name: path.read_text() for path in repository.glob("tests/**/test_*.py")}
     found = {name: draws_in_callbacks(source) for name, source in sources.items() if ".draw(" in source}
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+ONE_NAME = {
+    *("Database", "Future", "KeyValue", "Transaction", "Value"),  # the embedded engine's counterparts of the contract
+    *("Faults", "Limits", "Look", "Outcome", "TimeLimit"),  # public names
+}
+"""The names that two classes share. Every other name that occurs twice says whose it is."""
+
+
+def test_a_class_has_a_name_of_its_own(repository: Path) -> None:
+    names = Counter(
+        node.name
+        for folder in ("fdbqueue", "layers")
+        for path in (repository / folder).rglob("*.py")
+        if not path.is_relative_to(repository / "fdbqueue" / "layers")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name, number in names.items() if number > 1} == ONE_NAME

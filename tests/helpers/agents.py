@@ -84,7 +84,7 @@ class Host:
         event = self._pending
         if event is None:
             event = self._pending = self.dialog.next()
-            if isinstance(event, Ended | said.Part):
+            if isinstance(event, Ended | said.MessagePart):
                 self._pending = None
                 self._deal(event)
         else:
@@ -102,7 +102,7 @@ class Host:
                 self._yes_if(type in world.types)
             case said.SizeNamed(size):
                 self._yes_if(size <= world.max_size)
-            case said.Part(data):
+            case said.MessagePart(data):
                 assert data
                 self._data += data
             case said.DataComplete():

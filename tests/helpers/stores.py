@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 
 Row = tuple[bytes, bytes]
 
 
-class MovableClock(Clock):
+class MovableClock(StoreClock):
     """The machine's clock, `ahead` by as many seconds as a test wants, after a boot of the test's choice."""
 
     def __init__(self, boot: bytes = b"a boot") -> None:
@@ -35,7 +35,7 @@ def store_of(db: Any) -> Store:
 
 
 @contextlib.contextmanager
-def opened(path: Path | None = None, clock: Clock | None = None, **options: str) -> Iterator[Store]:
+def opened(path: Path | None = None, clock: StoreClock | None = None, **options: str) -> Iterator[Store]:
     """Open a store for a while; without a path one in memory."""
     store = Store.open(None if path is None else str(path), options, clock)
     try:

@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import run, run_async
 from fdbqueue.engine.waiting import pause
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.reads.browse import Pace, Pages
+from fdbqueue.reads.browse import BrowsePace, Pages
 from tests.helpers.days import Days
 
 
@@ -75,7 +75,7 @@ def test_an_unreadable_item_is_reported_when_it_is_reached(db: Any, space: Subsp
 @pytest.mark.parametrize("duty_cycle", [0.1, 0.5, 1.0])
 def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue, duty_cycle: float) -> None:
     days = Days()
-    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(duty_cycle, clock=days, rest=days.rest))
+    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=BrowsePace(duty_cycle, clock=days, rest=days.rest))
     found: list[KeyValue] = []
     read = 0
     while (page := run(pages.next())) is not None:
@@ -88,7 +88,7 @@ def test_reading_takes_no_more_than_its_share_of_the_time(db: Any, queue: Queue,
 
 def test_a_slow_browse_does_not_pause_longer_than_needed(db: Any, queue: Queue) -> None:
     days = Days()
-    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=Pace(0.1, clock=days, rest=days.rest))
+    pages = Pages(db, queue.layout.begin, queue.layout.end, pace=BrowsePace(0.1, clock=days, rest=days.rest))
     run(pages.next())
     days.now += 6
     run(pages.next())
@@ -100,7 +100,7 @@ def test_a_slow_browse_does_not_pause_longer_than_needed(db: Any, queue: Queue) 
 def test_a_transaction_is_read_without_rests(db: Any, queue: Queue) -> None:
     days = Days()
     tr = db.create_transaction()
-    pages = Pages(tr, queue.layout.begin, queue.layout.end, pace=Pace(0.01, clock=days, rest=days.rest))
+    pages = Pages(tr, queue.layout.begin, queue.layout.end, pace=BrowsePace(0.01, clock=days, rest=days.rest))
     while run(pages.next()) is not None:
         pass
     assert days.rests == []

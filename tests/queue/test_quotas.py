@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fdbqueue
 import fdbqueue.writes.batches
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota
-from fdbqueue.base.beside import Beside
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions
 from fdbqueue.moves import quotas
@@ -429,7 +429,7 @@ def test_a_size_is_believed_for_a_while(db: Any, queue: Queue[str], monkeypatch:
     queue.set_quota(db, None, size_bytes=1_000_000)
     for _ in range(40):
         queue.enqueue(db, CUP)
-    monkeypatch.setattr(quotas, "_sizes", Beside(dict))
+    monkeypatch.setattr(quotas, "_sizes", KeptBeside(dict))
     with pytest.raises(QueueFull):
         queue.enqueue(db, CUP)
     queue.dequeue_many(db, limit=40)

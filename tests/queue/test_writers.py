@@ -31,7 +31,7 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.layered import appender_of
 from fdbqueue.spark.batch.options import parse
 from fdbqueue.spark.sink.record import SinkKeys
@@ -103,7 +103,7 @@ def spark(codec: str = "str", *, staged: bool = False, value: Any = "a", **colum
         plain = {"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": codec, "valueColumn": "value"}
         chosen = parse(plain | given | options)
         batch = pa.record_batch({"value": [value], **{name: [cell] for name, cell in columns.items()}})
-        rows = Columns(chosen, ["value"]).rows(batch)[0]
+        rows = RowColumns(chosen, ["value"]).rows(batch)[0]
         appender = appender_of(chosen)
         if not staged:
             in_transaction(db, lambda tr: appender.write(tr, appender.prepare(tr, rows)))
@@ -122,7 +122,7 @@ def spark_named_queue(db: Any, space: Subspace, folder: Path) -> None:
     name = f"writers of {space.key().hex()}"
     batch = pa.record_batch({"value": ["a"], "queue": [name]})
     appender = appender_of(chosen)
-    rows = Columns(chosen, ["value"]).rows(batch)[0]
+    rows = RowColumns(chosen, ["value"]).rows(batch)[0]
     in_transaction(db, lambda tr: appender.write(tr, appender.prepare(tr, rows)))
     assert [info.codec for info in fdbqueue.queues(db, within=name)] == ["str"]
     Queue(name, codec="str").clear(db)

@@ -10,15 +10,15 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.spark.job.attempt import At, Attempt, PartitionReport
+from fdbqueue.spark.job.attempt import At, JobAttempt, PartitionReport
 from fdbqueue.spark.job.job import begin_job, commit_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import PartitionLog
 from fdbqueue.spark.job.record import JobHeader, JobReport
-from fdbqueue.spark.job.resubmitted import Counter, Holder, release
+from fdbqueue.spark.job.resubmitted import Counter, JobHolder, release
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Name
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -38,9 +38,9 @@ def header(partitions: int | None = None, **changes: Any) -> JobHeader:
     return JobHeader(**plain | changes)
 
 
-def rows(values: Sequence[bytes], queues: list[str | None] | None = None) -> Rows:
+def rows(values: Sequence[bytes], queues: list[str | None] | None = None) -> SparkRows:
     """Return values as rows, each for the queue that is named in its place."""
-    return Rows([envelope(value) for value in values], digests_of(values), queues)
+    return SparkRows([envelope(value) for value in values], digests_of(values), queues)
 
 
 class Job:
@@ -67,10 +67,10 @@ class Job:
         batch_rows: int = 10,
         memory_bytes: int = 10_000,
         at: At | None = None,
-    ) -> Attempt:
+    ) -> JobAttempt:
         """Return an attempt at a partition; `db` is another way to the same database."""
         log = PartitionLog(db or self.db, self.keys, partition, self.record)
-        return Attempt(
+        return JobAttempt(
             db or self.db,
             log,
             Appender(self.queue.layout, self.header.codec),
@@ -90,9 +90,9 @@ class Job:
             return self._fed(Counter(partition), values)
         if not self.begun.resumed:
             return self.run(values, partition, db=db)
-        return self._fed(Holder(db or self.db, self.keys, partition, self.record, self.submission), values)
+        return self._fed(JobHolder(db or self.db, self.keys, partition, self.record, self.submission), values)
 
-    def _fed(self, attempt: Attempt | Holder | Counter, values: Sequence[bytes]) -> PartitionReport:
+    def _fed(self, attempt: JobAttempt | JobHolder | Counter, values: Sequence[bytes]) -> PartitionReport:
         for start in range(0, len(values), 25):
             attempt.add(rows(values[start : start + 25]))
         return attempt.finish()

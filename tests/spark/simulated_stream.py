@@ -12,7 +12,7 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.look.options import StreamOptions
-from fdbqueue.spark.stream.source import Offset, Source
+from fdbqueue.spark.stream.source import Offset, StreamSource
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 
@@ -66,7 +66,7 @@ class Query:
     def __init__(
         self, db: Any, options: StreamOptions, checkpoint: Checkpoint, kill: Callable[[str], None] = lambda point: None
     ) -> None:
-        self.source = Source(db, options, wait_seconds=0.0, rest=lambda seconds: None)
+        self.source = StreamSource(db, options, wait_seconds=0.0, rest=lambda seconds: None)
         self._db = db
         self._options = options
         self._checkpoint = checkpoint

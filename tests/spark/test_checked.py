@@ -14,10 +14,10 @@ from fdbqueue.errors import JobError
 from fdbqueue.spark import job_report
 from fdbqueue.spark.batch.checked import COMMITS_IN_FLIGHT, CheckedAppender
 from fdbqueue.spark.batch.options import parse
-from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.job.attempt import JobAttempt
 from fdbqueue.spark.job.partition import PartitionLog
 from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import Fault
@@ -35,15 +35,15 @@ def records(amount: int) -> list[dict[str, Any]]:
     return [{"type": "price", "article": n % ARTICLES, "n": n} for n in range(amount)]
 
 
-def as_rows(messages: list[Any]) -> Rows:
+def as_rows(messages: list[Any]) -> SparkRows:
     payloads = [msgspec.json.encode(message) for message in messages]
-    return Rows([envelope(payload) for payload in payloads], digests_of(payloads))
+    return SparkRows([envelope(payload) for payload in payloads], digests_of(payloads))
 
 
-def attempt(job: Job, db: Any = None) -> Attempt:
+def attempt(job: Job, db: Any = None) -> JobAttempt:
     log = PartitionLog(db or job.db, job.keys, 0, job.record)
     appender = CheckedAppender(job.queue.layout, SMART)
-    return Attempt(db or job.db, log, appender, batch_rows=10, in_flight=COMMITS_IN_FLIGHT)
+    return JobAttempt(db or job.db, log, appender, batch_rows=10, in_flight=COMMITS_IN_FLIGHT)
 
 
 def newest(job: Job) -> dict[int, int]:
@@ -107,7 +107,7 @@ def test_a_row_that_is_no_message_fails_the_attempt_and_its_batch_is_not_written
 def test_large_rows_and_headers_go_through(db: Any, space: Subspace) -> None:
     message = {"type": "note", "n": 1, "text": "x" * 200_000}
     payload = msgspec.json.encode(message)
-    rows = Rows([envelope(payload, {"who": "me"})], digests_of([payload]), None, [payload])
+    rows = SparkRows([envelope(payload, {"who": "me"})], digests_of([payload]), None, [payload])
     one = attempt(Job(db, space))
     one.add(rows)
     one.finish()

@@ -17,14 +17,14 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.spark import enqueue_dataframe
-from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.in_sessions import SessionAppender
 from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.batch.options import Options, parse
-from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.batch.options import BatchOptions, parse
+from fdbqueue.spark.job.attempt import JobAttempt
 from fdbqueue.spark.job.partition import PartitionLog
 from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import Rows, pack, unpack
+from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
 from fdbqueue.spark.sink.record import SinkKeys
 from fdbqueue.spark.sink.staging import Staging, commit_batch
 from fdbqueue.stored.items import envelope
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 FUNCTIONS = "tests.spark.insession:"
 
 
-def options(space: Subspace, **given: str) -> Options:
+def options(space: Subspace, **given: str) -> BatchOptions:
     plain = {"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": "str", "sessionColumn": "s"}
     return parse(plain | given)
 
 
-def rows_of(chosen: Options, **columns: list[Any]) -> Rows:
-    return Columns(chosen, ["value"]).rows(pa.record_batch(columns))[0]
+def rows_of(chosen: BatchOptions, **columns: list[Any]) -> SparkRows:
+    return RowColumns(chosen, ["value"]).rows(pa.record_batch(columns))[0]
 
 
-def enqueue(db: Any, chosen: Options, *, at_once: int | None = None, **columns: list[Any]) -> None:
+def enqueue(db: Any, chosen: BatchOptions, *, at_once: int | None = None, **columns: list[Any]) -> None:
     job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
     log = PartitionLog(db, job.keys, 0, job.record)
-    attempt = Attempt(
+    attempt = JobAttempt(
         db,
         log,
         appender_of(chosen),
@@ -220,10 +220,10 @@ def test_a_session_that_is_being_removed_takes_no_rows_until_it_is_gone(db: Any,
     assert drained(db, sessions) == {"a": ["after"], "b": ["other"]}
 
 
-def session_rows(values: list[bytes]) -> Rows:
+def session_rows(values: list[bytes]) -> SparkRows:
     """Return values as rows; each is in the session that its last byte names."""
     places = [(pack_name(value[-1:]), value[0] % 2) for value in values]
-    return Rows([envelope(value) for value in values], digests_of(values), sessions=places)
+    return SparkRows([envelope(value) for value in values], digests_of(values), sessions=places)
 
 
 def batch_history(db: Any, space: Subspace, seed: int) -> None:
@@ -239,7 +239,7 @@ def batch_history(db: Any, space: Subspace, seed: int) -> None:
         with dying():
             way = killer.database(db)
             log = PartitionLog(way, job.keys, 0, job.record)
-            attempt = Attempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
+            attempt = JobAttempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
             for start in range(0, len(values), 4):
                 attempt.add(session_rows(values[start : start + 4]))
             reports = [attempt.finish()]
@@ -302,7 +302,7 @@ def test_a_commit_that_fails_or_is_in_doubt_changes_no_order(db: Any, space: Sub
     for number, code in enumerate((1021, 1020)):
         way = FaultyDatabase.failing_at(db, {2}, ("after" if code == 1021 else "before", code))
         log = PartitionLog(way, job.keys, number, job.record)
-        attempt = Attempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
+        attempt = JobAttempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
         attempt.add(session_rows(values))
         attempt.finish()
     assert drained(db, Sessions(Queue(space))) == {b"a": values + values}

@@ -13,10 +13,10 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.spark import enqueue_dataframe
-from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.layered import appender_of, rows_at_once
-from fdbqueue.spark.batch.options import Options, parse
-from fdbqueue.spark.job.attempt import Attempt
+from fdbqueue.spark.batch.options import BatchOptions, parse
+from fdbqueue.spark.job.attempt import JobAttempt
 from fdbqueue.spark.job.partition import PartitionLog
 from tests.spark.simulated import Job
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def options(space: Subspace, **given: str) -> Options:
+def options(space: Subspace, **given: str) -> BatchOptions:
     return parse({"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": "str"} | given)
 
 
-def enqueue(db: Any, chosen: Options, batch: pa.RecordBatch, *, at_once: int | None = None) -> None:
+def enqueue(db: Any, chosen: BatchOptions, batch: pa.RecordBatch, *, at_once: int | None = None) -> None:
     job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
     log = PartitionLog(db, job.keys, 0, job.record)
-    attempt = Attempt(db, log, appender_of(chosen), batch_rows=at_once or rows_at_once(chosen))
-    attempt.add(*Columns(chosen, ["value"]).rows(batch))
+    attempt = JobAttempt(db, log, appender_of(chosen), batch_rows=at_once or rows_at_once(chosen))
+    attempt.add(*RowColumns(chosen, ["value"]).rows(batch))
     attempt.finish()
 
 
@@ -76,7 +76,7 @@ def test_rows_with_delays_and_lives_wait_and_expire(db: Any, space: Subspace) ->
 
 def test_a_row_is_another_if_its_delay_differs(space: Subspace) -> None:
     chosen = options(space, delayColumn="d")
-    columns = Columns(chosen, ["value"])
+    columns = RowColumns(chosen, ["value"])
     one, other = (columns.rows(pa.record_batch({"value": ["x"], "d": [d]}))[0].digests for d in (1, 2))
     assert one != other
     assert columns.rows(pa.record_batch({"value": ["x"], "d": [1]}))[0].digests == one
@@ -84,7 +84,7 @@ def test_a_row_is_another_if_its_delay_differs(space: Subspace) -> None:
 
 def test_values_that_are_no_priority_and_no_duration_are_refused(space: Subspace) -> None:
     chosen = options(space, priorityColumn="p", delayColumn="d", levels="3")
-    columns = Columns(chosen, ["value"])
+    columns = RowColumns(chosen, ["value"])
     for p, d, told in (
         (3, 0.0, "column 'p'"),
         (-1, 0.0, "column 'p'"),

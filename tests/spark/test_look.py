@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.look.item_columns import Table, look_schema
+from fdbqueue.spark.look.item_columns import ItemTable, look_schema
 from fdbqueue.spark.look.options import parse_look
 from fdbqueue.spark.look.ranges import ranges
 from fdbqueue.stored.items import envelope
@@ -58,7 +58,7 @@ def test_a_look_shows_no_value_where_a_blob_is_the_value(db: Any, space: Subspac
         with Blobs(Leases(queue)).write(db, *([value] if value else [])) as file:
             file.write(bytes(1_200_000))
     options = parse_look({"url": "file:x", "queueKey": space.key().hex(), "codec": codec})
-    table = Table(options, look_schema(options))
+    table = ItemTable(options, look_schema(options))
     (page,) = pages(db, queue.layout, Range(None, None), ALL_STATES, payloads=True)
     assert table.batch(page).column("value").to_pylist() == [None, b'"beside"' if codec == "bytes" else '"beside"']
 

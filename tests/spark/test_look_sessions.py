@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
-from fdbqueue.spark.look.item_columns import Table, look_schema
+from fdbqueue.spark.look.item_columns import ItemTable, look_schema
 from fdbqueue.spark.look.options import LookOptions, parse_look
 from fdbqueue.spark.look.ranges import Stored
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges, shown_name
@@ -71,7 +71,7 @@ def test_items_in_every_state_are_shown_once_by_session_and_in_order(
     options: LookOptions = parse_look(
         {"url": "file:x", "queueKey": sessions.queue.layout.prefix.hex(), "includeSessions": "true"}
     )
-    batch = Table(options, look_schema(options)).batch(look(db, sessions, states=("leased",)))
+    batch = ItemTable(options, look_schema(options)).batch(look(db, sessions, states=("leased",)))
     (row,) = batch.to_pylist()
     assert (row["session"], row["state"], row["attempts"], row["rank"]) == (
         "ann",

@@ -15,7 +15,7 @@ from fdbqueue.spark.job.record import JobRecord, decode, encode
 from fdbqueue.spark.optionvalues import url_of
 from fdbqueue.spark.rows.backlog import ROW_OVERHEAD_BYTES, Backlog
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, Multiset, digests_of
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from tests.spark.simulated import header, rows
 
 # Two bytes in all, so that buckets fill up and that a digest is often found across the border of two others.
@@ -55,7 +55,7 @@ def test_a_backlog_gives_back_what_came_in_order(
     backlog = Backlog(memory_bytes=memory_bytes)
     for piece in pieces:
         backlog.append(rows(piece))
-    taken: list[Rows] = []
+    taken: list[SparkRows] = []
     while batch := backlog.take(rows=batch_rows, size_bytes=batch_bytes, rest=True):
         assert 1 <= len(batch) <= batch_rows
         assert len(batch) == 1 or sum(batch.sizes()) + ROW_OVERHEAD_BYTES * len(batch) <= batch_bytes
@@ -85,7 +85,7 @@ def test_a_backlog_keeps_queues_and_large_payloads_beside_their_rows() -> None:
     backlog = Backlog(memory_bytes=0)
     for number in range(4):
         large = [None, b"large %d" % number] if number % 2 else None
-        backlog.append(Rows([b"a", b"b"], digests_of([b"a", b"b"]), [f"q{number}", None], large))
+        backlog.append(SparkRows([b"a", b"b"], digests_of([b"a", b"b"]), [f"q{number}", None], large))
     batch = backlog.take(rows=100, size_bytes=100_000, rest=True)
     assert batch is not None
     assert batch.queues == ["q0", None, "q1", None, "q2", None, "q3", None]
@@ -174,7 +174,7 @@ def test_a_database_where_a_url_is_wanted_is_refused(given: Any) -> None:
 
 def test_rows_go_to_a_file_and_back_as_they_are() -> None:
     backlog = Backlog(memory_bytes=0)
-    whole = Rows([b"\x10v"], digests_of([b"v"]), [None], [b"large"])
+    whole = SparkRows([b"\x10v"], digests_of([b"v"]), [None], [b"large"])
     backlog.append(rows([]))
     backlog.append(whole)
     assert list(backlog.drain()) == [whole]

@@ -11,7 +11,7 @@ from fdbqueue import OtherCodec, Queue, QueuePaused, QueueRenamed, StreamError, 
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.stream.claim_splits import terms
-from fdbqueue.spark.stream.source import Source
+from fdbqueue.spark.stream.source import StreamSource
 from fdbqueue.stored.rename_marks import Mark, pack_mark
 from tests.spark.simulated_stream import Checkpoint, Killed, Query, dying, stream_options
 
@@ -169,8 +169,8 @@ def test_an_item_that_does_not_decode_is_rescued_from_a_batch_that_failed(db: An
     def bad(payload: bytes) -> str:
         return "It is bad." if payload == b"bad" else ""
 
-    def source(**options: Any) -> Source:
-        return Source(db, stream_options(queue.layout, **options), bad=bad, wait_seconds=0.0)
+    def source(**options: Any) -> StreamSource:
+        return StreamSource(db, stream_options(queue.layout, **options), bad=bad, wait_seconds=0.0)
 
     failing = source()
     start = failing.initial_offset()

@@ -18,7 +18,7 @@ from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.job.job import begin_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import INLINE_BYTES, envelope
 from fdbqueue.stored.layout import pack
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
@@ -78,7 +78,7 @@ def test_rows_go_to_the_queues_that_they_name_and_large_ones_with_their_chunks(j
     large = [value if len(value) > INLINE_BYTES else None for value in values]
     queues = [name if number % 3 else None for number in range(50)]
     attempt = job.attempt()
-    attempt.add(Rows([envelope(value) for value in values], digests_of(values), queues, large))
+    attempt.add(SparkRows([envelope(value) for value in values], digests_of(values), queues, large))
     attempt.finish()
     try:
         for queue, own in (named, name), (job.queue, None):

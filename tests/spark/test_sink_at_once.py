@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.digests import Multiset
 from fdbqueue.spark.sink import at_once as atonce
@@ -56,13 +56,13 @@ class Run:
     def keys(self) -> SinkKeys:
         return SinkKeys(self.layout, "s")
 
-    def attempt(self, db: Any, batch: int, partition: int = 0) -> Attempt | None:
+    def attempt(self, db: Any, batch: int, partition: int = 0) -> JobAttempt | None:
         """Begin an attempt that writes at once; None: it has to store its rows aside."""
         record = begin_batch(db, self.keys, query=self.query, batch=batch, run_id=self.name if self.at_once else "")
         if record is None:
             return None
         log = BatchLog(db, self.keys, self.query, batch, partition, record)
-        return Attempt(db, log, Appender(self.layout), partition=partition, batch_rows=3)
+        return JobAttempt(db, log, Appender(self.layout), partition=partition, batch_rows=3)
 
     def task(self, db: Any, batch: int, partition: int, values: Sequence[bytes]) -> Message:
         """Do what a task does with `values` as its input."""
@@ -202,7 +202,7 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
     draw = random.Random(seed)
     killer = Killer(draw, draw.choice((0.02, 0.1, 0.25)))
     chance, number, expected = killer.chance, 0, list[bytes]()
-    stalled: list[tuple[Run, int, Attempt, list[bytes]]] = []
+    stalled: list[tuple[Run, int, JobAttempt, list[bytes]]] = []
     for batch in range(draw.randint(1, 3)):
         values = [b"%d.%d" % (batch, draw.randint(0, 9)) for _ in range(draw.randint(0, 14))]
         for most in range(30):
@@ -235,7 +235,7 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
     assert queue.check(db).ok
 
 
-def go_on(db: Any, run: Run, batch: int, attempt: Attempt, rest: list[bytes]) -> None:
+def go_on(db: Any, run: Run, batch: int, attempt: JobAttempt, rest: list[bytes]) -> None:
     """Let a stopped driver's task go on. Its other tasks never ran, so it does not commit."""
     attempt.add(rows(rest))
     rest.clear()

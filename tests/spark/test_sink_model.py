@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.spark.sink.record import SinkKeys
 from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
 from fdbqueue.stored.items import envelope
@@ -139,7 +139,7 @@ def test_large_rows_are_moved_whole(db: Any, queue: Queue[bytes]) -> None:
     large = bytes(3_000_000)
     keys = SinkKeys(queue.layout, "s")
     staging = Staging(db, keys, query="q", batch=0, partition=0)
-    staging.add(Rows([envelope(large)], [b"d" * 16], None, [large]))
+    staging.add(SparkRows([envelope(large)], [b"d" * 16], None, [large]))
     commit(db, queue.layout, 0, [staging.finish()])
     assert contents(db, queue) == [large]
     assert queue.check(db).ok

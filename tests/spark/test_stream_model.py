@@ -13,7 +13,7 @@ from fdbqueue import Queue, QueuePaused, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.stream.source import Source
+from fdbqueue.spark.stream.source import StreamSource
 from tests.spark.simulated_stream import Checkpoint, Killed, Killer, Query, dying, stream_options
 
 HISTORIES = 100
@@ -214,7 +214,7 @@ def test_available_now_ends_if_all_items_are_leased_or_delayed(db: Any, queue: Q
 def test_fewer_items_than_asked_wait_until_the_delay_is_over(db: Any, queue: Queue[bytes]) -> None:
     now = 0.0
     options = stream_options(queue.layout, min_items=3, max_delay=60.0)
-    source = Source(db, options, clock=lambda: now, rest=lambda seconds: None, wait_seconds=0.0)
+    source = StreamSource(db, options, clock=lambda: now, rest=lambda seconds: None, wait_seconds=0.0)
     start = source.initial_offset()
     queue.enqueue(db, b"a")
     assert source.latest_offset(start) == start
@@ -223,12 +223,12 @@ def test_fewer_items_than_asked_wait_until_the_delay_is_over(db: Any, queue: Que
     now = 61.0
     assert source.latest_offset(start)["batch"] == 1
     queue.enqueue_many(db, [b"b", b"c"])
-    assert Source(db, options, wait_seconds=0.0).latest_offset(start)["batch"] == 1
+    assert StreamSource(db, options, wait_seconds=0.0).latest_offset(start)["batch"] == 1
 
 
 def test_without_a_limit_one_batch_takes_all(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(50)])
-    source = Source(db, stream_options(queue.layout, max_items=3), wait_seconds=0.0)
+    source = StreamSource(db, stream_options(queue.layout, max_items=3), wait_seconds=0.0)
     start = source.initial_offset()
     end = source.latest_offset(start, unlimited=True)
     assert sum(split.count for _, _, split in source.partitions(start, end)) == 50
@@ -308,7 +308,7 @@ def test_a_renamed_stream_is_refused(db: Any, queue: Queue[bytes]) -> None:
 
 def test_of_two_loads_of_one_name_in_one_query_the_second_is_refused(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"a"] * 8)
-    one, two = (Source(db, stream_options(queue.layout), wait_seconds=0.0) for _ in range(2))
+    one, two = (StreamSource(db, stream_options(queue.layout), wait_seconds=0.0) for _ in range(2))
     start = one.initial_offset()
     ends = one.latest_offset(start), two.latest_offset(start)
     one.partitions(start, ends[0])
@@ -319,7 +319,7 @@ def test_of_two_loads_of_one_name_in_one_query_the_second_is_refused(db: Any, qu
 def test_a_driver_that_was_stopped_after_the_seal_reads_nothing_later(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(5)])
     checkpoint = Checkpoint()
-    stopped = Source(db, stream_options(queue.layout), wait_seconds=0.0)
+    stopped = StreamSource(db, stream_options(queue.layout), wait_seconds=0.0)
     start = stopped.initial_offset()
     end = stopped.latest_offset(start)
     checkpoint.offsets[0] = json.dumps(end)
@@ -351,7 +351,7 @@ def test_a_release_refuses_the_old_checkpoint_and_admits_a_new_one(db: Any, queu
 
 def test_the_same_partitions_come_when_the_plan_has_the_source_twice(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(5)])
-    source = Source(db, stream_options(queue.layout, min_partitions=3), wait_seconds=0.0)
+    source = StreamSource(db, stream_options(queue.layout, min_partitions=3), wait_seconds=0.0)
     start = source.initial_offset()
     end = source.latest_offset(start)
     assert source.partitions(start, end) == source.partitions(start, end)

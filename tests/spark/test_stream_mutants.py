@@ -15,7 +15,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.sink import staging
 from fdbqueue.spark.sink.record import encode
-from fdbqueue.spark.stream.source import Offset, Source
+from fdbqueue.spark.stream.source import Offset, StreamSource
 from tests.spark import test_sink_model, test_stream_model
 
 pytestmark = pytest.mark.engines("memory")
@@ -33,26 +33,26 @@ def noticed(db: Any, space: Subspace, history: Callable[[Any, Any, int], None]) 
 
 
 def test_a_claim_before_the_log_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    latest = Source.latest_offset
+    latest = StreamSource.latest_offset
 
-    def claiming(self: Source, start: Offset, **limit: Any) -> Offset:
+    def claiming(self: StreamSource, start: Offset, **limit: Any) -> Offset:
         end = latest(self, start, **limit)
         self.partitions(start, end)
         return end
 
-    monkeypatch.setattr(Source, "latest_offset", claiming)
+    monkeypatch.setattr(StreamSource, "latest_offset", claiming)
     assert noticed(db, space, test_stream_model.history)
 
 
 def test_an_ack_before_the_commit_log_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    partitions = Source.partitions
+    partitions = StreamSource.partitions
 
-    def acking(self: Source, start: Offset, end: Offset) -> list[Any]:
+    def acking(self: StreamSource, start: Offset, end: Offset) -> list[Any]:
         splits = partitions(self, start, end)
         self.commit(end)
         return splits
 
-    monkeypatch.setattr(Source, "partitions", acking)
+    monkeypatch.setattr(StreamSource, "partitions", acking)
     assert noticed(db, space, test_stream_model.history)
 
 

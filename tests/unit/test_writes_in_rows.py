@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded.client.write_buffer import MANY, WriteBuffer
-from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Rows
+from fdbqueue.engine.embedded.store.commit.request import CommitRequest, PutRows
 from tests.helpers.stores import commit, contents, opened
 
 SET, ADD, STAMPED_KEY, STAMPED_VALUE = 0, 2, 14, 15
@@ -85,5 +85,5 @@ def test_rows_with_long_keys_and_the_empty_key_are_where_sets_put_them() -> None
     for some in (lengths, lengths[1:], lengths[:3], lengths[1:4], lengths[1:5]):
         rows = {b"k" * length: b"%d" % length for length in some}
         with opened() as store:
-            commit(store, CommitRequest(mutations=[], rows=Rows(sorted(rows), rows)))
+            commit(store, CommitRequest(mutations=[], rows=PutRows(sorted(rows), rows)))
             assert dict(contents(store)) == rows

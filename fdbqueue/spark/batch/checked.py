@@ -13,7 +13,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.api import Transaction
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.spark.optionvalues import function_named
-from fdbqueue.spark.rows.appender import Appender, Part
+from fdbqueue.spark.rows.appender import Appender, QueuePart
 from fdbqueue.stored.items import parse
 from fdbqueue.stored.layout import Layout
 
@@ -36,7 +36,7 @@ class CheckedAppender(Appender):
         self._make: Callable[[Subspace], SmartQueue] = function_named("smart", smart, "SmartQueue")
         self._queues: dict[bytes, SmartQueue] = {}
 
-    def write(self, tr: Transaction, parts: list[Part]) -> None:
+    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
         """Compare and enqueue the rows one after the other."""
         for part in parts:
             smart, rows = self._smart(part.tail.layout), part.rows

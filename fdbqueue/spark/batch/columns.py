@@ -15,9 +15,9 @@ from fdbqueue.layers.common.levels import PRIORITY
 from fdbqueue.layers.leases.times import LONGEST_SECONDS
 from fdbqueue.spark.batch.in_sessions import Places
 from fdbqueue.spark.batch.layered import check_priority, levels_of
-from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.codecs import codec_named
 from fdbqueue.stored.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 
@@ -26,7 +26,7 @@ _pack = msgspec.msgpack.Encoder().encode
 _ENCODERS = {"json": msgspec.json.Encoder().encode, "msgpack": _pack}
 
 
-class Columns:
+class RowColumns:
     """Converts the batches of a job.
 
     Args:
@@ -34,7 +34,7 @@ class Columns:
         names: the columns that make up the values.
     """
 
-    def __init__(self, options: Options, names: list[str]) -> None:
+    def __init__(self, options: BatchOptions, names: list[str]) -> None:
         self._options = options
         self._names = names
         self._encode: Callable[[Any], bytes] = _ENCODERS.get(options.codec) or codec_named(options.codec).encode
@@ -42,7 +42,7 @@ class Columns:
         self._levels = levels_of(options)
         self._places = None if options.session_column is None else Places(options)
 
-    def rows(self, batch: pa.RecordBatch) -> tuple[Rows, int]:
+    def rows(self, batch: pa.RecordBatch) -> tuple[SparkRows, int]:
         """Return the batch's rows, and the size of their encoded values in bytes.
 
         Raises:
@@ -62,7 +62,7 @@ class Columns:
         sessions = self._sessions(batch)
         if sessions is not None:
             digests = digests_of(map(_pack, zip(digests, sessions, strict=True)))
-        return Rows(stored, digests, queues, large, sessions), sum(sizes)
+        return SparkRows(stored, digests, queues, large, sessions), sum(sizes)
 
     def _payload_reader(self) -> Callable[[pa.RecordBatch], list[bytes]]:
         options = self._options

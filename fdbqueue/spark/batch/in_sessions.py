@@ -21,10 +21,10 @@ from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.sessions.workers.rows import SessionRow, append_rows
 from fdbqueue.moves.admission import without_quota
-from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.optionvalues import function_named
-from fdbqueue.spark.rows.appender import Appender, Part
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.appender import Appender, QueuePart
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, notes_of
 from fdbqueue.stored.layout import Layout
@@ -45,13 +45,13 @@ class SessionAppender(Appender):
         ValueError: the option ``sessions`` names no function. TypeError: that returns no `Sessions` of the queue.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: BatchOptions) -> None:
         super().__init__(options.home())
         self._options = options
         self._sessions: dict[bytes, Sessions] = {}
         self._of(options.home())
 
-    def write(self, tr: Transaction, parts: list[Part]) -> None:
+    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
         """Write the items and the pointers of their sessions, after the types of the queues were read."""
         for part in parts:
             run(part.last.steps(0))  # refuses a smart queue and a queue with an order
@@ -66,7 +66,7 @@ class SessionAppender(Appender):
         return sessions
 
 
-def sessions_at(options: Options, layout: Layout) -> Sessions:
+def sessions_at(options: BatchOptions, layout: Layout) -> Sessions:
     """Return the sessions of a queue.
 
     Raises:
@@ -98,7 +98,7 @@ class Places:
         options: the sink's options.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: BatchOptions) -> None:
         self._options = options
         self._levels = sessions_at(options, options.home()).levels
 
@@ -132,7 +132,7 @@ class Places:
         return level
 
 
-def _items(rows: Rows) -> list[SessionRow]:
+def _items(rows: SparkRows) -> list[SessionRow]:
     now_us = time.time_ns() // 1_000
     plain = replace(NO_NOTES, enqueued_at_us=now_us)
     items = []

@@ -19,9 +19,9 @@ from fdbqueue.spark.batch import checked
 from fdbqueue.spark.batch import in_sessions as insessions
 from fdbqueue.spark.batch.checked import CheckedAppender
 from fdbqueue.spark.batch.in_sessions import SessionAppender
-from fdbqueue.spark.batch.options import Options
+from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.job.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
-from fdbqueue.spark.rows.appender import Appender, Part
+from fdbqueue.spark.rows.appender import Appender, QueuePart
 from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
 from fdbqueue.stored.layout import Layout, pack
 
@@ -42,7 +42,7 @@ class LayeredAppender(Appender):
         super().__init__(home, codec, None if levels is None else levels.name)
         self._levels = levels
 
-    def write(self, tr: Transaction, parts: list[Part]) -> None:
+    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
         """Write the items, after the ends of their queues were read."""
         for part in parts:
             tail, rows, layout = part.tail, part.rows, part.tail.layout
@@ -70,7 +70,7 @@ class LayeredAppender(Appender):
             tr.set(layout.chunk_key(position, number), chunk)
 
 
-def appender_of(options: Options) -> Appender:
+def appender_of(options: BatchOptions) -> Appender:
     """Return what writes the rows of a job or a stream.
 
     Raises:
@@ -85,13 +85,13 @@ def appender_of(options: Options) -> Appender:
     return Appender(options.home(), options.codec)
 
 
-def rows_at_once(options: Options) -> int:
+def rows_at_once(options: BatchOptions) -> int:
     """Return how many rows one transaction writes at most."""
     most = checked.BATCH_ROWS if options.smart is not None else LAYERED_ROWS if options.layered else BATCH_ROWS
     return min(most, options.batch_rows)
 
 
-def commits_in_flight(options: Options) -> int:
+def commits_in_flight(options: BatchOptions) -> int:
     """Return how many transactions of an attempt are under way at once."""
     if options.smart is not None:
         return checked.COMMITS_IN_FLIGHT
@@ -100,7 +100,7 @@ def commits_in_flight(options: Options) -> int:
     return COMMITS_IN_FLIGHT_EMBEDDED if options.url.startswith("file:") else COMMITS_IN_FLIGHT
 
 
-def levels_of(options: Options) -> Levels | None:
+def levels_of(options: BatchOptions) -> Levels | None:
     """Return the order of a queue with priorities; None without a column of priorities, and for sessions."""
     if options.priority_column is None or options.session_column is not None:
         return None

@@ -61,7 +61,7 @@ MAX_BATCH_ROWS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class BatchOptions:
     """The parsed options. The tasks get them with the writer."""
 
     url: str = option("url", database, required=True)
@@ -117,17 +117,17 @@ class Options:
         return layout_of(JOBS_WITHOUT_A_QUEUE if self.queue is None else self.queue)
 
 
-NAMES = names_of(Options)
+NAMES = names_of(BatchOptions)
 
 
-def parse(given: Mapping[str, str]) -> Options:
+def parse(given: Mapping[str, str]) -> BatchOptions:
     """Parse the given options. Their names are case-insensitive.
 
     Raises:
         ValueError: an option is unknown, missing or not valid; the message says what to do.
     """
     values = known(given, NAMES, "The fdbqueue sink")
-    options = Options(**values_of(Options, values))
+    options = BatchOptions(**values_of(BatchOptions, values))
     if options.value_column is None and options.codec not in RECORD_CODECS:
         options = replace(options, value_column="value")
     if options.session_column is not None and "levels" not in values:

@@ -25,10 +25,10 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import again
 from fdbqueue.errors import JobError
 from fdbqueue.spark.job.partition import JobIsCommitted, Log, NotMine, Ownership
-from fdbqueue.spark.rows.appender import Appender, Part
+from fdbqueue.spark.rows.appender import Appender, QueuePart
 from fdbqueue.spark.rows.backlog import MEMORY_BYTES, Backlog
 from fdbqueue.spark.rows.digests import Met, Multiset
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000
@@ -66,12 +66,12 @@ class PartitionReport:
     """The digest of all rows of the input, in any order."""
     stopped: bool = False
     """Whether it found the job committed. From then on it wrote nothing, and only counted its rows."""
-    held: Held | None = None
+    held: HeldRows | None = None
     """The place of its rows that are not in the queue yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldRows:
     """The rows that an attempt stored aside until all rows of its job were met (`resubmitted.py`)."""
 
     token: bytes
@@ -86,22 +86,22 @@ class Held:
 class _Prepared:
     """A batch, and the reads of its transaction under way."""
 
-    rows: Rows
+    rows: SparkRows
     tr: Transaction
     ownership: Ownership
-    parts: list[Part]
+    parts: list[QueuePart]
 
 
 @dataclass(frozen=True, slots=True)
 class _SentRows:
     number: int
-    rows: Rows
+    rows: SparkRows
     tr: Transaction
     """Kept until its commit has ended: the binding cancels the commit of a transaction without references."""
     commit: Any
 
 
-class Attempt:
+class JobAttempt:
     """Writes one partition's rows.
 
     Args:
@@ -146,7 +146,7 @@ class Attempt:
         self._met = Met()
         self._skipped = self._transactions = self._conflicts = self._retries = 0
 
-    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+    def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
         """Take more of the input. Once the job is committed, it only counts the rows.
 
         Raises:
@@ -203,7 +203,7 @@ class Attempt:
             self._prepared = None
             self._sent.clear()
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: SparkRows) -> None:
         self._backlog.append(self._not_in(rows))
         self._write_backlog(rest=False)
 
@@ -226,7 +226,7 @@ class Attempt:
             self._settle()
         self._at("finished")
 
-    def _not_in(self, rows: Rows) -> Rows:
+    def _not_in(self, rows: SparkRows) -> SparkRows:
         if not self._ahead:
             return rows
         new = rows.pick(self._ahead.unmatched(rows.digests))
@@ -287,7 +287,7 @@ class Attempt:
         self._in_flight = min(self._in_flight * 2, self._most_in_flight)
         self._at("committed")
 
-    def _recover(self, failed: list[Rows], code: int) -> None:
+    def _recover(self, failed: list[SparkRows], code: int) -> None:
         """After a failed commit, find out which rows are in, and put the others back to be written again."""
         own = set()
         while self._sent:

@@ -40,7 +40,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-class Begun(NamedTuple):
+class BegunJob(NamedTuple):
     """The state of a job at the begin of a submission."""
 
     stored: bytes
@@ -56,7 +56,7 @@ class Begun(NamedTuple):
         return self.record.outcome is not None
 
 
-def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = now_us) -> Begun:
+def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = now_us) -> BegunJob:
     """Write the job's record, or compare it with the existing one.
 
     Rows of a committed job are compared as a whole, so its number of partitions may differ.
@@ -70,16 +70,16 @@ def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = 
     """
     fresh = JobRecord(header=header, started_us=clock())
 
-    def body(tr: Transaction) -> Steps[Begun]:
+    def body(tr: Transaction) -> Steps[BegunJob]:
         value = yield tr.get(keys.record)
         if value.present():
             stored = bytes(value)
             counts = yield from rows(tr.snapshot, *keys.counts_range())
             record = decode(keys.job_id, stored)
-            return Begun(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
+            return BegunJob(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
         yield from refuse_bypass(tr, keys.layout, header)
         tr.set(keys.record, encode(fresh))
-        return Begun(encode(fresh), fresh, resumed=False)
+        return BegunJob(encode(fresh), fresh, resumed=False)
 
     begun = run(attempts(db, body))
     was = begun.record.header

@@ -22,13 +22,13 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS, Attempt, Held, PartitionReport, rows_differ
+from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS, HeldRows, JobAttempt, PartitionReport, rows_differ
 from fdbqueue.spark.job.job import clear
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import JobIsCommitted, check_record, counted
 from fdbqueue.spark.rows.backlog import Backlog
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, Met, Multiset
-from fdbqueue.spark.rows.rows import Rows, pack, unpack
+from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
 from fdbqueue.stored.items import CHUNK_BYTES
 
 _TOKEN_BYTES = 16
@@ -44,7 +44,7 @@ class Counter:
         self._partition = partition
         self._met = Met()
 
-    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+    def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
         """Take more of the input."""
         self._met.add(rows.digests, size_bytes)
 
@@ -59,7 +59,7 @@ class Counter:
         """Do nothing."""
 
 
-class Holder:
+class JobHolder:
     """One attempt at one partition. It compares its rows with those that are in, and stores the others aside.
 
     Args:
@@ -87,7 +87,7 @@ class Holder:
         for digests in _entries(db, keys, partition):
             self._ahead.add(digests)
 
-    def add(self, rows: Rows, size_bytes: int = 0) -> None:
+    def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
         """Take more of the input. Once the job is committed, it only counts the rows.
 
         Raises:
@@ -116,7 +116,7 @@ class Holder:
             self._store(rest=True)
         met = self._met
         seconds = time.monotonic() - self._started
-        held = None if self._stopped else Held(self._token, self._values, self._batches)
+        held = None if self._stopped else HeldRows(self._token, self._values, self._batches)
         return PartitionReport(
             self._partition, met.rows, self._in, met.size_bytes, 0, 0, 0, seconds, met.digest, self._stopped, held
         )
@@ -153,7 +153,7 @@ def release(
     record: bytes,
     submission: bytes,
     reports: Sequence[PartitionReport],
-    attempt_at: Callable[[int], Attempt],
+    attempt_at: Callable[[int], JobAttempt],
 ) -> list[PartitionReport]:
     """Write the rows that the tasks of a submission stored to the queue, and return the reports of that.
 
@@ -185,7 +185,7 @@ def release(
 
 
 def _released(
-    report: PartitionReport, held: Held, read: Callable[[str, int], bytes], attempt_at: Callable[[int], Attempt]
+    report: PartitionReport, held: HeldRows, read: Callable[[str, int], bytes], attempt_at: Callable[[int], JobAttempt]
 ) -> PartitionReport:
     with closing(attempt_at(report.partition)) as attempt:
         try:

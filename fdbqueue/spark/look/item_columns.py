@@ -54,7 +54,7 @@ def check_schema(given: t.StructType, whole: t.StructType) -> None:
         raise ValueError(f"A schema names columns, and each once: {', '.join(names) or 'it has none'}.")
 
 
-class Table:
+class ItemTable:
     """Builds record batches with the columns of a schema.
 
     Args:

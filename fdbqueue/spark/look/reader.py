@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from fdbqueue.spark.look.item_columns import Table
+from fdbqueue.spark.look.item_columns import ItemTable
 from fdbqueue.spark.look.options import LookOptions
 from fdbqueue.spark.look.ranges import Range, pages, ranges
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
@@ -50,7 +50,7 @@ class FdbQueueReader(DataSourceReader):
         at_least = 1 if options.limit is not None else options.min_partitions
         with existing(options.url) as db:
             check_queue(db, layout)
-            if Table(options, self._schema).payloads:
+            if ItemTable(options, self._schema).payloads:
                 check_reads(db, layout, options.codec)
             found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.sessions)
             names = session_ranges(db, layout, at_least) if options.sessions else []
@@ -60,7 +60,7 @@ class FdbQueueReader(DataSourceReader):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Yield the items of one range, each page read in one transaction."""
-        options, table = self._options, Table(self._options, self._schema)
+        options, table = self._options, ItemTable(self._options, self._schema)
         layout, states, left = options.layout(), options.states, options.limit
         with existing(options.url) as db:
             for span, read in (partition.span, pages), (partition.names, session_pages):

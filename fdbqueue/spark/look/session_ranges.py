@@ -23,7 +23,7 @@ from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
-from fdbqueue.layers.sessions.session.records import Pointer, name_of, pointer_of
+from fdbqueue.layers.sessions.session.records import SessionPointer, name_of, pointer_of
 from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
@@ -188,7 +188,7 @@ def _busy(tr: Transaction, sessions: Sessions) -> Steps[Busy]:
     busy: Busy = {}
     for place in [layout.leased for layout in sessions.line.shards.layouts()]:
         for row in (yield from rows(tr.snapshot, place.begin, place.end)):
-            pointer: Pointer = pointer_of(row.value)
+            pointer: SessionPointer = pointer_of(row.value)
             if pointer.current:
                 busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)
     return busy

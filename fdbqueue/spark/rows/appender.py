@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.moves.admission import Admission
-from fdbqueue.spark.rows.rows import Rows
+from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import chunks_of
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, new_random
@@ -23,11 +23,11 @@ class _Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QueuePart:
     """The rows of a transaction that go into one queue, and the read of the queue's last index."""
 
     tail: _Tail
-    rows: Rows
+    rows: SparkRows
     last: Admission
 
 
@@ -49,14 +49,14 @@ class Appender:
         self._tails: dict[str, _Tail] = {}
         self._random = new_random()
 
-    def prepare(self, tr: Transaction, rows: Rows) -> list[Part]:
+    def prepare(self, tr: Transaction, rows: SparkRows) -> list[QueuePart]:
         """Start to read the end of each queue that `rows` go into.
 
         The reads do not see this writer's own commits under way, so its own last index counts too.
         """
-        return [Part(tail, some, Admission(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
+        return [QueuePart(tail, some, Admission(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
 
-    def write(self, tr: Transaction, parts: list[Part]) -> None:
+    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
         """Write the items, after the ends of their queues were read."""
         for part in parts:
             tail, rows = part.tail, part.rows
@@ -65,7 +65,7 @@ class Appender:
             large = [(at, chunks_of(payload)) for at, payload in enumerate(rows.large or ()) if payload]
             append_items(tr, tail.layout, index, self._random, rows.stored, large=large)
 
-    def _by_queue(self, rows: Rows) -> list[tuple[_Tail, Rows]]:
+    def _by_queue(self, rows: SparkRows) -> list[tuple[_Tail, SparkRows]]:
         if rows.queues is None:
             return [(self._home, rows)]
         places: dict[_Tail, list[int]] = {}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import IO
 
-from fdbqueue.spark.rows.rows import Rows, joined, pack, unpack
+from fdbqueue.spark.rows.rows import SparkRows, joined, pack, unpack
 
 MEMORY_BYTES = 32_000_000
 ROW_OVERHEAD_BYTES = 64
@@ -40,7 +40,7 @@ class Backlog:
         self.size_bytes = 0
         """The bytes that they add to transactions."""
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: SparkRows) -> None:
         """Add rows at the end."""
         if not len(rows):
             return
@@ -54,7 +54,7 @@ class Backlog:
             self._file = _File()
         self._file.write(rows)
 
-    def put_back(self, rows: Rows) -> None:
+    def put_back(self, rows: SparkRows) -> None:
         """Add rows at the front."""
         if not len(rows):
             return
@@ -64,14 +64,14 @@ class Backlog:
         self.rows += len(rows)
         self.size_bytes += piece.size_bytes
 
-    def take(self, *, rows: int, size_bytes: int, rest: bool) -> Rows | None:
+    def take(self, *, rows: int, size_bytes: int, rest: bool) -> SparkRows | None:
         """Take the first rows out: as many as `rows` and about `size_bytes` allow, at least one.
 
         Returns None if no row waits. Without `rest` it also returns None if less than a full batch waits.
         """
         if not self.rows or not (rest or self.rows >= rows or self.size_bytes >= size_bytes):
             return None
-        taken: list[Rows] = []
+        taken: list[SparkRows] = []
         rows_left, bytes_left = rows, size_bytes
         while rows_left and (piece := self._first()):
             count = piece.fitting(rows_left, bytes_left) or (0 if taken else 1)
@@ -88,7 +88,7 @@ class Backlog:
                 self._pieces.popleft()
         return joined(taken)
 
-    def drain(self) -> Iterator[Rows]:
+    def drain(self) -> Iterator[SparkRows]:
         """Take all rows out, in pieces."""
         while piece := self._first():
             self._pieces.popleft()
@@ -121,7 +121,7 @@ class _Piece:
 
     __slots__ = ("_ends", "_rows", "_start", "_taken_bytes", "size_bytes")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: SparkRows) -> None:
         self._rows = rows
         self._start = 0
         self._taken_bytes = 0
@@ -137,7 +137,7 @@ class _Piece:
         stop = bisect_right(self._ends, self._taken_bytes + size_bytes, lo=self._start)
         return min(stop - self._start, rows)
 
-    def take(self, count: int) -> tuple[Rows, int]:
+    def take(self, count: int) -> tuple[SparkRows, int]:
         """Take the first `count` rows out. Return them and their bytes."""
         part = self._rows.part(self._start, self._start + count)
         self._start += count
@@ -146,7 +146,7 @@ class _Piece:
         self.size_bytes -= size_bytes
         return part, size_bytes
 
-    def rest(self) -> Rows:
+    def rest(self) -> SparkRows:
         return self._rows.part(self._start, len(self._rows))
 
 
@@ -159,7 +159,7 @@ class _File:
         self._read_at = 0
         self._write_at = 0
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: SparkRows) -> None:
         data = pack(rows)
         self._file.seek(self._write_at)
         self._file.write(_LENGTH.pack(len(data)) + data)
@@ -169,7 +169,7 @@ class _File:
     def empty(self) -> bool:
         return self._read_at == self._write_at
 
-    def read(self) -> Rows:
+    def read(self) -> SparkRows:
         self._file.seek(self._read_at)
         (length,) = _LENGTH.unpack(self._file.read(_LENGTH.size))
         rows = unpack(self._file.read(length))

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Rows:
+class SparkRows:
     """Encoded rows. Every list has an entry for each row."""
 
     stored: list[bytes]
@@ -31,11 +31,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def pick(self, places: Sequence[int]) -> Rows:
+    def pick(self, places: Sequence[int]) -> SparkRows:
         """Return the rows at `places`."""
         if len(places) == len(self.stored):
             return self
-        return Rows(
+        return SparkRows(
             [self.stored[place] for place in places],
             [self.digests[place] for place in places],
             _picked(self.queues, places),
@@ -43,11 +43,11 @@ class Rows:
             _picked(self.sessions, places),
         )
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> SparkRows:
         """Return the rows from `start` to before `stop`."""
         if start == 0 and stop >= len(self.stored):
             return self
-        return Rows(
+        return SparkRows(
             self.stored[start:stop],
             self.digests[start:stop],
             None if self.queues is None else self.queues[start:stop],
@@ -65,12 +65,12 @@ class Rows:
         return sizes
 
 
-def joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[SparkRows]) -> SparkRows:
     """Join rows in their order. All parts are of one job."""
     if len(parts) == 1:
         return parts[0]
     large = [part.large or [None] * len(part) for part in parts] if any(part.large for part in parts) else None
-    return Rows(
+    return SparkRows(
         [stored for part in parts for stored in part.stored],
         [digest for part in parts for digest in part.digests],
         None if parts[0].queues is None else [name for part in parts for name in part.queues or ()],
@@ -79,14 +79,14 @@ def joined(parts: list[Rows]) -> Rows:
     )
 
 
-def pack(rows: Rows) -> bytes:
+def pack(rows: SparkRows) -> bytes:
     """Return `rows` as bytes, for a temporary file of this process."""
     return msgspec.msgpack.encode(rows)
 
 
-def unpack(data: bytes) -> Rows:
+def unpack(data: bytes) -> SparkRows:
     """Return the rows that `pack` packed."""
-    return msgspec.msgpack.decode(data, type=Rows)
+    return msgspec.msgpack.decode(data, type=SparkRows)
 
 
 def _picked(values: list[T] | None, places: Sequence[int]) -> list[T] | None:

@@ -15,20 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fdbqueue.spark.batch.options import AT_LEAST_ONCE, Options, parse
+from fdbqueue.spark.batch.options import AT_LEAST_ONCE, BatchOptions, parse
 from fdbqueue.spark.optionvalues import choice, name_of, names_of, not_empty, option, values_of
 from fdbqueue.spark.sink.staging import Lost
 
 _SPARKS = ("checkpointlocation", "queryname", "path")
 """Options that Spark adds itself."""
-_JOBS = tuple(name_of(Options, one).lower() for one in ("job_id", "delivery", "partitions"))
+_JOBS = tuple(name_of(BatchOptions, one).lower() for one in ("job_id", "delivery", "partitions"))
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
     """The parsed options."""
 
-    rows: Options
+    rows: BatchOptions
     """How the rows are written."""
     stream: str | None = option("streamName", not_empty)
     lost: Lost = option("onLostCheckpoint", choice("fail", "fail", "continue"))  # noqa: RUF009  it is a field

@@ -29,7 +29,7 @@ from fdbqueue.errors import StreamError
 from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.backlog import Backlog
-from fdbqueue.spark.rows.rows import Rows, pack, unpack
+from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
 from fdbqueue.spark.sink.at_once import differ, written
 from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
 from fdbqueue.stored.catalogue import refuse_codec
@@ -92,7 +92,7 @@ class Staging:
         self._rows = self._parts = 0
         self._stopped = not run(attempts(db, self._begin))
 
-    def add(self, some: Rows) -> None:
+    def add(self, some: SparkRows) -> None:
         """Take more of the input.
 
         Raises:
@@ -267,7 +267,7 @@ def _digests(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[by
     return (yield from _stored(tr, keys, record, part)).digests
 
 
-def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[Rows]:
+def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[SparkRows]:
     found = yield from rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
     if not found:
         raise StreamError(f"Stored rows of batch {record.batch} of the sink {keys.name!r} are gone.")

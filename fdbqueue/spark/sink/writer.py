@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 import fdbqueue
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import JobError
-from fdbqueue.spark.batch.columns import Columns
+from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
 from fdbqueue.spark.sink.at_once import BatchLog, begin_batch, commit_at_once, differ
 from fdbqueue.spark.sink.options import SinkOptions
 from fdbqueue.spark.sink.record import SinkKeys
@@ -52,7 +52,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchStored:
         """Store the rows of one partition aside. Spark may call it again, and twice at the same time."""
         task, options = _task(), self._options
-        columns = Columns(options.rows, self._columns)
+        columns = RowColumns(options.rows, self._columns)
         with fdbqueue.open(options.rows.url) as db:
             keys = self._keys(task.query)
             record = None
@@ -77,11 +77,11 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
                 return BatchStored(task.query, staging.finish())
 
     def _at_once(
-        self, db: Database, task: _Task, record: bytes, columns: Columns, iterator: Iterator[pa.RecordBatch]
+        self, db: Database, task: _Task, record: bytes, columns: RowColumns, iterator: Iterator[pa.RecordBatch]
     ) -> PartitionReport:
         """Write the rows of one partition to the queue."""
         options, keys = self._options.rows, self._keys(task.query)
-        attempt = Attempt(
+        attempt = JobAttempt(
             db,
             BatchLog(db, keys, task.query, task.batch, task.partition, record),
             appender_of(options),

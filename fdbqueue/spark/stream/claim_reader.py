@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fdbqueue.layers.streams import Refusals, Split, Stream
-from fdbqueue.spark.look.item_columns import Table
+from fdbqueue.spark.look.item_columns import ItemTable
 from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.look.ranges import Page
 from fdbqueue.spark.opening import check_reads, existing
@@ -66,7 +66,7 @@ def read_split(options: StreamOptions, schema: StructType, partition: SplitParti
     Raises:
         StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
     """
-    table = Table(options, schema)
+    table = ItemTable(options, schema)
     stream = _stream(options, ClaimRefusals if partition.epoch == EPOCH else Refusals)
     place = stream.queue.layout.claimed(stream.name, partition.batch)
     with existing(options.url) as db:

@@ -23,7 +23,7 @@ from fdbqueue.spark.look.item_columns import bad_payload
 from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.opening import existing
 from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
-from fdbqueue.spark.stream.source import Offset, Source
+from fdbqueue.spark.stream.source import Offset, StreamSource
 from fdbqueue.spark.telling import tells
 
 
@@ -34,7 +34,7 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._source: Source | None = None
+        self._source: StreamSource | None = None
 
     def initialOffset(self) -> Offset:
         """Return the offset before the first batch."""
@@ -75,10 +75,10 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing: Spark rarely calls this."""
 
-    def _on_the_driver(self) -> Source:
+    def _on_the_driver(self) -> StreamSource:
         if self._source is None:
             db = existing(self._options.url)
-            self._source = Source(db, self._options, bad=bad_payload(self._options.codec))
+            self._source = StreamSource(db, self._options, bad=bad_payload(self._options.codec))
         return self._source
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ Offset = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPlace:
     """A parsed offset."""
 
     epoch: str
@@ -43,7 +43,7 @@ class Place:
     replaces: str | None = None
 
     @classmethod
-    def parse(cls, offset: Mapping[str, Any], stream: str) -> Place:
+    def parse(cls, offset: Mapping[str, Any], stream: str) -> StreamPlace:
         """Parse an offset of Spark's log.
 
         Raises:
@@ -73,7 +73,7 @@ class SourceRefusals(Refusals):
         return super().foreign(record)
 
 
-class Source:
+class StreamSource:
     """One run of a query's source.
 
     Args:
@@ -120,7 +120,7 @@ class Source:
 
     def initial_offset(self) -> Offset:
         """Return the offset before the first batch. It is always the same, since Spark may ask twice."""
-        return self._offset(Place("", 0))
+        return self._offset(StreamPlace("", 0))
 
     def prepare_for_available_now(self) -> None:
         """Note how many items there are. The query ends when it has taken so many, though producers go on.
@@ -152,7 +152,7 @@ class Source:
                 " maxItemsPerTrigger."
             )
         self._check_codec()
-        place = Place.parse(start, self._options.stream)
+        place = StreamPlace.parse(start, self._options.stream)
         self._ack(place)
         self._unlimited = unlimited
         look = self._looked()
@@ -171,7 +171,7 @@ class Source:
             StreamError: the checkpoint does not fit the stream's record. QueuePaused: the queue is paused, the batch is
                 not sealed, and the query does not wait. OtherCodec: the queue has another codec.
         """
-        before, place = Place.parse(start, self._options.stream), Place.parse(end, self._options.stream)
+        before, place = StreamPlace.parse(start, self._options.stream), StreamPlace.parse(end, self._options.stream)
         if place.batch == before.batch:
             return []
         self._ack(before)
@@ -189,14 +189,14 @@ class Source:
 
     def commit(self, end: Offset) -> None:
         """Ack a batch that is in the commit log."""
-        self._ack(Place.parse(end, self._options.stream))
+        self._ack(StreamPlace.parse(end, self._options.stream))
 
     def _check_codec(self) -> None:
         """Refuse another codec than the queue's, until the queue is seen to be registered with this one."""
         if not self._codec_fits:
             self._codec_fits = check_reads(self._db, self._stream.queue.layout, self._options.codec)
 
-    def _ack(self, place: Place) -> None:
+    def _ack(self, place: StreamPlace) -> None:
         if place.batch != self._acked:  # an idle query asks again and again
             self._stream.ack(self._db, self._terms(place))
             self._acked = place.batch
@@ -258,18 +258,18 @@ class Source:
         state = self._stream.state(self._db)
         return state.items if state is not None and state.epoch != self._epoch else 0
 
-    def _following(self, place: Place, look: Look) -> Place:
+    def _following(self, place: StreamPlace, look: Look) -> StreamPlace:
         record = look.record
         if place.batch:
             acked = record.acked if record is not None and record.epoch == place.epoch else 0
-            return Place(place.epoch, max(place.batch, acked) + 1)
+            return StreamPlace(place.epoch, max(place.batch, acked) + 1)
         if record is None or record.epoch == self._epoch:
-            return Place(self._epoch, 1)
+            return StreamPlace(self._epoch, 1)
         if record.epoch == EPOCH or (record.released <= record.acked and self._options.on_lost == FAIL):
             raise self._refusals.foreign(record)
-        return Place(self._epoch, 1, replaces=record.epoch)
+        return StreamPlace(self._epoch, 1, replaces=record.epoch)
 
-    def _terms(self, place: Place) -> Terms:
+    def _terms(self, place: StreamPlace) -> Terms:
         options = self._options
         items, size = options.max_items, options.max_bytes
         if self._unlimited and self._asked == place.batch and self._look is not None:
@@ -292,7 +292,7 @@ class Source:
             waits=self._waits,
         )
 
-    def _offset(self, place: Place) -> Offset:
+    def _offset(self, place: StreamPlace) -> Offset:
         offset: Offset = {"stream": self._options.stream, "epoch": place.epoch, "batch": place.batch}
         if place.replaces is not None:
             offset["replaces"] = place.replaces

@@ -25,7 +25,7 @@ from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, ro
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, Transitions, cut
 from ..session.gate_record import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
-from ..session.records import Pointer, Record, name_of, pointer_of, record_of, stored_pointer
+from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of, record_of, stored_pointer
 from ..session.session import Session
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ Chain = tuple[tuple[bytes, int], ...]
 """The packed names and default limits of a session's gates, inside out."""
 
 
-class Waiting(NamedTuple):
+class WaitingPointer(NamedTuple):
     """A pointer that waits at a gate."""
 
-    pointer: Pointer
+    pointer: SessionPointer
     session: Session
-    record: Record
+    record: SessionRecord
     """The session's record."""
     stage: int
     """The gate of the session's chain."""
@@ -76,7 +76,7 @@ class Gates:
         given = check_gates(session, called("gates", function, session))
         return tuple((pack_gate(gate.name), gate.limit) for gate in reversed(given))
 
-    def adopted(self, session: Session, record: Record) -> Record:
+    def adopted(self, session: Session, record: SessionRecord) -> SessionRecord:
         """Return the record of a session that begins to work, with its gates. They stay until it has no pointer.
 
         If the function `gates` fails, the session is blocked, and no other is: this may be the transaction of another
@@ -94,13 +94,13 @@ class Gates:
     # --- the slots of one pointer
 
     def enter(
-        self, tr: Transaction, moves: Transitions, session: Session, record: Record, pointer: Pointer
+        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, pointer: SessionPointer
     ) -> Steps[None]:
         """Take a slot of each gate for a new pointer, and append it to the line; or let it wait at the first full one.
 
         *Conflicts:* with a transaction that changes how many slots of these gates are taken.
         """
-        yield from self._go_on(tr, moves, Waiting(pointer, session, record, 0), [])
+        yield from self._go_on(tr, moves, WaitingPointer(pointer, session, record, 0), [])
 
     def stop(self, tr: Transaction, chain: Chain, *, ends: bool) -> Steps[int | None]:
         """Return the first gate at which a pointer that has all slots must wait; None: it keeps them.
@@ -131,11 +131,17 @@ class Gates:
         return False
 
     def wait_at(
-        self, tr: Transaction, moves: Transitions, session: Session, record: Record, pointer: Pointer, stage: int
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        session: Session,
+        record: SessionRecord,
+        pointer: SessionPointer,
+        stage: int,
     ) -> Steps[None]:
         """Give up the slots of a gate and of those outside of it, and wait at that gate behind all others."""
         yield from self.give_up(tr, moves, record.gates, stage, len(record.gates))
-        yield from self._park(tr, Waiting(pointer, session, record, stage))
+        yield from self._park(tr, WaitingPointer(pointer, session, record, stage))
 
     def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> Steps[None]:
         """Take a waiting pointer out of a gate's line, and not to the next one."""
@@ -229,7 +235,7 @@ class Gates:
         line = self._keys.gated(gate)
         return rows(tr, line.begin, line.end, limit=1)
 
-    def _pop(self, tr: Transaction, gate: bytes) -> Steps[Waiting | None]:
+    def _pop(self, tr: Transaction, gate: bytes) -> Steps[WaitingPointer | None]:
         """Take the first waiting pointer out of a gate's line; None if there is none."""
         while found := (yield from self._first(tr, gate)):
             place = self._keys.gated(gate).packed(found[0].key)
@@ -241,14 +247,14 @@ class Gates:
             entry = started(self._line.slots.entry(tr.snapshot, session, pointer.slot))
             record, own = record_of((yield recorded)), (yield from entry)
             if record is not None and own is not None and own.place == place:
-                return Waiting(pointer, session, record, own.stage)
+                return WaitingPointer(pointer, session, record, own.stage)
         return None
 
     def _remove(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
         tr.clear(self._keys.gated(gate).key(place))
         self._count(tr, gate, session, -1)
 
-    def _go_on(self, tr: Transaction, moves: Transitions, one: Waiting, spare: list[bytes]) -> Steps[None]:
+    def _go_on(self, tr: Transaction, moves: Transitions, one: WaitingPointer, spare: list[bytes]) -> Steps[None]:
         """Take the slots of further gates for a pointer, and append it to the line; or let it wait at the next gate.
 
         Args:
@@ -267,7 +273,7 @@ class Gates:
         place = yield from self._line.append(tr, moves, one.pointer)
         self._line.slots.note(tr, one.session, one.pointer.slot, place)
 
-    def _park(self, tr: Transaction, one: Waiting) -> Steps[None]:
+    def _park(self, tr: Transaction, one: WaitingPointer) -> Steps[None]:
         """Append a pointer to the line of the gate at which it waits."""
         gate, _ = one.record.gates[one.stage]
         line = self._keys.gated(gate)

@@ -11,8 +11,8 @@ from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import Notes, Steps, Transaction, notes_of, rows, started
 
 from ..session.lease import Begun
-from ..session.records import Pointer, Record, pointer_of, record_of
-from ..session.session import Head, Session
+from ..session.records import SessionPointer, SessionRecord, pointer_of, record_of
+from ..session.session import Session, SessionHead
 
 if TYPE_CHECKING:
     from .line import Line
@@ -25,8 +25,8 @@ class Turn:
     packed: bytes
     """The pointer's packed position in the line."""
     notes: Notes
-    pointer: Pointer
-    record: Record
+    pointer: SessionPointer
+    record: SessionRecord
     session: Session
 
 
@@ -43,7 +43,7 @@ class Compared(NamedTuple):
 
 def read_turn(
     tr: Transaction, line: Line, packed: bytes, session: Session, *, limit: int
-) -> Steps[tuple[Turn | None, Head]]:
+) -> Steps[tuple[Turn | None, SessionHead]]:
     """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
 
     Args:
@@ -52,7 +52,7 @@ def read_turn(
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
     leased, recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(session.record_key)
-    looking = started(session.look(tr, limit=limit) if limit else finished(Head()))
+    looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
     value = yield leased
     record = record_of((yield recorded))
     head = yield from looking
@@ -66,7 +66,7 @@ def read_turn(
 
 
 def look_at_begun(
-    tr: Transaction, turn: Turn, begun: Sequence[Begun], head: Head, *, known: bytes = b""
+    tr: Transaction, turn: Turn, begun: Sequence[Begun], head: SessionHead, *, known: bytes = b""
 ) -> Steps[Compared]:
     """Compare the items that a consumer has begun with what is stored.
 

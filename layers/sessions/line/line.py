@@ -37,8 +37,8 @@ from ..session.records import (
     WAKER,
     Held,
     Keys,
-    Pointer,
-    Record,
+    SessionPointer,
+    SessionRecord,
     name_of,
     new_pointer,
     pack_record,
@@ -46,7 +46,7 @@ from ..session.records import (
     record_of,
     stored_pointer,
 )
-from ..session.session import Head, Session, SessionMoves, last_index
+from ..session.session import Session, SessionHead, SessionMoves, last_index
 from .leased_pointer import Turn
 from .line_queue import LineLeases
 from .shards import PointerMoves, Shards
@@ -156,7 +156,7 @@ class Line:
         reading = tr.get(session.record_key)
         item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
         looking = started(session.look(tr, limit=2))
-        turn = Turn(packed, notes, pointer, record_of((yield reading)) or Record(), session)
+        turn = Turn(packed, notes, pointer, record_of((yield reading)) or SessionRecord(), session)
         value = None if item is None else (yield item)
         head = yield from looking
         if value is None or not value.present():
@@ -203,7 +203,7 @@ class Line:
         moves: Transitions,
         turn: Turn,
         stored: bytes,
-        head: Head,
+        head: SessionHead,
         *,
         now_us: int,
         delay_us: int | None,
@@ -258,7 +258,7 @@ class Line:
         tr: Transaction,
         moves: Transitions,
         turn: Turn,
-        head: Head,
+        head: SessionHead,
         *,
         now_us: int,
         used: int | None = None,
@@ -318,7 +318,7 @@ class Line:
         moves.enter_leased(turn.packed, stored_pointer(kept), notes)
         return notes
 
-    def note(self, tr: Transaction, turn: Turn, pointer: Pointer) -> None:
+    def note(self, tr: Transaction, turn: Turn, pointer: SessionPointer) -> None:
         """Store a leased pointer with other contents."""
         tr.set(self.shards.at(turn.packed).leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
@@ -331,7 +331,7 @@ class Line:
         edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes_of(leased))
         tr.set(self.shards.at(packed).leased.key(packed), edited)
 
-    def others_wait(self, tr: Transaction, now_us: int, record: Record | None) -> Steps[bool]:
+    def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> Steps[bool]:
         """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.
 
         By snapshot: one that comes at this moment waits for a quantum.
@@ -359,7 +359,7 @@ class Line:
         self,
         tr: Transaction,
         session: Session,
-        record: Record | None,
+        record: SessionRecord | None,
         *,
         visible_at_us: int,
         moves: Transitions,
@@ -368,7 +368,7 @@ class Line:
         """See to the pointers of a session that got items, which are available at a time; 0: now."""
         if record is not None and (record.paused or record.blocked or record.generation != session.generation):
             return
-        record = self._limited(session, record or Record(generation=session.generation))
+        record = self._limited(session, record or SessionRecord(generation=session.generation))
         if record.blocked:
             self.write(tr, session, record)
             return
@@ -388,7 +388,7 @@ class Line:
             moves.tally("dequeued", 1)
         yield from self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
-    def withdraw(self, tr: Transaction, moves: Transitions, record: Record) -> Steps[bool]:
+    def withdraw(self, tr: Transaction, moves: Transitions, record: SessionRecord) -> Steps[bool]:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
         layout = self.shards.at(record.pointer)
         ready = tr.get(layout.available.key(record.pointer))
@@ -404,7 +404,7 @@ class Line:
         return True
 
     def enter_if_ready(
-        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, now_us: int
+        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, *, now_us: int
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
         record = self._limited(session, record)
@@ -424,7 +424,7 @@ class Line:
         else:
             yield from self.end(tr, moves, session, record, dead=head.dead)
 
-    def _limited(self, session: Session, record: Record) -> Record:
+    def _limited(self, session: Session, record: SessionRecord) -> SessionRecord:
         """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
 
         A session with gates has slots, also if it runs one item at a time. It is blocked if its gates are not known.
@@ -441,7 +441,7 @@ class Line:
         tr: Transaction,
         moves: Transitions,
         session: Session,
-        record: Record,
+        record: SessionRecord,
         *,
         visible_at_us: int = 0,
         moved: bool = False,
@@ -460,7 +460,9 @@ class Line:
         else:
             self.write(tr, session, changed)
 
-    def append(self, tr: Transaction, moves: Transitions, pointer: Pointer, *, visible_at_us: int = 0) -> Steps[bytes]:
+    def append(
+        self, tr: Transaction, moves: Transitions, pointer: SessionPointer, *, visible_at_us: int = 0
+    ) -> Steps[bytes]:
         """Append a pointer to the shard of its session. Return its packed position."""
         shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
         layout = self.shards.layout(shard) if shard else self.layout
@@ -475,7 +477,9 @@ class Line:
         moves.tally("enqueued", 1)  # waiting workers watch this counter
         return packed
 
-    def end(self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, dead: bool) -> Steps[None]:
+    def end(
+        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, *, dead: bool
+    ) -> Steps[None]:
         """End a session that has no items. It keeps dead letters and its state, and nothing else.
 
         A session that is being removed loses these too. Then its next generation begins, if it has items.
@@ -485,7 +489,7 @@ class Line:
                 self._clear(tr, session)
             if dead or record.kept:
                 limit = record.limit if record.kept else 0
-                self.write(tr, session, Record(generation=session.generation, limit=limit, kept=record.kept))
+                self.write(tr, session, SessionRecord(generation=session.generation, limit=limit, kept=record.kept))
             return
         if dead:
             yield from drop_dead_letters(tr, session)
@@ -495,7 +499,7 @@ class Line:
             following = self.session(session.name, session.generation + 1)
             head = yield from following.look(tr, limit=1)
             if head.rows or head.wake_at_us is not None:
-                renewed = self._limited(following, Record(generation=following.generation))
+                renewed = self._limited(following, SessionRecord(generation=following.generation))
                 if renewed.blocked:
                     self.write(tr, following, renewed)
                     return
@@ -513,7 +517,7 @@ class Line:
         tr.clear(session.record_key)
         tr.add_write_conflict_key(session.guard_key)
 
-    def write(self, tr: Transaction, session: Session, record: Record) -> None:
+    def write(self, tr: Transaction, session: Session, record: SessionRecord) -> None:
         """Write a record. It conflicts with enqueues into the session."""
         tr.set(session.record_key, pack_record(record))
         tr.add_write_conflict_key(session.guard_key)

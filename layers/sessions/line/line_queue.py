@@ -24,7 +24,7 @@ from ...leases import Disposition, Lease, LeaseHandle, LeaseRef, Leases, Reclaim
 from ...leases.transitions import Retry
 from ...staged import StagedQueue
 from ...staged.allotments import Allotment, Got, HeadRead, Served
-from ...staged.delivery import ITEMS_AT_ONCE, Delivery
+from ...staged.delivery import ITEMS_AT_ONCE, HeadDelivery
 from ..session.records import Held, HeldCodec
 from .shards import LOOK_SECONDS, shard_at, shard_of
 
@@ -141,17 +141,17 @@ class LineLeases(Leases[Held]):
 class ReadOfAll(HeadRead):
     """A read of the heads of all shards that is under way."""
 
-    parts: list[tuple[Delivery, HeadRead]] = field(default_factory=list)
+    parts: list[tuple[HeadDelivery, HeadRead]] = field(default_factory=list)
 
 
-class FirstDelivery(Delivery):
+class FirstDelivery(HeadDelivery):
     """Delivers the pointers of the first shard. A waiting worker may have granted this process one of another shard."""
 
     __slots__ = ("_large", "_line", "_parts")
 
     def __init__(self, leases: LineLeases) -> None:
         self._line = leases.line
-        self._parts: dict[int, Delivery] = {}
+        self._parts: dict[int, HeadDelivery] = {}
         super().__init__(leases)
 
     @property
@@ -163,11 +163,11 @@ class FirstDelivery(Delivery):
     def large(self, large: bool) -> None:
         self._large = large
 
-    def _part(self, shard: int) -> Delivery:
+    def _part(self, shard: int) -> HeadDelivery:
         known = self._parts.get(shard)
         if known is None:
             leases: Any = self._leases
-            known = self._parts.setdefault(shard, Delivery(leases.of_shard(shard)))
+            known = self._parts.setdefault(shard, HeadDelivery(leases.of_shard(shard)))
         return known
 
     def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
@@ -273,7 +273,7 @@ def _by_shard(granted: list[LeaseHandle]) -> dict[int, list[LeaseHandle]]:
 class FirstQueue(StagedQueue[Held]):
     """The first shard, as workers take from it that do not wait."""
 
-    delivery: ClassVar[Callable[[Any], Delivery]] = FirstDelivery
+    delivery: ClassVar[Callable[[Any], HeadDelivery]] = FirstDelivery
 
 
 class LineQueue(StagedQueue[Held]):
@@ -284,7 +284,7 @@ class LineQueue(StagedQueue[Held]):
         consumer: the name under which it takes leases.
     """
 
-    delivery: ClassVar[Callable[[Any], Delivery]] = LineDelivery
+    delivery: ClassVar[Callable[[Any], HeadDelivery]] = LineDelivery
 
     def __init__(self, leases: LineLeases, *, consumer: str | None = None) -> None:
         super().__init__(leases, consumer=consumer)

@@ -21,8 +21,8 @@ from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups, notes_if_readable
 from ...leases.transitions import Transitions, is_over
-from ..session.records import WAKER, Pointer, Record, new_pointer, record_of, stored_pointer
-from ..session.session import Head, Session
+from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, record_of, stored_pointer
+from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Slots:
         staged = () if stage == IN_LINE else (stage,)
         tr.set(session.slots_prefix + slot, fdb_tuple.pack((place, current, *staged)))
 
-    def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> Steps[Head]:
+    def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> Steps[SessionHead]:
         """Read the first items that no slot holds, by snapshot."""
         held = _held(entries)
         head = yield from session.look(tr, limit=limit + len(held))
@@ -90,7 +90,7 @@ class Slots:
 
     # --- lending
 
-    def lend(self, tr: Transaction, session: Session, pointer: Pointer, now_us: int) -> Steps[KeyValue | None]:
+    def lend(self, tr: Transaction, session: Session, pointer: SessionPointer, now_us: int) -> Steps[KeyValue | None]:
         """Return the item that a slot is lent with, and note it; None if there is none for it."""
         recorded = tr.snapshot.get(session.record_key)
         entries = yield from self.entries(tr.snapshot, session)
@@ -179,7 +179,7 @@ class Slots:
         return Disposition.available
 
     def _again(
-        self, tr: Transaction, moves: Transitions, turn: Turn, rest: Pointer, held: int, to: Where
+        self, tr: Transaction, moves: Transitions, turn: Turn, rest: SessionPointer, held: int, to: Where
     ) -> Steps[None]:
         """Put a slot's pointer back into the line, or let it wait at a gate."""
         record, session, gates = turn.record, turn.session, self.gates
@@ -226,14 +226,16 @@ class Slots:
 
     # --- the number of slots
 
-    def add(self, tr: Transaction, moves: Transitions, session: Session, record: Record, count: int) -> Steps[Record]:
+    def add(
+        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, count: int
+    ) -> Steps[SessionRecord]:
         """Append pointers of new slots to the line. Return the record, which the caller writes."""
         for _ in range(count):
             pointer = new_pointer(session.name, session.generation, slot=new_random())
             yield from self.gates.enter(tr, moves, session, record, pointer)
         return replace(record, slots=record.slots + count)
 
-    def balance(self, tr: Transaction, moves: Transitions, session: Session, record: Record) -> Steps[None]:
+    def balance(self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord) -> Steps[None]:
         """Add the slots that free items need, and a waker for delayed ones. End the session if it has nothing.
 
         The caller has read the record with a conflict. This writes it.
@@ -266,8 +268,14 @@ class Slots:
             yield from self._line.end(tr, moves, session, record, dead=head.dead)
 
     def withdraw(
-        self, tr: Transaction, moves: Transitions, session: Session, record: Record, *, surplus: int | None = None
-    ) -> Steps[Record]:
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        session: Session,
+        record: SessionRecord,
+        *,
+        surplus: int | None = None,
+    ) -> Steps[SessionRecord]:
         """Take slots that are not leased out of the line. Return the record, which the caller writes.
 
         Args:
@@ -290,12 +298,14 @@ class Slots:
             yield from self.gates.give_up(tr, moves, record.gates, 0, held)
         return record
 
-    def set_limit(self, tr: Transaction, session: Session, record: Record | None, limit: int | None) -> Steps[None]:
+    def set_limit(
+        self, tr: Transaction, session: Session, record: SessionRecord | None, limit: int | None
+    ) -> Steps[None]:
         """Set how many items of a session run at once; None: as many as the line's rules say."""
         wanted = self._line.rules.limit if limit is None else limit
         if record is None:
             if limit is not None:
-                self._line.write(tr, session, Record(limit=wanted, kept=True))
+                self._line.write(tr, session, SessionRecord(limit=wanted, kept=True))
             return
         moves = self._line.moves(tr)
         if not record.limit:

@@ -38,7 +38,7 @@ from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL, rank_of
 from ...leases.taking import notes_if_readable
 from ...leases.timer_check import is_tracked
 from ...leases.transitions import Transitions, is_over
-from ..session.records import Record, name_of, pointer_of, record_of
+from ..session.records import SessionRecord, name_of, pointer_of, record_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
 
 
 def settle_line(
-    tr: Transaction, line: Line, moves: Transitions, session: Session, record: Record, now_us: int
+    tr: Transaction, line: Line, moves: Transitions, session: Session, record: SessionRecord, now_us: int
 ) -> Steps[None]:
     """Make the line fit a session with an item that was moved or removed, and is not in progress.
 

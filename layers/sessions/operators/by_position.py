@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import UNCHANGED, Database, Editing, Steps, Transaction, V, verb
 from fdbqueue.verbs.by_position import in_batches, packed_position, packed_positions, reschedule_of, update_of
-from fdbqueue.verbs.editing import Change, Unchanged
+from fdbqueue.verbs.editing import ItemChange, Unchanged
 
 from ...leases import StoredItem
 from ..line.line import Line
@@ -177,11 +177,16 @@ class Items(Generic[V]):
         return in_batches(self.queue, tr, places, self._at(session, places).cancel, again=False)
 
     def _change(
-        self, tr: Transaction | Database, session: SessionName, places: list[bytes], change: Change, level: int | None
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        places: list[bytes],
+        change: ItemChange,
+        level: int | None,
     ) -> Steps[list[Position | None]]:
         return in_batches(self.queue, tr, places, partial(self._at(session, places, level).change, change=change))
 
-    def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> Change:
+    def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> ItemChange:
         self.level_of(level)
         if level is not None and delay is None and at is None:
             return self.editing().changed("rescheduled")

@@ -14,7 +14,7 @@ from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.items import salvaged_notes
 
 from ..line.line import Line
-from ..session.records import REFUSING, RENEWING, Record, record_of
+from ..session.records import REFUSING, RENEWING, SessionRecord, record_of
 from ..session.session import Session, SessionMoves
 
 Later = Literal["refuse", "renew"]
@@ -26,7 +26,7 @@ class Operating:
     def __init__(self, line: Line) -> None:
         self._line = line
 
-    def read(self, tr: ReadTransaction, name: bytes) -> Steps[tuple[Session, Record | None]]:
+    def read(self, tr: ReadTransaction, name: bytes) -> Steps[tuple[Session, SessionRecord | None]]:
         """Read a session's record.
 
         *Conflicts:* with every change of the record.
@@ -40,7 +40,7 @@ class Operating:
     def pause(self, tr: Transaction, name: bytes) -> Steps[None]:
         """Take a session out of the line, until `resume`."""
         session, record = yield from self.read(tr, name)
-        record = record or Record()
+        record = record or SessionRecord()
         if record.paused:
             return
         moves = self._line.moves(tr)
@@ -63,7 +63,7 @@ class Operating:
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
             return  # items of the next generation are there already
-        yield from self.go_on(tr, session, replace(record or Record(), closing=closing))
+        yield from self.go_on(tr, session, replace(record or SessionRecord(), closing=closing))
 
     def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
         """Unblock a session. If its first item can't be read, that becomes a dead letter."""
@@ -122,7 +122,7 @@ class Operating:
         session, record = yield from self.read(tr, name)
         yield from self._line.slots.set_limit(tr, session, record, limit)
 
-    def go_on(self, tr: Transaction, session: Session, record: Record) -> Steps[None]:
+    def go_on(self, tr: Transaction, session: Session, record: SessionRecord) -> Steps[None]:
         """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
         if (record.pointer and not record.limit) or record.paused or record.blocked:
             self._line.write(tr, session, record)

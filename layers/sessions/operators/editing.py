@@ -32,17 +32,17 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.moves import cut_error
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import rank_of
-from fdbqueue.verbs.editing import Change, Plan, cancel_one
+from fdbqueue.verbs.editing import EditPlan, ItemChange, cancel_one
 
 from ..line.leased_pointer import Turn
 from ..line.line import Line
 from ..line.tracking import named_by, settle_line
-from ..session.records import RENEWING, Record, pointer_of, record_of
+from ..session.records import RENEWING, SessionRecord, pointer_of, record_of
 from ..session.session import Session, SessionMoves
 from .changes import Operating
 
 
-class Holder(NamedTuple):
+class SessionHolder(NamedTuple):
     """The leased pointer of the item in progress."""
 
     packed: bytes
@@ -60,7 +60,7 @@ class There(NamedTuple):
 
     session: Session
     one: Standing
-    holder: Holder | None
+    holder: SessionHolder | None
     """Its lease, if it is in progress."""
 
     def is_same(self, other: There) -> bool:
@@ -71,7 +71,7 @@ class There(NamedTuple):
 class OfSession(Editing[Any]):
     """Plans changes of one session's items, and writes them. The caller sees to the line."""
 
-    def __init__(self, session: Session, holder: Holder | None, level: int | None) -> None:
+    def __init__(self, session: Session, holder: SessionHolder | None, level: int | None) -> None:
         super().__init__(session.queue)
         self._home = session.home
         self._session = session
@@ -82,7 +82,7 @@ class OfSession(Editing[Any]):
         return self._session.address(packed)
 
     def revalued(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, now_us: int
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
     ) -> Steps[tuple[bytes, Notes, Any]]:
         try:
             return (yield from super().revalued(tr, one, opened, change, now_us))
@@ -94,7 +94,7 @@ class OfSession(Editing[Any]):
             ) from error
 
     def _packed(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: Change, headers: Mapping[str, Any]
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
     ) -> Steps[bytes]:
         yield from ()
         position = self._position(one.packed)
@@ -103,7 +103,7 @@ class OfSession(Editing[Any]):
         self.check_movable(position, self._level, opened.notes)
         return pack(Position(position.index, position.random, rank=self._level))
 
-    def _after(self, one: Standing, notes: Notes, change: Change, now_us: int) -> tuple[str, Notes]:
+    def _after(self, one: Standing, notes: Notes, change: ItemChange, now_us: int) -> tuple[str, Notes]:
         if self._holder is not None:
             consumer = self._holder.notes.consumer or "a consumer"
             notes = replace(notes, error=cut_error(f"It was {change.verb} while {consumer} had it.", notes))
@@ -178,12 +178,12 @@ class SessionEditing(Editing[Any]):
             yield from self.see_to_the_line(tr, session, one, now_us)
         return {place: place in there for place in places}
 
-    def change(self, tr: Transaction, places: list[bytes], change: Change) -> Steps[dict[bytes, Position | None]]:
+    def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
         """Change the items at packed positions, or addresses. Return their positions in their sessions afterwards."""
         there = yield from self._find_all(tr, places)
         yield from self.check_codec(tr, change)
         now_us = self.now_us()
-        plans: dict[There, tuple[OfSession, Plan]] = {}
+        plans: dict[There, tuple[OfSession, EditPlan]] = {}
         for found in dict.fromkeys(there.values()):
             editing = OfSession(found.session, found.holder, self._level)
             plan = yield from editing.plan(tr, found.one, change, now_us)
@@ -221,7 +221,7 @@ class SessionEditing(Editing[Any]):
             candidates = [] if named is None else [named]
         else:
             session = self._line.session(self._name)
-            record = record_of((yield tr.get(session.record_key))) or Record()
+            record = record_of((yield tr.get(session.record_key))) or SessionRecord()
             last = record.generation + (record.closing == RENEWING)
             candidates = [self._line.session(self._name, number) for number in range(record.generation, last + 1)]
         for session in candidates:
@@ -231,7 +231,7 @@ class SessionEditing(Editing[Any]):
                 return There(session, one, holder)
         return None
 
-    def _holder(self, tr: Transaction, session: Session, one: Standing) -> Steps[Holder | None]:
+    def _holder(self, tr: Transaction, session: Session, one: Standing) -> Steps[SessionHolder | None]:
         """Return the leased pointer of an item in progress; None if it is not."""
         record = record_of((yield tr.get(session.record_key)))
         if record is None or one.state != "available":
@@ -244,7 +244,7 @@ class SessionEditing(Editing[Any]):
         for place in places:
             leased = yield tr.get(self._line.shards.at(place).leased.key(place))
             if leased.present() and pointer_of(bytes(leased)).current == one.packed:
-                return Holder(place, bytes(leased))
+                return SessionHolder(place, bytes(leased))
         return None
 
     # --- the line
@@ -284,7 +284,7 @@ class SessionEditing(Editing[Any]):
                 yield from settle_line(tr, self._line, moves, session, record, now_us)
         moves.finish()
 
-    def _has_none(self, tr: Transaction, session: Session, record: Record, now_us: int) -> Steps[bool]:
+    def _has_none(self, tr: Transaction, session: Session, record: SessionRecord, now_us: int) -> Steps[bool]:
         """Return whether a session in the line has no item that can run now."""
         if not record.pointer or record.limit or session.generation != record.generation:
             return False

@@ -21,7 +21,7 @@ from ...leases.transitions import Retry
 from ..line.line import Line, Rules
 from ..line.slots import Entries
 from ..line.tracking import with_items
-from ..session.records import Record, name_of, pointer_of, unpack_record
+from ..session.records import SessionRecord, name_of, pointer_of, unpack_record
 from ..session.session import Session
 from .gate_check import GateCheck
 from .listing import Listing
@@ -141,7 +141,7 @@ def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, not
     return check_queue(tr, line.layout, check, lambda: pointers, blobs={})
 
 
-def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, Record]]:
+def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, SessionRecord]]:
     span = line.keys.records.range()
     for page in pages(tr, span.start, span.stop):
         for row in page:
@@ -155,7 +155,7 @@ def _entries(tr: Transaction, line: Line, session: Session) -> Steps[Entries]:
     return (yield from line.slots.entries(tr.snapshot, session))
 
 
-def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: Record) -> bool:
+def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: SessionRecord) -> bool:
     session = line.session(name, record.generation)
 
     def body(tr: Transaction) -> Steps[list[bytes]]:

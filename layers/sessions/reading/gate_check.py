@@ -11,7 +11,7 @@ from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages,
 from ..line.line import Line
 from ..line.slots import Entry
 from ..session.gate_record import GateRecord, unpack_gate_record
-from ..session.records import Record, name_of, pointer_of
+from ..session.records import SessionRecord, name_of, pointer_of
 
 
 class GateCheck:
@@ -28,7 +28,7 @@ class GateCheck:
         self._held: Counter[bytes] = Counter()
         self._waiting: dict[tuple[bytes, bytes], bytes] = {}
 
-    def add(self, name: bytes, record: Record, entries: Iterable[Entry]) -> None:
+    def add(self, name: bytes, record: SessionRecord, entries: Iterable[Entry]) -> None:
         """Count the slots of gates that the slots of a session have, and note where they wait."""
         for entry in entries:
             self._held.update(

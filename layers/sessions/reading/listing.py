@@ -29,7 +29,7 @@ from ..line.line import Line
 from ..line.shards import Shards
 from ..line.slots import Entries
 from ..session.gate_record import GateInfo, unpack_gate_record
-from ..session.records import OPEN, Keys, Record, SessionName, name_of, pointer_of, unpack_record
+from ..session.records import OPEN, Keys, SessionName, SessionRecord, name_of, pointer_of, unpack_record
 
 Status: TypeAlias = Literal["ready", "busy", "gated", "waiting", "paused", "blocked", "idle"]
 STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
@@ -259,7 +259,7 @@ def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
 
 
 def _where(
-    record: Record, pointers: dict[str, bytes], *, gated: bool = False
+    record: SessionRecord, pointers: dict[str, bytes], *, gated: bool = False
 ) -> tuple[Status, str, float | None, float | None]:
     """Return a session's status, its worker, since when and until when."""
     if leased := pointers.get("leased"):

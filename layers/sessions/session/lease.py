@@ -60,7 +60,7 @@ class SessionHandle(LeaseHandle):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TurnDone:
     """An item whose handler has returned."""
 
     position: Position
@@ -90,7 +90,7 @@ class Begun(NamedTuple):
 class Behind:
     """Items that a consumer finished earlier in this turn, with acks that are pending or just committed."""
 
-    done: tuple[Done, ...] = ()
+    done: tuple[TurnDone, ...] = ()
     """The items, in order."""
     acked: bytes = b""
     """The packed position of the last item in front of these that is known to be acked; b"": none is."""

@@ -40,7 +40,7 @@ WAKER = b"\x00"
 """The slot of a pointer that wakes delayed items, and takes none."""
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class SessionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The record of a session. It exists while the session has items, dead letters or something that an operator set.
 
     An enqueue reads it by snapshot, and conflicts only with changes that matter to it (`Keys.guard`). So a pointer that
@@ -68,7 +68,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The packed names and default limits of the gates that its slots need, the innermost first."""
 
 
-class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class SessionPointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The value of a session's item in the line."""
 
     format: int
@@ -95,7 +95,7 @@ class Pointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Held:
     """The value of a session's lease: its pointer and, if this process read it, the item in progress."""
 
-    pointer: Pointer
+    pointer: SessionPointer
     row: KeyValue | None = None
     """The row of the item in progress; None: not read yet, or there is none."""
     state: bytes | None = None
@@ -103,8 +103,8 @@ class Held:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_record = msgspec.msgpack.Decoder(Record).decode
-_decode_pointer = msgspec.msgpack.Decoder(Pointer).decode
+_decode_record = msgspec.msgpack.Decoder(SessionRecord).decode
+_decode_pointer = msgspec.msgpack.Decoder(SessionPointer).decode
 
 
 class HeldCodec:
@@ -119,12 +119,12 @@ class HeldCodec:
         return Held(unpack_pointer(data))
 
 
-def stored_pointer(pointer: Pointer) -> bytes:
+def stored_pointer(pointer: SessionPointer) -> bytes:
     """Return the stored bytes of an item in the line."""
     return envelope(_pack_pointer(pointer))
 
 
-def _pack_pointer(pointer: Pointer) -> bytes:
+def _pack_pointer(pointer: SessionPointer) -> bytes:
     if pointer.edits or pointer.acked:
         return _encode(pointer if not pointer.slot else replace(pointer, format=_SLOTS_FORMAT))
     if pointer.slot:
@@ -132,7 +132,7 @@ def _pack_pointer(pointer: Pointer) -> bytes:
     return _encode(astuple(pointer)[:-3])  # in the first format
 
 
-def pointer_of(stored: bytes) -> Pointer:
+def pointer_of(stored: bytes) -> SessionPointer:
     """Return the pointer in the stored bytes of an item in the line.
 
     Raises:
@@ -141,7 +141,7 @@ def pointer_of(stored: bytes) -> Pointer:
     return unpack_pointer(parse(stored).payload)
 
 
-def unpack_pointer(payload: bytes) -> Pointer:
+def unpack_pointer(payload: bytes) -> SessionPointer:
     """Return an encoded pointer.
 
     Raises:
@@ -155,7 +155,7 @@ def unpack_pointer(payload: bytes) -> Pointer:
     return pointer
 
 
-def pack_record(record: Record) -> bytes:
+def pack_record(record: SessionRecord) -> bytes:
     """Return the stored bytes of a record."""
     if record.gates:
         return _encode(replace(record, format=_GATES_FORMAT))
@@ -164,7 +164,7 @@ def pack_record(record: Record) -> bytes:
     return _encode((_FORMAT, *astuple(record)[1:-4]))  # in the first format
 
 
-def record_of(value: Any) -> Record | None:
+def record_of(value: Any) -> SessionRecord | None:
     """Return the record in a value that was read of its key; None if there is none.
 
     Raises:
@@ -173,7 +173,7 @@ def record_of(value: Any) -> Record | None:
     return unpack_record(bytes(value)) if value.present() else None
 
 
-def unpack_record(stored: bytes) -> Record:
+def unpack_record(stored: bytes) -> SessionRecord:
     """Return a stored record.
 
     Raises:
@@ -192,9 +192,9 @@ def _check_format(written: int) -> None:
         raise FormatError(f"A session was written in format {written} by a newer version of fdbqueue: update it here.")
 
 
-def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> Pointer:
+def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> SessionPointer:
     """Return the pointer of a session whose turn has not begun."""
-    return Pointer(_FORMAT, name, generation, slot=slot)
+    return SessionPointer(_FORMAT, name, generation, slot=slot)
 
 
 class Keys:

@@ -41,7 +41,7 @@ Stored = tuple[bytes, Sequence[bytes]]
 
 
 @dataclass(slots=True)
-class Head:
+class SessionHead:
     """The first items of a session."""
 
     rows: list[KeyValue] = field(default_factory=list)
@@ -61,9 +61,9 @@ class Head:
         """Return whether a delayed item has become available. The next lease of the session fires its timer."""
         return self.wake_at_us is not None and self.wake_at_us <= now_us
 
-    def without(self, done: set[bytes]) -> Head:
+    def without(self, done: set[bytes]) -> SessionHead:
         """Return the head behind items that this transaction takes away, by their keys."""
-        return Head([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
+        return SessionHead([row for row in self.rows if row.key not in done], self.wake_at_us, self.timers, self.dead)
 
 
 class SessionMoves(Transitions):
@@ -166,7 +166,7 @@ class Session:
         moves.finish()
         return positions
 
-    def look(self, tr: Transaction, *, limit: int) -> Steps[Head]:
+    def look(self, tr: Transaction, *, limit: int) -> Steps[SessionHead]:
         """Read the first items, by snapshot.
 
         A caller that acts on their absence adds `add_conflicts_with_arrivals`. *Cost:* one read; three more, in
@@ -177,14 +177,14 @@ class Session:
         # the last.
         found = yield from rows(tr.snapshot, layout.dead.begin, layout.end, limit=limit)
         if not found or found[0].key >= layout.begin:
-            return Head(found)
+            return SessionHead(found)
         available = started(rows(tr.snapshot, layout.begin, layout.end, limit=limit))
         span = layout.timers_until(_FAR_US)
         timers = started(rows(tr.snapshot, *span, limit=NEXT_TIMERS))
         dead = started(rows(tr.snapshot, layout.dead.begin, layout.dead.end, limit=1))
         delayed = started(rows(tr.snapshot, layout.delayed.begin, layout.delayed.end, limit=1))
         first_delayed = yield from delayed
-        head = Head((yield from available), dead=bool((yield from dead)))
+        head = SessionHead((yield from available), dead=bool((yield from dead)))
         next_timers = yield from timers
         head.timers = bool(next_timers)
         if first_delayed:
@@ -203,7 +203,7 @@ class Session:
         key: bytes = self.slots_prefix + b"\x00\x00" + packed
         return key
 
-    def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[Head]:
+    def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[SessionHead]:
         """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
 
         One call removes a limited number. It then returns no row, and a head that is due at once. Timers that are due
@@ -271,7 +271,7 @@ class Session:
         except UNTAKEABLE:
             return False
 
-    def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[Head]:
+    def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[SessionHead]:
         head = yield from self.look(tr, limit=1 + len(held))
         return head.without({self.layout.available.key(packed) for packed in held}) if held else head
 

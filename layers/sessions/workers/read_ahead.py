@@ -15,7 +15,7 @@ from ...leases.transitions import Transitions
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line, Where
 from ..line.slots import is_out
-from ..session.lease import Begun, Behind, Done, SessionLease
+from ..session.lease import Begun, Behind, SessionLease, TurnDone
 from ..session.records import Held
 from .working import Working
 
@@ -58,7 +58,7 @@ class Settlement:
     """The outcome of a turn, to be written."""
 
     pointer: Lease[Held]
-    done: Sequence[Done]
+    done: Sequence[TurnDone]
     current: Begun
     """The item that is in progress now, or `NOTHING`."""
     leaving: Where | None
@@ -68,7 +68,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledTurn:
     """The result of writing a settlement."""
 
     live: bool
@@ -118,13 +118,13 @@ class Turns(Generic[V]):
         """Block a leased session, of whose turn no item has begun."""
         yield from self._working.block(db, pointer, reason)
 
-    def key(self, pointer: Lease[Held], done: Done) -> bytes:
+    def key(self, pointer: Lease[Held], done: TurnDone) -> bytes:
         """Return the key of an item that is done."""
         held = pointer.value.pointer
         return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
 
     def look(
-        self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[Done], limit: int, acked: bytes = b""
+        self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[TurnDone], limit: int, acked: bytes = b""
     ) -> Steps[Ahead | None]:
         """Read the next items of a leased session; None if the lease is lost. It writes nothing.
 
@@ -182,7 +182,7 @@ class Turns(Generic[V]):
         """
         return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
 
-    def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[Settled]]:
+    def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[SettledTurn]]:
         """Ack the finished items of several turns, and end the turns that are over."""
         moves = self._line.moves(tr)
         # Two slots of one session must see each other: the first of each is done together with the others.
@@ -195,7 +195,7 @@ class Turns(Generic[V]):
         moves.finish()
         return outcomes
 
-    def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[Settled]:
+    def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[SettledTurn]:
         held = one.pointer.value.pointer
         session = self._line.session(held.name, held.generation)
         begun, count = [done.begun for done in one.done], len(one.done)
@@ -205,7 +205,7 @@ class Turns(Generic[V]):
         limit = 0 if held.slot else count + 1  # a slot looks for its next item itself
         turn, head = yield from read_turn(tr, self._line, packed, session, limit=limit)
         if turn is None or turn.notes.token != one.pointer.token:
-            return Settled(live=False)
+            return SettledTurn(live=False)
         compared = yield from look_at_begun(tr, turn, begun, head, known=one.acked)
         fenced, before = compared.changed is not None, min(compared.acked, count)
         found = compared.rows[: count - before]
@@ -223,7 +223,7 @@ class Turns(Generic[V]):
             self._line.note(tr, turn, replace(pointer, current=current, acked=begun[acked - 1].packed))
         key = session.layout.available.key(one.current.packed)
         urgent = bool(one.current.packed and left.rows and left.rows[0].key < key)
-        return Settled(
+        return SettledTurn(
             live=True, acked=acked, fenced=fenced, urgent=urgent, edits=turn.pointer.edits, leaves=_is_stopped(turn)
         )
 

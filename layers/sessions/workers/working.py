@@ -54,9 +54,9 @@ from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
 from ..line.shards import KNOWN_SECONDS
 from ..line.slots import is_out
-from ..session.lease import Begun, Behind, Done, SessionHandle, SessionLease, SessionRef
-from ..session.records import REFUSING, RENEWING, Held, Record, name_of, pack_name, pointer_of, record_of
-from ..session.session import Head, Session, SessionMoves
+from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
+from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of, record_of
+from ..session.session import Session, SessionHead, SessionMoves
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -229,7 +229,9 @@ class Working(Generic[V]):
         if not self._line.shards.is_known():
             yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
-    def _enter_session(self, tr: Transaction, name: bytes, level: int) -> Steps[tuple[Session, Record | None, int]]:
+    def _enter_session(
+        self, tr: Transaction, name: bytes, level: int
+    ) -> Steps[tuple[Session, SessionRecord | None, int]]:
         """Return the generation of a session that takes items, its record, and the last index of a level.
 
         Raises:
@@ -269,7 +271,7 @@ class Working(Generic[V]):
             )
         return self._line.session(pack_name(ref.session), ref.generation)
 
-    def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, Head]]:
+    def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, SessionHead]]:
         """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
 
         Raises:
@@ -403,7 +405,7 @@ class Working(Generic[V]):
 
     def _done(
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
-    ) -> Steps[tuple[Turn, Head]]:
+    ) -> Steps[tuple[Turn, SessionHead]]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         session, packed = self.session_of(ref), pack(ref.position)
         key = session.layout.available.key(packed)
@@ -496,7 +498,7 @@ class Working(Generic[V]):
             ) from error
 
     def remove_done(
-        self, tr: Transaction, session: Session, done: Sequence[Done], rows: list[tuple[bytes, bytes]]
+        self, tr: Transaction, session: Session, done: Sequence[TurnDone], rows: list[tuple[bytes, bytes]]
     ) -> Steps[None]:
         """Remove items that a consumer has done. Store their results, and write their states.
 
@@ -518,7 +520,7 @@ class Working(Generic[V]):
             tr.set(session.state_key, state)
 
 
-def generation_to_enter(queue: Queue, name: bytes, record: Record) -> int:
+def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
     """Return the generation of a session that its new items belong to.
 
     Raises:

@@ -25,7 +25,7 @@ from fdbqueue.layers import (
     immediately,
 )
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
+from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
 from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
@@ -192,7 +192,7 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
 
 def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
-    first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
+    first, second, third = (TurnDone(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
@@ -208,8 +208,8 @@ def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() 
     for pending in (1, 100):
         hold = TurnHold(lease)
         for n in range(pending):
-            hold.add(Done(Position(n, b"", rank=1), UNCHANGED))
-        last = Done(Position(pending, b"", rank=1), UNCHANGED)
+            hold.add(TurnDone(Position(n, b"", rank=1), UNCHANGED))
+        last = TurnDone(Position(pending, b"", rank=1), UNCHANGED)
         costs.append(python_calls(lambda hold=hold, last=last: (hold.add(last), hold.note_acked(hold.done[0]))))  # type: ignore[misc]
         assert len(hold.done) == pending, "one is acked"
     assert costs[1] < costs[0] + 5
@@ -217,7 +217,7 @@ def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() 
 
 def test_an_ack_of_several_items_leaves_out_those_that_an_earlier_one_acked() -> None:
     lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
-    first, second, third = (Done(Position(n, b"", rank=1), UNCHANGED) for n in range(3))
+    first, second, third = (TurnDone(Position(n, b"", rank=1), UNCHANGED) for n in range(3))
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
@@ -235,7 +235,7 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
     first: Any = run(sessions.turns.begin(db, pointer))
-    done = Done(first.position, UNCHANGED)
+    done = TurnDone(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
     behind = Behind((done,))
     second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
@@ -253,7 +253,7 @@ def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: A
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
     first: Any = run(sessions.turns.begin(db, pointer))
-    done = [Done(first.position, b"old")]
+    done = [TurnDone(first.position, b"old")]
 
     def following() -> Any:
         ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
@@ -261,7 +261,7 @@ def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: A
 
     second = following()
     sessions.set_state(db, second, b"new")  # it acks the first item, and writes its state before
-    done.append(Done(second.position, UNCHANGED))
+    done.append(TurnDone(second.position, UNCHANGED))
     sessions.nack(db, following())
     assert sessions.state(db, "ann") == b"new"
     assert lease_of(sessions, db).value == "3"

@@ -20,9 +20,9 @@ from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
 from fdbqueue.layers.consumer._session_run import TurnHold
-from fdbqueue.layers.sessions.session.lease import Begun, Behind, Done
+from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
 from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
-from fdbqueue.layers.sessions.workers.read_ahead import NOTHING, Settled
+from fdbqueue.layers.sessions.workers.read_ahead import NOTHING, SettledTurn
 from fdbqueue.lowlevel import KeyValue, pack, parse, run
 from tests.helpers.clock import Clock
 from tests.helpers.results import outcome_of
@@ -93,7 +93,7 @@ class Hand:
         assert self.lease is not None
         self.state = (self.state or 0) + self.lease.value
         encoded = self.sessions.turns.encoded(NewState(self.state))
-        self.hold.add(Done(self.lease.position, encoded, stored=self.stored))
+        self.hold.add(TurnDone(self.lease.position, encoded, stored=self.stored))
         self.lease = None
 
     def begin(self) -> SessionLease[int]:
@@ -105,7 +105,7 @@ class Hand:
         self.hold.current = Begun(pack(lease.position), row.value)
         return lease
 
-    def settle(self, tr: Any = None) -> Settled:
+    def settle(self, tr: Any = None) -> SettledTurn:
         """Ack what is done."""
         settlement, turns = self.hold.to_settle(), self.sessions.turns
         if tr is not None:
@@ -116,7 +116,7 @@ class Hand:
             self.hold.note_acked(self.hold.last_acked)
         return settled
 
-    def leave(self) -> Settled:
+    def leave(self) -> SettledTurn:
         self.hold.current, self.hold.leaving = NOTHING, "place"
         return self.settle()
 
@@ -198,7 +198,7 @@ def test_an_edit_refuses_what_a_consumer_has_begun_from_the_item_on(
         hand.finish()
     settled = hand.leave()
     if moment == "noted":
-        assert settled == Settled(live=False), "the edit has ended the lease"
+        assert settled == SettledTurn(live=False), "the edit has ended the lease"
     else:
         assert (settled.acked, settled.fenced) == (2, True)
     assert sessions.state(db, "ann") == 999, "that before the item"
@@ -219,7 +219,7 @@ def test_of_an_edit_and_an_ack_at_the_same_time_one_runs_again(
     to_moment(hand, "the next one is begun")
     editing, acking = db.create_transaction(), db.create_transaction()
     assert edit(sessions, editing, how, positions[2])
-    assert hand.settle(acking) == Settled(live=True, acked=3)
+    assert hand.settle(acking) == SettledTurn(live=True, acked=3)
     one, other = (acking, editing) if first == "the ack" else (editing, acking)
 
     one.commit().wait()
@@ -328,7 +328,7 @@ def test_what_is_swept_under_a_consumers_hands_is_removed_once(db: Any, space: S
     hand = Hand(db, sessions)
     to_moment(hand, "done")
     acking = db.create_transaction()
-    assert hand.settle(acking) == Settled(live=True, acked=3)
+    assert hand.settle(acking) == SettledTurn(live=True, acked=3)
 
     if by == "a cancelled group":
         group.cancel(db)
@@ -576,7 +576,7 @@ class World:
         self._settled(self.hand.leave())
         self.hand, self.begun, self.read = None, [], {}
 
-    def _settled(self, settled: Settled) -> None:
+    def _settled(self, settled: SettledTurn) -> None:
         whole = next((at for at, (_, _, fenced) in enumerate(self.begun) if fenced), len(self.begun))
         if not settled.live:
             assert whole < len(self.begun), "the edit of the item in progress has ended the lease"

@@ -26,7 +26,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.sessions import UNCHANGED
 from fdbqueue.layers.sessions.session.lease import Behind
-from fdbqueue.layers.sessions.session.lease import Done as ItemDone
+from fdbqueue.layers.sessions.session.lease import TurnDone as ItemDone
 from fdbqueue.lowlevel import run
 from fdbqueue.moves.outcomes import encode_result
 from tests.helpers.clock import Clock

@@ -16,7 +16,7 @@ from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged._putting_back import put_back
 from fdbqueue.layers.staged.allotments import Allotment
-from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
     ORDER,
@@ -88,7 +88,7 @@ def test_the_index_follows_an_item_however_it_leaves(db: Any, smart: SmartQueue,
 
 def test_an_item_put_back_for_a_cancelled_caller_is_in_the_index_again(db: Any, smart: SmartQueue) -> None:
     smart.enqueue(db, Progress("a", 1))
-    delivery = Delivery(smart.leases)
+    delivery = HeadDelivery(smart.leases)
     allotment = Allotment(1, 0, "", own=True)
 
     @transactional

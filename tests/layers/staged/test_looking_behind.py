@@ -11,7 +11,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import delivery as _delivery
-from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import Requests
 from tests.helpers.clock import Clock
 from tests.helpers.reading import Reading
@@ -28,7 +28,7 @@ class Looks:
 
     def __init__(self, db: Any, leases: Leases) -> None:
         self.db = Reading(db)
-        self.delivery = Delivery(leases)
+        self.delivery = HeadDelivery(leases)
         self.requests = Requests(leases.layout)
 
     def look(self, limit: int = 2) -> tuple[int, int, list[str]]:

@@ -17,7 +17,7 @@ from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
 from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.staged.allotments import Allotment
-from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count
@@ -190,7 +190,7 @@ def test_an_item_inserted_ahead_of_a_claim_is_counted(
 
 def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_turn: bool = True) -> LeaseHandle:
     """Lease items to the first request, as a claim does; return the first one."""
-    request, server = first_request(queue, db), Delivery(leases)
+    request, server = first_request(queue, db), HeadDelivery(leases)
     tr = db.create_transaction()
     duty_cycle = Allotment(wanted, 60_000_000, "somebody")
     assert run(server.take_own(tr, server.look(tr, limit=wanted), [duty_cycle], offset=0))

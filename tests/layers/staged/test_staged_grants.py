@@ -13,7 +13,7 @@ from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases, _versions
 from fdbqueue.layers.staged._recent_leases import RecentLeases
 from fdbqueue.layers.staged._versions import RecentVersion
-from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.helpers.calls import entering
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -117,7 +117,7 @@ def test_a_lease_longer_than_grants_live_is_extended_when_it_is_collected(
 def test_a_granted_lease_that_was_reclaimed_is_not_delivered(db: Any, queue: Queue, leases: Leases) -> None:
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
-    delivery = Delivery(leases)
+    delivery = HeadDelivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     assert run(delivery.accept(db.create_transaction(), [stale], 5_000_000)) == []
     [good] = run(delivery.accept(db.create_transaction(), [lease.handle], 5_000_000)) or []
@@ -143,7 +143,7 @@ def test_a_granted_lease_that_is_half_over_is_not_accepted(db: Any, queue: Queue
     queue.enqueue(db, "a")
     lease = take(StagedQueue(leases), db, duration=5.0)
     clock.now += 3
-    assert run(Delivery(leases).accept(db.create_transaction(), [lease.handle], 5_000_000)) is None
+    assert run(HeadDelivery(leases).accept(db.create_transaction(), [lease.handle], 5_000_000)) is None
 
 
 def test_an_ack_of_a_lease_that_was_just_taken_reads_nothing(db: Any, queue: Queue, leases: Leases) -> None:
@@ -266,7 +266,7 @@ def test_leases_that_were_live_at_different_versions_are_read_before_they_are_ac
     db: Any, queue: Queue, leases: Leases
 ) -> None:
     queue.enqueue_many(db, ["a", "b"])
-    delivery = Delivery(leases)
+    delivery = HeadDelivery(leases)
     first, second = leases.lease_many(db, limit=2)
     [got_first] = run(delivery.accept(db.create_transaction(), [first.handle], 1)) or []
     [got_second] = run(delivery.accept(db.create_transaction(), [second.handle], 1)) or []

@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from fdbqueue.layers.staged.allotments import Allotment
-from fdbqueue.layers.staged.delivery import Delivery
+from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
@@ -109,7 +109,7 @@ def test_a_grant_whose_lease_was_lost_is_not_collected(db: Any, queue: Queue, le
     queue.enqueue(db, "a")
     lease = leases.lease(db, duration=60)
     assert lease is not None
-    delivery = Delivery(leases)
+    delivery = HeadDelivery(leases)
     stale = LeaseHandle(lease.position, b"an older token")
     tr = db.create_transaction()
     assert run(delivery.collect(tr, [stale], Allotment(1, 0, "", own=True))) == []
@@ -121,7 +121,7 @@ def test_granted_items_without_a_caller_return_to_their_places(db: Any, queue: Q
     queue.enqueue_many(db, ["a", "b", "c"])
     granted = [lease.handle for lease in leases.lease_many(db, duration=60)]
     tr = db.create_transaction()
-    [got] = run(Delivery(leases).collect(tr, granted, Allotment(1, 0, "", own=True)))
+    [got] = run(HeadDelivery(leases).collect(tr, granted, Allotment(1, 0, "", own=True)))
     tr.commit().wait()
     assert value(got.given) == "a"
     again = leases.lease_many(db)
@@ -136,7 +136,7 @@ def test_an_unreadable_granted_item_is_given_back_with_the_items_behind_it(
     of_bytes.queue.enqueue_many(db, [b"a", b"\xff", b"c"])
     granted = [lease.handle for lease in of_bytes.lease_many(db, duration=60)]
     tr = db.create_transaction()
-    [got] = run(Delivery(leases).collect(tr, granted, Allotment(3, 0, "", own=True)))
+    [got] = run(HeadDelivery(leases).collect(tr, granted, Allotment(3, 0, "", own=True)))
     tr.commit().wait()
     assert value(got.given) == "a"
     assert [item.value for item in of_bytes.queue.browse(db)] == [b"\xff", b"c"]

@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._head_state import NEXT, Event, Place, State
+from fdbqueue.layers.staged._head_state import NEXT, Event, HeadPlace, State
 from fdbqueue.layers.staged.requests import Request, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -24,20 +24,20 @@ WITH_REQUEST = (State.claiming, State.waiting)
 def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """The events so far, of all processes."""
     seen: list[Event] = []
-    after = Place.after
+    after = HeadPlace.after
 
-    def noting(self: Place, event: Event, **terms: Any) -> Place:
+    def noting(self: HeadPlace, event: Event, **terms: Any) -> HeadPlace:
         seen.append(event)
         return after(self, event, **terms)
 
-    monkeypatch.setattr(Place, "after", noting)
+    monkeypatch.setattr(HeadPlace, "after", noting)
     return seen
 
 
 @pytest.mark.parametrize("claims", [True, False])
 @pytest.mark.parametrize(("state", "event"), NEXT)
 def test_a_process_has_a_request_exactly_while_it_claims_or_waits(state: State, event: Event, claims: bool) -> None:
-    before = Place(state, OURS if state in WITH_REQUEST else None)
+    before = HeadPlace(state, OURS if state in WITH_REQUEST else None)
     after = before.after(event, request=OURS if event is Event.registered else None, claims=claims)
     assert (after.request is OURS) == (after.state in WITH_REQUEST)
     assert after.state is NEXT[state, event] or (after.state is State.waiting and not claims)
@@ -52,7 +52,7 @@ def test_every_state_can_be_left_and_every_state_can_be_dismissed() -> None:
 
 def test_a_state_without_a_request_refuses_to_give_one() -> None:
     with pytest.raises(RuntimeError, match="direct has no request"):
-        Place().own_request()
+        HeadPlace().own_request()
 
 
 def test_a_call_on_an_empty_queue_registers_waits_and_takes_the_next_item(

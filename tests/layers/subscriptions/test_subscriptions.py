@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions import check as _check
-from fdbqueue.layers.subscriptions._records import VERSION, Registration, pack_record
+from fdbqueue.layers.subscriptions._records import VERSION, SubscriptionRecord, pack_record
 from fdbqueue.reads.browse import pages
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
@@ -204,7 +204,10 @@ def test_a_suspended_subscription_delivers_nothing_until_it_resumes(
 
 @pytest.mark.parametrize(
     ("stored", "told"),
-    [(pack_record(Registration(version=VERSION + 1)), "newer version"), (b"\xc1", "can't be read.*subscribe again")],
+    [
+        (pack_record(SubscriptionRecord(version=VERSION + 1)), "newer version"),
+        (b"\xc1", "can't be read.*subscribe again"),
+    ],
 )
 def test_a_subscription_that_can_not_be_read_says_so(
     db: Any, subscriptions: Subscriptions, leases: Leases, stored: bytes, told: str

@@ -14,7 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._waiters import DISPATCHER
-from fdbqueue.stored.known import Changes
+from fdbqueue.stored.known import OwnChanges
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import life_of, stand_in_line, standing, values
@@ -203,7 +203,7 @@ def test_consumers_without_a_subscription_that_notice_it_late_take_items_once(
     monkeypatch.setattr(
         leases.layout.known, "open_until", time.monotonic() + 1_000
     )  # as in a process that has just looked
-    monkeypatch.setattr(leases.layout.known, "open_at", Changes.count)
+    monkeypatch.setattr(leases.layout.known, "open_at", OwnChanges.count)
     assert leases.lease(taking) is not None
     assert not conflicts(taking)
     assert conflicts(lending)

@@ -22,7 +22,7 @@ from fdbqueue.engine.embedded.client.ranges import KeyValue
 from fdbqueue.engine.embedded.client.transaction import Transaction, TransactionCreator
 from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.client.write_api import add_operations
-from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
+from fdbqueue.engine.embedded.store.commit.process_scheduler import TimeSlice
 from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import FDBError, StorageError
@@ -112,7 +112,7 @@ class Database(TransactionCreator):
         """
         return 8 if self._store().options.durable else 2
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> TimeSlice | None:
         """Return the future of this process's next time slice, or None if it has one now (`engine.turns`)."""
         return self._store().process_scheduler.next_turn()
 

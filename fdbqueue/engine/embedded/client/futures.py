@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from fdbqueue.engine.embedded.store.disk import forks
-from fdbqueue.engine.embedded.store.in_flight import CANCELLED, Source, cancelled, waits
+from fdbqueue.engine.embedded.store.in_flight import CANCELLED, ReadSource, cancelled, waits
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Ready(Future[T]):
         pass
 
 
-class Asked(Ready[T]):
+class AskedPage(Ready[T]):
     """A value that the engine read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source")
@@ -144,7 +144,7 @@ class Asked(Ready[T]):
     round_trips = 1
     """How often a cluster's client waits for the value, in the count of `waits`."""
 
-    def __init__(self, value: T | None = None, source: Source | None = None, error: int = 0) -> None:
+    def __init__(self, value: T | None = None, source: ReadSource | None = None, error: int = 0) -> None:
         self._value = value
         self._error = error
         self._source = source
@@ -185,7 +185,7 @@ class FutureVoid(Ready[None]):
     __slots__ = ()
 
 
-class FutureInt64(Asked[int]):
+class FutureInt64(AskedPage[int]):
     """A number. Only a read version takes a cluster a round trip. Reads at that version take another one."""
 
     __slots__ = ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fdbqueue.engine.embedded.client import pages
-from fdbqueue.engine.embedded.client.pages import Limits
-from fdbqueue.engine.embedded.client.segments import EMPTY, UNKNOWN, Position
+from fdbqueue.engine.embedded.client.pages import PageLimits
+from fdbqueue.engine.embedded.client.segments import EMPTY, UNKNOWN, SegmentPosition
 
 
-def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
+def requested(limits: PageLimits, extra: int, offset: int, requests: int) -> PageLimits:
     """Return the limits for a read of the snapshot that fills `limits` although own clears hide some rows."""
     asked = limits.copy()
     asked.least = max(1 + extra, offset)
@@ -22,7 +22,7 @@ def requested(limits: Limits, extra: int, offset: int, requests: int) -> Limits:
     return asked
 
 
-def skip_ahead(at: Position, until: Position, steps: int) -> int:
+def skip_ahead(at: SegmentPosition, until: SegmentPosition, steps: int) -> int:
     """Move to the last unknown segment before the next known empty range. Return how many empty keys it passed."""
     begin, end = at.begin, at.end
     single = 0
@@ -41,7 +41,7 @@ def skip_ahead(at: Position, until: Position, steps: int) -> int:
     return single
 
 
-def skip_behind(at: Position, until: Position, steps: int) -> int:
+def skip_behind(at: SegmentPosition, until: SegmentPosition, steps: int) -> int:
     """Move like `skip_ahead`, but towards the front."""
     begin, end = at.begin, at.end
     single = 0
@@ -60,7 +60,7 @@ def skip_behind(at: Position, until: Position, steps: int) -> int:
     return single
 
 
-def count_ahead(at: Position, top: bytes, most: int) -> int:
+def count_ahead(at: SegmentPosition, top: bytes, most: int) -> int:
     """Return the number of single empty keys before the next wider empty range."""
     begin, end = at.begin, at.end
     single = 0
@@ -76,7 +76,7 @@ def count_ahead(at: Position, top: bytes, most: int) -> int:
     return max(single, 0)
 
 
-def count_behind(at: Position, most: int) -> int:
+def count_behind(at: SegmentPosition, most: int) -> int:
     """Count like `count_ahead`, but towards the front."""
     begin, end = at.begin, at.end
     single = 0

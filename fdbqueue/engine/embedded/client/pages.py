@@ -27,7 +27,7 @@ BEYOND: Final = b"\xff\xfe"
 
 
 @dataclass(slots=True)
-class Selector:
+class RangeSelector:
     """A key selector in the form "the `offset`-th key from the first one at or behind `key`"."""
 
     key: bytes
@@ -38,20 +38,20 @@ class Selector:
         """Return whether this names the first key at or behind `key`."""
         return self.offset == 1
 
-    def copy(self) -> Selector:
-        return Selector(self.key, self.offset)
+    def copy(self) -> RangeSelector:
+        return RangeSelector(self.key, self.offset)
 
 
 @dataclass(slots=True)
-class Limits:
+class PageLimits:
     """How much to read: rows and bytes, and at least `least` rows of any size."""
 
     rows: int = UNLIMITED
     size: int = UNLIMITED
     least: int = 1
 
-    def copy(self) -> Limits:
-        return Limits(self.rows, self.size, self.least)
+    def copy(self) -> PageLimits:
+        return PageLimits(self.rows, self.size, self.least)
 
     @property
     def reached(self) -> bool:
@@ -88,7 +88,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Page:
+class RangePage:
     """Rows in the order of reading, and whether the page reached an end of the database."""
 
     rows: list[Row]
@@ -96,7 +96,7 @@ class Page:
     to_begin: bool = False
     through_end: bool = False
 
-    def conflict(self, begin: Selector, end: Selector, reverse: bool, top: bytes) -> Row:
+    def conflict(self, begin: RangeSelector, end: RangeSelector, reverse: bool, top: bytes) -> Row:
         """Return the conflict range of this page, which was read between `begin` and `end`."""
         low, high = (begin.key, end.key) if begin.key < end.key else (end.key, begin.key)
         if self.more and begin.key < end.key:
@@ -121,7 +121,7 @@ class Page:
                     high = last + b"\0"
         return low, high
 
-    def direct_conflict(self, begin: Selector, end: Selector, reverse: bool) -> Row:
+    def direct_conflict(self, begin: RangeSelector, end: RangeSelector, reverse: bool) -> Row:
         """Return the conflict range of a page that was read without the transaction's own writes."""
         rows = self.rows
         if self.to_begin:
@@ -143,7 +143,7 @@ class Page:
         return low, high
 
 
-def resolve(snap: Snapshot, selector: Selector) -> tuple[bytes, int]:
+def resolve(snap: Snapshot, selector: RangeSelector) -> tuple[bytes, int]:
     """Return the key that `selector` names in the snapshot, and how many keys the database was short of it.
 
     A cluster has many system keys behind the last key; `beyond` imitates them.
@@ -165,7 +165,7 @@ def beyond(number: int) -> bytes:
     return BEYOND + number.to_bytes(4, "big")
 
 
-def locate(snap: Snapshot, selector: Selector) -> bytes:
+def locate(snap: Snapshot, selector: RangeSelector) -> bytes:
     """Return the key of the row that `selector` names, or a key behind all others."""
     if selector.offset != 1:
         return resolve(snap, selector)[0]
@@ -173,19 +173,19 @@ def locate(snap: Snapshot, selector: Selector) -> bytes:
     return rows[0][0] if rows else beyond(1)
 
 
-def read(snap: Snapshot, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
+def read(snap: Snapshot, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool) -> RangePage:
     """Read the rows between two selectors, from the front or from the back."""
-    page = Page([])
+    page = RangePage([])
     if begin.key == b"" and begin.offset < 1:
         page.to_begin = True
-        begin = Selector(b"", 1)
+        begin = RangeSelector(b"", 1)
     if end.key == b"" and end.offset <= 1:
         return page
     first, short = resolve(snap, begin)
     last, long = resolve(snap, end)
     off = short not in (0, 1) or long not in (0, 1)
     if first >= last:
-        return Page([]) if off else page
+        return RangePage([]) if off else page
     near = max(1, short)
     far = min(long, near + REPLY_BYTES)  # no reply has more rows
     fill(snap, first, last, limits, reverse, page, [(beyond(number), b"") for number in range(near, far)])
@@ -199,9 +199,9 @@ def fill(
     snap: Snapshot,
     begin: bytes,
     end: bytes,
-    limits: Limits,
+    limits: PageLimits,
     reverse: bool,
-    page: Page,
+    page: RangePage,
     tail: Sequence[Row] = (),
     likely: int = 0,
     first: list[Row] | None = None,
@@ -245,8 +245,8 @@ def first(
         room = size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows])
         if room and (wanted == limit or len(rows) < wanted):
             return rows, 0 < limit == len(rows)
-    page = Page([])
-    fill(snap, begin, end, Limits(limit or UNLIMITED, size), reverse, page, (), likely, rows)
+    page = RangePage([])
+    fill(snap, begin, end, PageLimits(limit or UNLIMITED, size), reverse, page, (), likely, rows)
     return page.rows, page.more
 
 

@@ -30,7 +30,7 @@ INVALID_CALL: Final = 2000
 INTERNAL_ERROR: Final = 4100
 
 
-class Pause(Pending[None]):
+class RetryPause(Pending[None]):
     """The future of a transaction that is ready for another attempt.
 
     A waiter, the next use of the transaction, or (with a callback) a timer notices that the pause is over. It then
@@ -97,7 +97,7 @@ class Pause(Pending[None]):
         shorter = None if tr._pause is None else tr._pause()
         if shorter is not None and shorter is not self:
             shorter._over()
-        longer: list[Pause] = []
+        longer: list[RetryPause] = []
         with tr._lock:
             error = tr._broken_error()
             if self._holds(tr):
@@ -111,7 +111,7 @@ class Pause(Pending[None]):
             pause.settle(error=TRANSACTION_CANCELLED)
         self.settle(error=error)
 
-    def _under_way(self) -> list[Pause]:
+    def _under_way(self) -> list[RetryPause]:
         """Return the transaction's pauses that have not ended."""
         pauses = [ref() for ref in self._together]
         return [pause for pause in pauses if pause is not None and not pause._settled]

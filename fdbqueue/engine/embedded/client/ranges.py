@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fdbqueue.engine.embedded.client.futures import Asked
+from fdbqueue.engine.embedded.client.futures import AskedPage
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.streaming import StreamingMode
 
@@ -39,7 +39,7 @@ def selector(key_or_selector: Any) -> Any:
     return KeySelector(key_or_selector, False, 1)
 
 
-class FutureKeyValueArray(Asked[Page]):
+class FutureKeyValueArray(AskedPage[Page]):
     """A page of rows, their number, and whether more may follow."""
 
     __slots__ = ()

@@ -13,7 +13,7 @@ from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
 from fdbqueue.engine.embedded.client.futures import FutureInt64, FutureKeyArray
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
 from fdbqueue.engine.embedded.client.options import Settings
-from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
+from fdbqueue.engine.embedded.client.pages import PageLimits, RangePage, RangeSelector
 from fdbqueue.engine.embedded.client.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
 from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
 from fdbqueue.engine.embedded.client.stacks import Stack
@@ -167,7 +167,7 @@ class ReadApi(TransactionRead):
         raise NotImplementedError
 
     def _get_special_range(
-        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+        self, begin: RangeSelector, end: RangeSelector, limit: int, size: int, reverse: bool
     ) -> FutureKeyValueArray:
         raise NotImplementedError
 
@@ -292,10 +292,10 @@ class ReadApi(TransactionRead):
         with self._lock:
             asked = True
             if self._settings.ryw_disabled:
-                found = pages.locate(self._opened(), Selector(after, offset))
+                found = pages.locate(self._opened(), RangeSelector(after, offset))
             else:
                 reader = self._reader(snapshot)
-                found = reader.key(Selector(after, offset))
+                found = reader.key(RangeSelector(after, offset))
                 asked = reader.asked
             if not snapshot:
                 if offset <= 0:
@@ -418,8 +418,8 @@ class ReadApi(TransactionRead):
             return FutureKeyValueArray(error=2000)
         if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
-        first = Selector(cut(begin_key + b"\0") if begin_or_equal else begin_key, begin_offset)
-        last = Selector(cut(end_key + b"\0") if end_or_equal else end_key, end_offset)
+        first = RangeSelector(cut(begin_key + b"\0") if begin_or_equal else begin_key, begin_offset)
+        last = RangeSelector(cut(end_key + b"\0") if end_or_equal else end_key, end_offset)
         if special_keys.holds(begin_key) and special_keys.BEGIN <= end_key <= special_keys.END:
             code = self._deferred_error()
             if code:
@@ -434,7 +434,7 @@ class ReadApi(TransactionRead):
             return FutureKeyValueArray(error=code)
         if first.offset >= last.offset and first.key >= last.key:
             return FutureKeyValueArray(([], 0, False))
-        read = (first, last, Limits(limit or pages.UNLIMITED, size), reverse, snapshot)
+        read = (first, last, PageLimits(limit or pages.UNLIMITED, size), reverse, snapshot)
         self._has_read = True
         try:
             return self._rows(*read)
@@ -444,7 +444,7 @@ class ReadApi(TransactionRead):
             return FutureKeyValueArray(error=self._failed(error))
 
     def _rows(
-        self, first: Selector, last: Selector, limits: Limits, reverse: bool, snapshot: bool
+        self, first: RangeSelector, last: RangeSelector, limits: PageLimits, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
         with self._lock:
             if self._settings.ryw_disabled:
@@ -485,14 +485,16 @@ class ReadApi(TransactionRead):
         own = None if snapshot and self._settings.snapshot_ryw <= 0 else self._writes
         return RywIterator(self._opened, self._now_known(), own, self._top())
 
-    def _direct(self, begin: Selector, end: Selector, limits: Limits, reverse: bool, snapshot: bool) -> Page:
+    def _direct(
+        self, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool, snapshot: bool
+    ) -> RangePage:
         """Read without the transaction's own writes, for the option ``read_your_writes_disable``."""
         snap, top = self._opened(), min(self._top(), pages.BEYOND)
         if reverse and end.offset > 1:
             found = pages.locate(snap, end)
             if not snapshot:
                 self._add_conflict(end.key, found + b"\0")
-            end = Selector(min(found, top), 1)
+            end = RangeSelector(min(found, top), 1)
         page = pages.read(snap, begin, end, limits, reverse)
         if not snapshot:
             self._add_conflict(*page.direct_conflict(begin, end, reverse))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from fdbqueue.engine.embedded.client import pages
 from fdbqueue.engine.embedded.client.intervals import Intervals
 from fdbqueue.engine.embedded.client.lookahead import count_ahead, count_behind, requested, skip_ahead, skip_behind
-from fdbqueue.engine.embedded.client.pages import Limits, Page, Selector
-from fdbqueue.engine.embedded.client.segments import EMPTY, LAST, ROW, UNKNOWN, Position
+from fdbqueue.engine.embedded.client.pages import PageLimits, RangePage, RangeSelector
+from fdbqueue.engine.embedded.client.segments import EMPTY, LAST, ROW, UNKNOWN, SegmentPosition
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
 
 if TYPE_CHECKING:
@@ -36,22 +36,24 @@ class RywIterator:
         self.top = top
         self.asked = False  # whether it had to read the snapshot
 
-    def position(self) -> Position:
-        return Position(self.snap, self.known, self.writes)
+    def position(self) -> SegmentPosition:
+        return SegmentPosition(self.snap, self.known, self.writes)
 
-    def key(self, selector: Selector) -> bytes:
+    def key(self, selector: RangeSelector) -> bytes:
         """Return the key that `selector` names, limited to the range of legal keys."""
         if selector.offset > 0:
-            page = self.forward(selector, Selector(self.top, 1), Limits(rows=1))
+            page = self.forward(selector, RangeSelector(self.top, 1), PageLimits(rows=1))
             if page.to_begin:
                 return b""
             return self.top if page.through_end or not page.rows else page.rows[0][0]
-        page = self.backward(Selector(b"", 1), Selector(selector.key, selector.offset + 1), Limits(rows=1))
+        page = self.backward(
+            RangeSelector(b"", 1), RangeSelector(selector.key, selector.offset + 1), PageLimits(rows=1)
+        )
         if page.through_end:
             return self.top
         return b"" if page.to_begin or not page.rows else page.rows[0][0]
 
-    def range(self, begin: Selector, end: Selector, limits: Limits, reverse: bool) -> Page:
+    def range(self, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool) -> RangePage:
         """Return the first page of the rows between two selectors, from either end."""
         page = (self.backward if reverse else self.forward)(begin.copy(), end.copy(), limits.copy())
         if end.plain and page.rows and max(page.rows[0][0], page.rows[-1][0]) >= end.key:
@@ -63,7 +65,7 @@ class RywIterator:
 
     # -- resolving -----------------------------------------------------------------------------------------------
 
-    def settle(self, selector: Selector, at: Position, page: Page) -> int | None:
+    def settle(self, selector: RangeSelector, at: SegmentPosition, page: RangePage) -> int | None:
         """Resolve `selector` through the known segments, and move `at` to the resulting place.
 
         A selector that runs off the database stops at its end, and `page` records it. Returns the offset that was left
@@ -105,7 +107,7 @@ class RywIterator:
                 self.writes.found_nothing(before, selector.key)
         return None if was_plain else left
 
-    def learn(self, page: Page, begin: Selector, end: Selector, reverse: bool) -> None:
+    def learn(self, page: RangePage, begin: RangeSelector, end: RangeSelector, reverse: bool) -> None:
         """Record the keys that a page of the snapshot covers."""
         self.asked = True
         low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
@@ -124,9 +126,9 @@ class RywIterator:
 
     # -- forward -------------------------------------------------------------------------------------------------
 
-    def forward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
+    def forward(self, begin: RangeSelector, end: RangeSelector, limits: PageLimits) -> RangePage:
         """Read a page from the front. Modifies `begin`, `end` and `limits`."""
-        page = Page([])
+        page = RangePage([])
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset
         past_end = 0
@@ -141,7 +143,7 @@ class RywIterator:
 
         settle()
         if begin_left >= end_left and begin.key >= end.key:
-            return Page([])
+            return RangePage([])
         if (begin.plain and begin.key == self.top) or (end.plain and end.key == b""):
             return page
         if not end.plain and begin.key > end.key:
@@ -149,14 +151,14 @@ class RywIterator:
             page.to_begin = page.to_begin or resolved == b""
             page.through_end = page.through_end or resolved == self.top
             if begin.key >= resolved and begin.offset > 0:
-                return Page([])
+                return RangePage([])
             if resolved == b"":
                 return page
             settle()
         extra = 0
         while True:
             if not page.rows and begin_left >= end_left and begin.key >= end.key:
-                return Page([])
+                return RangePage([])
             if end.offset <= 1 and end.key == b"":
                 page.rows = []
                 return page
@@ -185,11 +187,11 @@ class RywIterator:
                 if at.begin < until.begin:
                     single = min(skip_ahead(ahead, until, allowance + LOOKAHEAD), allowance)
                 if not ahead.same(until):
-                    ask_end = Selector(ahead.end, 1)
+                    ask_end = RangeSelector(ahead.end, 1)
                     if end.offset < 1:
                         extra += 1 - end.offset
                 elif end.offset < 1:
-                    ask_end = Selector(end.key, 1)
+                    ask_end = RangeSelector(end.key, 1)
                     extra += 1 - end.offset
                 else:
                     ask_end = end.copy()
@@ -201,11 +203,11 @@ class RywIterator:
                     begin.key = max(begin.key, at.begin)
                     ask_begin = begin.copy()
                 elif begin.offset > 1:
-                    ask_begin = Selector(begin.key, 1)
+                    ask_begin = RangeSelector(begin.key, 1)
                     extra += begin.offset - 1
                 else:
                     single = count_behind(at.copy(), allowance)
-                    ask_begin = Selector(begin.key, begin.offset - single)
+                    ask_begin = RangeSelector(begin.key, begin.offset - single)
                     extra += single
                 ask_end.key = max(ask_end.key, ask_begin.key)
                 asked = requested(limits, extra, 2 - ask_begin.offset, requests)
@@ -234,14 +236,14 @@ class RywIterator:
         page.through_end = page.through_end and not page.more
         return page
 
-    def _take_rows(self, at: Position, end: bytes, limits: Limits, page: Page) -> None:
+    def _take_rows(self, at: SegmentPosition, end: bytes, limits: PageLimits, page: RangePage) -> None:
         """Take all known, unmodified rows from `at` up to `end` at once."""
         rows = self.snap().rows(at.begin, min(end, at.unmodified_end()), _likely(limits))
         taken = limits.take_most(rows)
         page.rows += rows[:taken]
         at.seek(rows[taken - 1][0] + b"\0")
 
-    def _take_rows_back(self, at: Position, begin: bytes, limits: Limits, page: Page) -> None:
+    def _take_rows_back(self, at: SegmentPosition, begin: bytes, limits: PageLimits, page: RangePage) -> None:
         """Take all known, unmodified rows from `at` back to `begin` at once."""
         rows = self.snap().rows(max(begin, at.unmodified_begin()), at.end, _likely(limits), True)
         taken = limits.take_most(rows)
@@ -249,7 +251,7 @@ class RywIterator:
         at.seek(rows[taken - 1][0])
         at.back()
 
-    def _end_at(self, selector: Selector, page: Page) -> None:
+    def _end_at(self, selector: RangeSelector, page: RangePage) -> None:
         resolved = self.key(selector.copy())
         page.to_begin = page.to_begin or resolved == b""
         page.through_end = page.through_end or resolved == self.top
@@ -257,9 +259,9 @@ class RywIterator:
 
     # -- backward ------------------------------------------------------------------------------------------------
 
-    def backward(self, begin: Selector, end: Selector, limits: Limits) -> Page:
+    def backward(self, begin: RangeSelector, end: RangeSelector, limits: PageLimits) -> RangePage:
         """Read a page from the back. Modifies `begin`, `end` and `limits`."""
-        page = Page([])
+        page = RangePage([])
         at, until = self.position(), self.position()
         begin_left, end_left = begin.offset, end.offset
         past_begin = 0
@@ -274,7 +276,7 @@ class RywIterator:
 
         settle()
         if begin_left >= end_left and begin.key >= end.key:
-            return Page([])
+            return RangePage([])
         if (begin.plain and begin.key == self.top) or (end.plain and end.key == b""):
             return page
         if not begin.plain and begin.key > end.key:
@@ -282,14 +284,14 @@ class RywIterator:
             page.to_begin = page.to_begin or resolved == b""
             page.through_end = page.through_end or resolved == self.top
             if resolved >= end.key and end.offset <= 1:
-                return Page([])
+                return RangePage([])
             if resolved == self.top:
                 return page
             settle()
         extra = 0
         while True:
             if not page.rows and begin_left >= end_left and begin.key >= end.key:
-                return Page([])
+                return RangePage([])
             if begin.offset > 0 and begin.key >= self.top:
                 page.rows = []
                 return page
@@ -319,11 +321,11 @@ class RywIterator:
                 if at.begin > until.begin:
                     single = min(skip_behind(behind, until, allowance + LOOKAHEAD), allowance)
                 if not behind.same(until):
-                    ask_begin = Selector(behind.begin, 1)
+                    ask_begin = RangeSelector(behind.begin, 1)
                     if begin.offset > 1:
                         extra += begin.offset - 1
                 elif begin.offset > 1:
-                    ask_begin = Selector(begin.key, 1)
+                    ask_begin = RangeSelector(begin.key, 1)
                     extra += begin.offset - 1
                 else:
                     ask_begin = begin.copy()
@@ -335,11 +337,11 @@ class RywIterator:
                     end.key = min(end.key, at.end)
                     ask_end = end.copy()
                 elif end.offset < 1:
-                    ask_end = Selector(end.key, 1)
+                    ask_end = RangeSelector(end.key, 1)
                     extra += 1 - end.offset
                 else:
                     single = count_ahead(at.copy(), self.top, allowance)
-                    ask_end = Selector(end.key, end.offset + single)
+                    ask_end = RangeSelector(end.key, end.offset + single)
                     extra += single
                 ask_begin.key = min(ask_begin.key, ask_end.key)
                 asked = requested(limits, extra, ask_end.offset, requests)
@@ -374,6 +376,6 @@ class RywIterator:
         return page
 
 
-def _likely(limits: Limits) -> int:
+def _likely(limits: PageLimits) -> int:
     """Return how many rows are worth reading at once."""
     return min(limits.rows, MANY) if limits.rows > 0 else MANY

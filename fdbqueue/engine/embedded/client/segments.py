@@ -35,7 +35,7 @@ LAST: Final = b"\xff\xff"
 """The end of all keys."""
 
 
-class Position:
+class SegmentPosition:
     """A segment, with moves to the next and the previous one.
 
     Args:
@@ -74,8 +74,8 @@ class Position:
         self.point: Point = None
         self.unreadable = False
 
-    def copy(self) -> Position:
-        other = Position(self._snap, self._known, self._writes)
+    def copy(self) -> SegmentPosition:
+        other = SegmentPosition(self._snap, self._known, self._writes)
         for name in ("_below", "below_begin", "below_end", "below_value", "_over", "over_begin", "over_end", "point"):
             setattr(other, name, getattr(self, name))
         other.unreadable = self.unreadable
@@ -126,7 +126,7 @@ class Position:
         known = self._known
         return max(self.over_begin, known.begins[bisect_right(known.begins, self.below_begin) - 1])
 
-    def same(self, other: Position) -> bool:
+    def same(self, other: SegmentPosition) -> bool:
         return self.begin == other.begin and self.end == other.end
 
     def value(self) -> bytes | None:
@@ -320,7 +320,7 @@ class Position:
 def _rows(snap: Callable[[], Snapshot], begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows of a range. The first reads fetch few rows.
 
-    This is no method of `Position`, which holds the iterator: the cycle would keep a dropped transaction alive.
+    This is no method of `SegmentPosition`, which holds the iterator: the cycle would keep a dropped transaction alive.
     """
     count = 1
     while begin < end:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.client.intervals import Intervals
 from fdbqueue.engine.embedded.client.options import Settings, Unsupported
-from fdbqueue.engine.embedded.client.pages import UNLIMITED, Limits, Selector
+from fdbqueue.engine.embedded.client.pages import UNLIMITED, PageLimits, RangeSelector
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue
 from fdbqueue.engine.embedded.client.values import FailedValue, Value
 
@@ -56,7 +56,7 @@ def get(tr: Transaction, key: bytes) -> Value:
     """Read one special key."""
     if key == BEGIN:
         return Value(None)  # a cluster's client finds no next key and reads an empty range
-    page = get_range(tr, Selector(key, 1), Selector(key + b"\0", 1), 0, UNLIMITED, False)
+    page = get_range(tr, RangeSelector(key, 1), RangeSelector(key + b"\0", 1), 0, UNLIMITED, False)
     if page._error:
         return FailedValue(page._error)
     rows = page.wait()[0]
@@ -64,7 +64,7 @@ def get(tr: Transaction, key: bytes) -> Value:
 
 
 def get_range(
-    tr: Transaction, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+    tr: Transaction, begin: RangeSelector, end: RangeSelector, limit: int, size: int, reverse: bool
 ) -> FutureKeyValueArray:
     """Read special keys between two selectors."""
     if limit < -1:
@@ -84,7 +84,7 @@ def get_range(
     chosen = rows[first:last]
     if reverse:
         chosen.reverse()
-    limits = Limits(limit or UNLIMITED, size)
+    limits = PageLimits(limit or UNLIMITED, size)
     page: list[KeyValue] = []
     for row in chosen:
         page.append(row)
@@ -116,11 +116,11 @@ def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
     return 0
 
 
-def _index(keys: list[bytes], selector: Selector) -> int:
+def _index(keys: list[bytes], selector: RangeSelector) -> int:
     return min(max(bisect_left(keys, selector.key) + selector.offset - 1, 0), len(keys))
 
 
-def _through_reads(keys: list[bytes], selector: Selector) -> bool:
+def _through_reads(keys: list[bytes], selector: RangeSelector) -> bool:
     """Return whether resolving a selector reads the read conflicts. A broken transaction refuses that."""
     to = bisect_left(keys, selector.key) + selector.offset - 1
     if selector.key <= READS:

@@ -29,15 +29,15 @@ from fdbqueue.engine.embedded.client.option_table import (
     TIMEOUT,
 )
 from fdbqueue.engine.embedded.client.options import Settings, TransactionOptions
-from fdbqueue.engine.embedded.client.pages import Selector
-from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, Pause
+from fdbqueue.engine.embedded.client.pages import RangeSelector
+from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, RetryPause
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
 from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSION, TOP
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
 from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
-from fdbqueue.engine.embedded.store.commit.process_scheduler import Turn
+from fdbqueue.engine.embedded.store.commit.process_scheduler import TimeSlice
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.errors import FDBError
@@ -61,7 +61,7 @@ class Transaction(WriteApi):
     _defaults: Settings | None = None  # the database's options at creation or reset, if this set others
     _deferred = 0
     _failed_ranges: Sequence[Range] = ()
-    _pause: weakref.ref[Pause] | None = None
+    _pause: weakref.ref[RetryPause] | None = None
     _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
     _retries = 0
     _stamps: tuple[PendingKey, ...] = ()
@@ -160,7 +160,7 @@ class Transaction(WriteApi):
     def options(self) -> TransactionOptions:
         return TransactionOptions(self)
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> TimeSlice | None:
         """Return the future of this process's next time slice, as `Database.next_turn` does."""
         return self._db.next_turn()
 
@@ -328,7 +328,7 @@ class Transaction(WriteApi):
         return special_keys.get(self, key)
 
     def _get_special_range(
-        self, begin: Selector, end: Selector, limit: int, size: int, reverse: bool
+        self, begin: RangeSelector, end: RangeSelector, limit: int, size: int, reverse: bool
     ) -> FutureKeyValueArray:
         return special_keys.get_range(self, begin, end, limit, size, reverse)
 
@@ -467,7 +467,7 @@ class Transaction(WriteApi):
             code = code if 0 <= code <= 30_000 else 4000
         else:
             raise error
-        return Pause.after(self, code)
+        return RetryPause.after(self, code)
 
     def reset(self) -> None:
         """Make this a new transaction. Futures of the old one that are not ready fail with 1025.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded.client.futures import Future, Pending, call
-from fdbqueue.engine.embedded.store.in_flight import Source, cancelled, waits
+from fdbqueue.engine.embedded.store.in_flight import ReadSource, cancelled, waits
 from fdbqueue.engine.errors import FDBError
 
 
@@ -116,7 +116,7 @@ class Read(FutureString):
     comes_at_once = True
     """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
 
-    def __init__(self, value: bytes | None, source: Source | None = None) -> None:
+    def __init__(self, value: bytes | None, source: ReadSource | None = None) -> None:
         self._value = value
         self._source = source
         self._asked_at = waits.count
@@ -127,7 +127,7 @@ class Read(FutureString):
             self._arrive(self._source)
         return self._value
 
-    def _arrive(self, source: Source) -> None:
+    def _arrive(self, source: ReadSource) -> None:
         """Record that a caller has waited for the result; raise if it was cut off before."""
         if source.cut_at == self._asked_at:
             raise FDBError(source.error)

@@ -31,7 +31,7 @@ from fdbqueue.engine.embedded.store.commit.atomics import (
     SET_VERSIONSTAMPED_VALUE,
     VERSIONSTAMPED,
 )
-from fdbqueue.engine.embedded.store.commit.request import Rows
+from fdbqueue.engine.embedded.store.commit.request import PutRows
 
 ABSENT: Final = object()
 _FEW: Final = 32
@@ -369,7 +369,7 @@ class WriteBuffer:
             return []
         return [*self.early, *((CLEAR_RANGE, begin, end) for begin, end in self.clears)]
 
-    def in_rows(self) -> tuple[list[Mutation], Rows | None]:
+    def in_rows(self) -> tuple[list[Mutation], PutRows | None]:
         """Return the `mutations`, with the plain sets as separate rows if there are many.
 
         The rows may be applied last. Their keys have no other operations, except those that precede all keys. And no
@@ -384,7 +384,7 @@ class WriteBuffer:
         for key in sorted(others):
             emit(key, points[key], mutations)
             del keys[bisect_left(keys, key)]
-        return mutations, Rows(keys, points) if keys else None
+        return mutations, PutRows(keys, points) if keys else None
 
     def conflict_keys(self) -> list[bytes]:
         """Return the single keys with write conflicts. `conflicts` has the ranges."""

@@ -9,7 +9,7 @@ from pathlib import Path
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Clock:
+class StoreClock:
     """Monotonic time that all processes of the machine share. Tests inject a clock that they move by hand."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class Waits:
 waits: Final = Waits()
 
 
-class Source:
+class ReadSource:
     """The source of reads, until it is cut off. Subclasses set `cut_at` to -1."""
 
     cut_at: int
@@ -43,7 +43,7 @@ class Source:
             self.cut_at, self.error = waits.count, error
 
 
-class Cancelled(Source):
+class CancelledRead(ReadSource):
     """The source of a read that was cancelled while it was in flight."""
 
     error = CANCELLED
@@ -52,8 +52,8 @@ class Cancelled(Source):
         self.cut_at = asked_at
 
 
-def cancelled(source: Source | None, asked_at: int) -> Source | None:
+def cancelled(source: ReadSource | None, asked_at: int) -> ReadSource | None:
     """Return the source of a read after its cancellation; it is unchanged if the answer had already arrived."""
     if source is None or source.cut_at >= 0 or asked_at != waits.count:
         return source
-    return Cancelled(asked_at)
+    return CancelledRead(asked_at)

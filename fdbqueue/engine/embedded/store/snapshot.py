@@ -14,7 +14,7 @@ import lmdb
 from fdbqueue.engine.embedded.store.disk.files import explain
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys, Row
-from fdbqueue.engine.embedded.store.in_flight import Source
+from fdbqueue.engine.embedded.store.in_flight import ReadSource
 from fdbqueue.engine.embedded.store.log.log_rows import Commit, read_log
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
 
@@ -25,7 +25,7 @@ _SEEK_LIMIT: Final = 511
 _row_key = itemgetter(0)
 
 
-class Snapshot(Source):
+class Snapshot(ReadSource):
     """The database at `version`. Any thread may use it; every read raises 1007 after eviction."""
 
     _any_long: bool | None = None

@@ -36,7 +36,7 @@ from typing import Any, Final
 import lmdb
 
 from fdbqueue.engine.embedded.store import url_options
-from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit.background_committer import BackgroundCommitter
 from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Faults
@@ -70,7 +70,7 @@ _all: weakref.WeakSet[Store] = weakref.WeakSet()
 class Store:
     """An open folder. Open it with `Store.open`: all callers in this process that open the same folder share it."""
 
-    def __init__(self, path: str, options: url_options.StoreOptions, clock: Clock) -> None:
+    def __init__(self, path: str, options: url_options.StoreOptions, clock: StoreClock) -> None:
         self.path = path
         self.options = options
         self.clock = clock
@@ -130,7 +130,7 @@ class Store:
         self._ensure = files.disk.ensure
 
     @classmethod
-    def open(cls, path: str | None, options: Mapping[str, str], clock: Clock | None = None) -> Store:
+    def open(cls, path: str | None, options: Mapping[str, str], clock: StoreClock | None = None) -> Store:
         """Open the folder `path` with a URL's `options`; None opens a new one in memory.
 
         Raises:
@@ -141,7 +141,7 @@ class Store:
         if path is None:
             made = memory.make()
             try:
-                store = cls(made, replace(parsed, durable=False), clock or Clock())
+                store = cls(made, replace(parsed, durable=False), clock or StoreClock())
             except BaseException:
                 memory.remove(made)
                 raise
@@ -155,7 +155,7 @@ class Store:
                 found = _stores.get(real)
                 if found is None or not found.files.in_place():
                     # No store is open there, or only one whose files were removed since.
-                    found = _stores[real] = cls(real, parsed, clock or Clock())
+                    found = _stores[real] = cls(real, parsed, clock or StoreClock())
                 if found._users or not found._closer:
                     if parsed.durable and not found.options.durable:
                         raise StorageError(

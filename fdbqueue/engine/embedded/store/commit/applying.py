@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.commit import atomics
-from fdbqueue.engine.embedded.store.commit.request import Mutation, Rows
+from fdbqueue.engine.embedded.store.commit.request import Mutation, PutRows
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys
 
@@ -69,7 +69,7 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
     return stamped
 
 
-def put_rows(txn: Any, dbs: Databases, rows: Rows) -> None:
+def put_rows(txn: Any, dbs: Databases, rows: PutRows) -> None:
     """Set all of `rows`.
 
     *Cost:* the same as `apply`, but only a few steps of Python if no key is long.

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 import lmdb
 
-from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
 from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
 from fdbqueue.engine.embedded.store.commit.process_scheduler import HOLDER, LAST, ProcessScheduler
@@ -51,7 +51,7 @@ class Host(Protocol):
     @property
     def files(self) -> Files: ...
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> StoreClock: ...
     @property
     def notifier(self) -> Notifier: ...
 

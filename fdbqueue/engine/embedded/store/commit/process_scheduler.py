@@ -82,7 +82,7 @@ class ProcessScheduler:
         """Whether another process had the time slice lately."""
         return self.now() - self._met < SHARED_NS
 
-    def next_turn(self) -> Turn | None:
+    def next_turn(self) -> TimeSlice | None:
         """Return None if this process holds the time slice now, else the future of its next one."""
         numbers = self.numbers
         try:
@@ -93,7 +93,7 @@ class ProcessScheduler:
             if not self._closed:
                 raise
             return None
-        return Turn(self.wait)
+        return TimeSlice(self.wait)
 
     def waited(self, took_ns: int) -> None:
         """Note that a commit of this process has just waited for the disk for so long.
@@ -151,7 +151,7 @@ class ProcessScheduler:
         return any(now - TICKET_NS < other < arrived for other in _ARRIVED.unpack_from(self._page, _ARRIVED_AT))
 
 
-class Turn:
+class TimeSlice:
     """The future of a time slice: a thread that waits for it sleeps, an event loop gets a call back."""
 
     __slots__ = ("_over", "_wait")
@@ -170,7 +170,7 @@ class Turn:
         """Return whether the time slice has begun."""
         return self._over
 
-    def on_ready(self, callback: Callable[[Turn], object]) -> None:
+    def on_ready(self, callback: Callable[[TimeSlice], object]) -> None:
         """Call `callback` when the time slice begins, in another thread."""
 
         def sleep() -> None:

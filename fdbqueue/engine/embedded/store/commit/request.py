@@ -16,7 +16,7 @@ Mutation = tuple[int, bytes, bytes]
 _SET: Final = 0
 
 
-class Rows:
+class PutRows:
     """Plain sets of keys, applied after a request's mutations. Keys are in order, and each occurs once.
 
     It is a view of a transaction's map of writes: entries of the map that are not in `keys` do not belong to it.
@@ -69,7 +69,7 @@ class CommitRequest(msgspec.Struct, eq=False, weakref=True):
     read_keys: list[bytes] = []
     write_keys: list[bytes] = []
     opened_at: float | None = None
-    rows: Rows | None = None
+    rows: PutRows | None = None
     done: bool = False
     version: int = -1
     """Committed version."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded.store.clock import Clock
+from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit.applying import apply
 from fdbqueue.engine.embedded.store.disk import data_file, layout, redo
 from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
@@ -68,7 +68,7 @@ class Files:
         "path",
     )
 
-    def __init__(self, path: str, options: StoreOptions, clock: Clock) -> None:
+    def __init__(self, path: str, options: StoreOptions, clock: StoreClock) -> None:
         self.path = path
         self.options = options
         self._closed = False
@@ -90,7 +90,7 @@ class Files:
             raise
         self._folder_lock.opened()
 
-    def _open(self, clock: Clock) -> None:
+    def _open(self, clock: StoreClock) -> None:
         path = self.path
         size = _file_size(path)
         self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
@@ -175,7 +175,7 @@ class Files:
         self.env.close()
         self._folder_lock.close()
 
-    def _prepared(self, disk: Durable, clock: Clock) -> Databases:
+    def _prepared(self, disk: Durable, clock: StoreClock) -> Databases:
         """Run `_prepare`; repeat it if another process has made the map larger, or if the map is full."""
         if not self._folder_lock.alone:
             wait_for_stopped(self.path)
@@ -187,7 +187,7 @@ class Files:
             except lmdb.MapFullError:
                 self.grow()
 
-    def _prepare(self, disk: Durable, clock: Clock) -> Databases:
+    def _prepare(self, disk: Durable, clock: StoreClock) -> Databases:
         """Create the databases or check the existing ones, and note the boot."""
         with self.env.begin(write=True) as txn:
             found, meta = self._format(txn)
@@ -236,7 +236,7 @@ class Files:
         self._redo = None
         disk.ensure(number)
 
-    def _note_boot(self, dbs: Databases, disk: Durable, clock: Clock) -> None:
+    def _note_boot(self, dbs: Databases, disk: Durable, clock: StoreClock) -> None:
         boot = clock.boot()
         with self.env.begin(write=True) as txn:
             current = txn.get(layout.FORMAT_KEY, db=dbs.meta) == layout.FORMAT

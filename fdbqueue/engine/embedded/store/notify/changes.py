@@ -27,7 +27,7 @@ LONGEST_JOIN: Final = 5.0
 Callback = Callable[[], object]
 
 
-class Source(Protocol):
+class ChangeSource(Protocol):
     """The source of the commits."""
 
     def listen(self, on: bool) -> None:
@@ -50,7 +50,7 @@ class Changes:
     20 times a second while no process commits, and at most 250 times a second while others commit.
     """
 
-    def __init__(self, source: Source, notifier: Notifier) -> None:
+    def __init__(self, source: ChangeSource, notifier: Notifier) -> None:
         self._source = source
         self._notifier = notifier
         # Reentrant: a garbage collection under this lock may end a watch.
