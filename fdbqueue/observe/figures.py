@@ -143,7 +143,7 @@ def read_all(
         ages.forget_unseen()
 
 
-def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: int) -> Steps[list[Rows]]:
+def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: int) -> Steps[list[ReadRows]]:
     if timeout_ms:
         tr.options.set_timeout(timeout_ms)
     return (yield from read_rows(tr, prefixes, late_us))
