@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
@@ -22,6 +23,7 @@ from ..common.middleware import Middleware, call_of, with_plain
 from ..common.observing import Acked, on_acked, tell_acked
 from ..common.waiting import FINISH_SECONDS, unfinished
 from ..leases import Disposition, Done, Lease, Leases, exponential
+from ..leases.granting import TAKE_SECONDS, any_untaken
 from ..staged import StagedQueue
 from ..subscriptions import Subscription
 from ..subscriptions.subscription import subscription_permit
@@ -40,6 +42,11 @@ GIVE_BACK_SECONDS = 5.0
 
 AGAIN_SECONDS = 0.01
 """How long a drain waits before it looks again for items that its last call did not take."""
+UNSURE_SECONDS = 2 * TAKE_SECONDS
+"""How long a drain looks again at most for items that may come back, if none does."""
+
+Left: TypeAlias = Literal["items", "perhaps", "none"]
+"""Whether items are available, or may become so without another consumer's help."""
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
@@ -90,6 +97,8 @@ class Run(Keeping):
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self._unsure_since = math.inf
+        """Since when a drain has waited for items that may come back, by `time.monotonic`."""
         self.health: Health | None = None
         """Whether it is alive; None: nobody asks."""
         self._verbs: Any = self._leases
@@ -213,6 +222,8 @@ class Run(Keeping):
                 self.health.answered()
             holds = [self._hold(lease) for lease in taken]
             self._held.update(dict.fromkeys(holds))
+            if taken:
+                self._unsure_since = math.inf
             self._ready.extend(holds)
             await self._give_back_if_stuck()
             self._wake_one()
@@ -227,22 +238,36 @@ class Run(Keeping):
     async def _is_done(self) -> bool:
         """Return whether a drain is done, after a call that took nothing while nothing was held.
 
-        An earlier call of this process that was cancelled may still put items back. And the call itself must not be
-        the only one that says so: it may have left the head to a process in front of it.
+        The call itself must not be the only one that says so. It may have left the head, and due timers, to a process
+        in front of it. An earlier call of this process that was cancelled may still put items back. So may a process
+        that was granted items and has not taken them.
         """
         if left := unfinished():
             for thread in left:
                 await asyncio.to_thread(thread.join, FINISH_SECONDS)
             return False
-        if self._queue is None:
+        found = await run_async(self._leases.queue.read(self._db, self._look_for_more))
+        if found == "none" or not await self.may_begin():  # or the queue is paused
             return True
-        delivery = type(self._queue).delivery(self._queue.leases)
-        if not await run_async(self._leases.queue.read(self._db, delivery.has_items)):
-            return True
-        if not await self.may_begin():
-            return True  # the queue is paused
+        if found == "perhaps":
+            now = time.monotonic()
+            self._unsure_since = min(self._unsure_since, now)
+            if now - self._unsure_since > UNSURE_SECONDS:
+                return True
         await asyncio.sleep(AGAIN_SECONDS)
         return False
+
+    def _look_for_more(self, tr: Transaction) -> Steps[Left]:
+        """Return whether items are left for this drain."""
+        if self._queue is not None:
+            delivery = type(self._queue).delivery(self._queue.leases)
+            if (yield from delivery.has_items(tr)):
+                return "items"
+        due_us = yield from self._leases.next_due_us(tr)
+        if due_us is not None and due_us <= self._leases.now_us():
+            return "perhaps"
+        untaken = yield from any_untaken(tr, self._leases.layout)
+        return "perhaps" if untaken else "none"
 
     async def _wait_for_room(self) -> None:
         """Wait until something changes. Give back items that were leased ahead for quick handlers that have become

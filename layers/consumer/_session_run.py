@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, pack, run, run_async
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, pack, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.verbs.editing import Unchanged
@@ -31,7 +31,7 @@ from ..sessions.session.lease import Begun, Behind, TurnDone
 from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
-from ._run import Run
+from ._run import Left, Run
 from ._terms import ConsumerReport, ConsumerTerms
 
 AHEAD_BYTES = 400_000
@@ -137,6 +137,11 @@ class SessionRun(Run):
     @property
     def _name(self) -> object:
         return self._sessions
+
+    def _look_for_more(self, tr: Transaction) -> Steps[Left]:
+        # The last call may not have known all shards.
+        yield from self._sessions.line.shards.learn(tr, seconds=0.0)
+        return (yield from super()._look_for_more(tr))
 
     def _hold(self, lease: Lease) -> Hold:
         return TurnHold(lease)

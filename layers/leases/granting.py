@@ -146,6 +146,24 @@ def take_back(
     return returned
 
 
+def any_untaken(tr: Transaction, layout: Layout) -> Steps[bool]:
+    """Return whether a lease was granted to a process that has perhaps ended: it may come back any moment.
+
+    By snapshot. *Cost:* one range read.
+    """
+    span = layout.grants.range()
+    for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE)):
+        client = layout.grants.unpack(row.key)[0]
+        try:
+            grant = read_grant(layout, row.value)
+        except FormatError:
+            continue  # a newer version wrote it
+        untaken = grant.granted and grant.take_until_us and client not in UNMARKED
+        if untaken and not has_mark(tr, grant.process, client):
+            return True
+    return False
+
+
 def ask_again(tr: Transaction, layout: Layout, now_us: int) -> Steps[None]:
     """Remove the requests of waiting processes, and wake these processes: those that are alive register again.
 

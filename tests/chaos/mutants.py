@@ -136,6 +136,30 @@ MUTANTS = (
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
     ),
     Mutant(
+        "a drain does not wait for items that a process was granted and did not take",
+        "layers/consumer/_run.py",
+        (('return "perhaps" if untaken else "none"', 'return "none"'),),
+        tests=(
+            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_comes_to_an_item_that_was_between_two_places",
+        ),
+    ),
+    Mutant(
+        "a drain leaves due timers to others",
+        "layers/consumer/_run.py",
+        (("if due_us is not None and due_us <= self._leases.now_us():", "if False:"),),
+        tests=(
+            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_comes_to_an_item_that_was_between_two_places",
+        ),
+    ),
+    Mutant(
+        "a drain of sessions does not know all shards",
+        "layers/consumer/_session_run.py",
+        (("        yield from self._sessions.line.shards.learn(tr, seconds=0.0)\n", ""),),
+        tests=(
+            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_of_sessions_comes_to_an_item_between_places",
+        ),
+    ),
+    Mutant(
         "dead processes are not told from live ones",
         "layers/staged/requests.py",
         ((' or process_is_dead(tr, self.wish.process or b"")', ""),),

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,12 +17,17 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.common.waiting import unfinished
+from fdbqueue.layers.consumer import _run
 from fdbqueue.layers.consumer._keeping import Keeping
 from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._session_run import SessionRun
+from fdbqueue.layers.staged.requests import Wish
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.lowlevel import Steps
+from tests.helpers.clock import Clock
 from tests.helpers.consuming import until
 from tests.helpers.held import HeldDatabase
+from tests.helpers.staging import register, wait_until
 
 MANY = 301
 
@@ -203,3 +209,154 @@ def test_two_drains_leave_nothing_when_threads_starve_and_leases_run_out(
     stats = left.stats(db)
     assert [getattr(stats, state, 0) for state in ("available", "leased", "delayed", "items", "ready")] == [0] * 5
     assert left.check(db).problems == ()
+
+
+# --- items that were between two places when the last call took nothing
+
+
+def grant(db: Any, queue: Queue, clock: Clock) -> None:
+    """Grant an item to a process that has ended."""
+    register(db, queue, clock, duration=30.0, process=b"")
+    queue.enqueue(db, "late")
+    assert StagedQueue(Leases(queue, clock=clock)).lease(db) is None
+    threading.Timer(0.05, setattr, (clock, "now", clock.now + 1)).start()
+
+
+def delay(db: Any, queue: Queue, clock: Clock) -> None:
+    Leases(queue, clock=clock).enqueue(db, "late", delay=1)
+    clock.now += 2
+
+
+def expire(db: Any, queue: Queue, clock: Clock) -> None:
+    queue.enqueue(db, "late")
+    assert Leases(queue, clock=clock).lease(db, duration=1) is not None
+    clock.now += 2
+
+
+def give_back(db: Any, queue: Queue, clock: Clock) -> None:
+    leases = Leases(queue, clock=clock)
+    queue.enqueue(db, "late")
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.snooze(db, lease, delay=0)
+
+
+def in_time(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
+    """Let something happen once, when a drain's call has taken nothing, and before it says that it is done."""
+    is_done = Run._is_done
+    moved: list[bool] = []
+
+    async def first_move(self: Run) -> bool:
+        if not moved:
+            moved.append(True)
+            move()
+        return await is_done(self)
+
+    monkeypatch.setattr(Run, "_is_done", first_move)
+
+
+@pytest.mark.parametrize("move", [grant, delay, expire, give_back])
+def test_a_drain_comes_to_an_item_that_was_between_two_places(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, move: Callable[[Any, Queue, Clock], None]
+) -> None:
+    clock = Clock()
+    queue.enqueue(db, "soon")
+    in_time(monkeypatch, lambda: move(db, queue, clock))
+    handled: list[str] = []
+    report = Consumer(Leases(queue, clock=clock), lambda lease: handled.append(lease.value)).drain(db)
+    assert (handled, report.acked, report.stopped) == (["soon", "late"], 2, False)
+
+
+def shards(db: Any, sessions: Sessions) -> None:
+    """Let another process spread sessions over more shards."""
+    other = Sessions(sessions.queue, clock=sessions.line.leases.clock)
+    other.set_shards(db, 4)
+    for number in range(12):
+        other.enqueue(db, f"late {number}", session=str(number))
+
+
+def wake_a_session(db: Any, sessions: Sessions) -> None:
+    clock: Any = sessions.line.leases.clock
+    sessions.enqueue(db, "late", session="ann", delay=1)
+    clock.now += 2
+
+
+def grant_a_session(db: Any, sessions: Sessions) -> None:
+    clock: Any = sessions.line.leases.clock
+    register(db, sessions.line.leases.queue, clock, duration=30.0, process=b"")
+    sessions.enqueue(db, "late", session="ann")
+    assert sessions.lease(db) is None
+    threading.Timer(0.05, setattr, (clock, "now", clock.now + 1)).start()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize(("move", "number"), [(shards, 12), (wake_a_session, 1), (grant_a_session, 1)])
+def test_a_drain_of_sessions_comes_to_an_item_between_places(
+    db: Any,
+    queue: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    move: Callable[[Any, Sessions], None],
+    number: int,
+    concurrency: int,
+) -> None:
+    sessions: Sessions = Sessions(queue, concurrency=concurrency, clock=Clock())
+    sessions.enqueue(db, "soon", session="bob")
+    in_time(monkeypatch, lambda: move(db, sessions))
+    handled: list[str] = []
+    Consumer(sessions, lambda lease: handled.append(lease.value)).drain(db)
+    assert handled[0] == "soon"
+    assert len(handled) == number + 1
+    assert sessions.check(db).ok
+
+
+def test_a_drain_of_a_subscription_comes_to_an_item_that_was_delivered_and_not_taken(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    subscriptions = Subscriptions(Leases(queue, clock=clock))
+    subscription = subscriptions.subscribe(db, "all")
+    queue.enqueue(db, "soon")
+
+    def deliver() -> None:
+        waiters = Waiters(queue.layout)
+        wish = Wish(b"sleeping", 1, int((clock() + 30) * 1e6), 0, "all", b"")
+        tr = db.create_transaction()
+        waiters.register(tr, wish)
+        tr.commit().wait()
+        delivery = subscriptions.enqueue(db, "late")
+        assert delivery is not None
+        assert delivery.subscription == "all"
+        threading.Timer(0.05, setattr, (clock, "now", clock.now + 1)).start()
+
+    in_time(monkeypatch, deliver)
+    handled: list[str] = []
+    Consumer(subscription, lambda lease: handled.append(lease.value)).drain(db)
+    assert handled == ["soon", "late"]
+
+
+def test_a_drain_does_not_wait_for_an_item_that_a_live_process_has_taken(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "UNSURE_SECONDS", 1_000.0)
+    clock = Clock()
+    leases = Leases(queue, clock=clock)
+    register(db, queue, clock, duration=30.0)  # one of an older version is in front
+    with ThreadPoolExecutor(1) as pool:
+        waiting = StagedQueue(leases)
+        lease = pool.submit(waiting.lease, db, timeout=20)
+        wait_until(lambda: waiting.stats(db).requests == 2)
+        queue.enqueue_many(db, ["first", "taken"])
+        assert lease.result(20) is not None
+    assert Consumer(leases, lambda lease: None).drain(db).acked == 0
+
+
+def test_a_drain_gives_up_waiting_for_an_item_that_does_not_come_back(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "UNSURE_SECONDS", 0.1)
+    clock = Clock()  # it stands still
+    leases = Leases(queue, clock=clock)
+    register(db, queue, clock, duration=30.0, process=b"")
+    queue.enqueue(db, "a")
+    assert StagedQueue(leases).lease(db) is None
+    assert Consumer(leases, lambda lease: None).drain(db).acked == 0

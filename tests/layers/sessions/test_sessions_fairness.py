@@ -69,7 +69,8 @@ def test_a_consumer_of_a_long_session_comes_to_its_own_delayed_item(db: Any, que
     sessions = Sessions(queue, quantum=5, concurrency=concurrency, clock=clock)
     sessions.enqueue_many(db, map(str, range(2_000)), session="long")
     sessions.enqueue(db, "urgent", session="long", level=0, delay=10)
-    Consumer(sessions, work, concurrency=1, duration=10_000).drain(db)
+    report = Consumer(sessions, work, concurrency=1, duration=10_000).drain(db)
+    assert not report.stopped  # by a signal
     assert values.index("urgent") < 1_000
     assert len(values) == 2_001
 
