@@ -34,7 +34,7 @@ class Child:
     began: float
     wait: float = FIRST_WAIT_SECONDS
     again_at: float | None = None
-    """When it is started again; None: it runs."""
+    """When it is started again, if it has ended by then; None: it runs."""
 
 
 class Supervisor:
@@ -100,9 +100,7 @@ class Supervisor:
             typer.echo("A file has changed: the workers start again.", err=True)
             self._end()
             for child in self._children:
-                child.process.wait()
-                child.wait = FIRST_WAIT_SECONDS
-                child.process, child.began, child.again_at = self._start(child.number), now, None
+                child.wait, child.again_at = FIRST_WAIT_SECONDS, now
         for child in self._children:
             code = child.process.poll()
             if code is None or self._stops:
@@ -119,7 +117,8 @@ class Supervisor:
         return not self._stops or any(child.process.poll() is None for child in self._children)
 
     def _seconds(self) -> float | None:
-        due = [child.again_at - time.monotonic() for child in self._children if child.again_at is not None]
+        dead = [child.again_at for child in self._children if child.process.poll() is not None]
+        due = [again_at - time.monotonic() for again_at in dead if again_at is not None]
         if self._watched is not None:
             due.append(LOOK_SECONDS)
         return None if self._stops or not due else max(0.0, min(due))

@@ -39,6 +39,14 @@ def pid(stays: bool = False) -> int:
         threading.Event().wait()
     return os.getpid()
 
+@app.task(keep_result=600)
+def spin(number: int) -> int:
+    "Keep a processor busy until the other one does."
+    open(f"spins {number}", "w").close()
+    while not os.path.exists(f"spins {1 - number}"):
+        pass
+    return os.getpid()
+
 @app.task(keep_result=600, queue="other")
 async def version() -> int:
     return 1
@@ -58,6 +66,7 @@ class Shop:
         self.app: Tasks = names["app"]
         self.pid: Any = names["pid"]
         self.version: Any = names["version"]
+        self.spin: Any = names["spin"]
 
     def start(self, *options: str, app: str = "shop_tasks:app") -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "fdbqueue", "worker", app, *options]
@@ -130,6 +139,16 @@ def test_several_processes_are_started_again_when_they_die_and_end_together(shop
     code, _, err = ended(process)
 
     assert (code, err) == (0, "")
+
+
+def test_tasks_that_keep_a_processor_busy_run_in_several_processes(shop: Shop) -> None:
+    process = shop.start("--processes", "2", "--concurrency", "1")
+    handles = [shop.spin.enqueue(shop.db, number) for number in range(2)]
+    pids = {handle.result(timeout=60) for handle in handles}
+    process.terminate()
+
+    assert len(pids) == 2
+    assert ended(process)[0] == 0
 
 
 def test_workers_that_are_stopped_while_they_start_end_gracefully(shop: Shop) -> None:
@@ -233,6 +252,20 @@ def test_a_port_that_is_taken_is_told(shop: Shop) -> None:
             code, _, err = ended(shop.start(option, where.format(taken.getsockname()[1])))
             assert code == 3
             assert err.startswith("Error: [Errno 98] Address already in use")
+
+
+def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: Shop) -> None:
+    process = shop.start("--reload", "--grace", "600")
+    shop.pid.enqueue(shop.db, stays=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "stays\n"
+    (shop.folder / "shop_tasks.py").write_text(MODULE + "\n\n")
+    assert process.stderr.readline() == "A file has changed: the workers start again.\n"
+    process.terminate()
+
+    assert ended(process)[0] == 0
+    assert shop.app.lane.leases.stats(shop.db).available == 1
 
 
 @pytest.mark.parametrize(
