@@ -76,7 +76,7 @@ def pipeline(folder: Folder) -> None:
     worker.communicate()
     assert 200 <= folder.count() < 4_999
     until = time.monotonic() + 200
-    while folder.count() < 4_999 or not folder.dead():  # "if `drain` ended before, run it again"
+    while folder.count() < 4_999 or not folder.dead():  # the third run, when the leases are over
         assert time.monotonic() < until
         folder.run("work.py")
     assert folder.run("mend.py") == "mended 1313\n"
