@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -51,7 +53,7 @@ def health(
     with opened(url, patience=patience) as db:
         report = check_health(db, wanted=wanted, limits=Limits(max_age, max_commit, max_skew))
     record = report.record()
-    record["problems"] = [in_shell(problem) for problem in report.problems]
+    record["problems"] = [_in_shell(problem, report.stuck) for problem in report.problems]
     if wants_table(as_json):
         shown = {name: value for name, value in record.items() if value not in (None, "", {}, [])}
         print_pairs("health", {name: _cell(value) for name, value in shown.items()})
@@ -59,6 +61,15 @@ def health(
         write_lines([encode_json(record).encode() + b"\n"])
     if not report.ok:
         raise typer.Exit(errors.EMPTY)
+
+
+def _in_shell(problem: str, stuck: Iterable[str]) -> str:
+    """Return a problem with a command that can be copied: with its queue's name."""
+    told = in_shell(problem)
+    for queue in stuck:
+        if told.startswith(f"{queue} has "):
+            return told.replace("fdbqueue watchdog --once", f"fdbqueue watchdog {shlex.quote(queue)} --once")
+    return told
 
 
 def _cell(value: object) -> object:

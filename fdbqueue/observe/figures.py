@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
@@ -25,8 +25,8 @@ from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
 from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
-from fdbqueue.stored.catalogue import queue_text
-from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.catalogue import queue_text, read_about
+from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
@@ -36,6 +36,9 @@ PAGE_QUEUES = 1_000
 TOGETHER = 100
 """The figures of how many queues are read in one transaction."""
 MOST_LEVELS = 256
+OWN_CODECS = frozenset({"json", "msgpack", "str", "tuple"})
+"""Codecs that can tell whether an item can be read."""
+_ANY = Layout("any")
 
 
 @dataclass(slots=True)
@@ -131,14 +134,16 @@ def read_all(
     begin, end = CATALOGUE, strinc(CATALOGUE)
     while begin < end:
         page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
-        prefixes = [prefix for prefix in page if wanted(queue_text(prefix))]
-        for start in range(0, len(prefixes), TOGETHER):
+        chosen = [(prefix, codec) for prefix, codec in page if wanted(queue_text(prefix))]
+        for start in range(0, len(chosen), TOGETHER):
             now = clock()
             late_us = int((now - grace) * 1e6)
-            some = prefixes[start : start + TOGETHER]
-            for read in run(attempts(db, partial(_read, prefixes=some, late_us=late_us, timeout_ms=timeout_ms))):
-                yield figures_of(read, now, ages)
-        begin = CATALOGUE + page[-1] + b"\x00" if len(page) == PAGE_QUEUES else end
+            some = chosen[start : start + TOGETHER]
+            prefixes = [prefix for prefix, _ in some]
+            found = run(attempts(db, partial(_read, prefixes=prefixes, late_us=late_us, timeout_ms=timeout_ms)))
+            for read, (_, codec) in zip(found, some, strict=True):
+                yield figures_of(read, now, ages, codec)
+        begin = CATALOGUE + page[-1][0] + b"\x00" if len(page) == PAGE_QUEUES else end
     if ages is not None:
         ages.forget_unseen()
 
@@ -149,22 +154,30 @@ def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: 
     return (yield from read_rows(tr, prefixes, late_us))
 
 
-def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[list[bytes]]:
+def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[list[tuple[bytes, Codec[Any] | None]]]:
+    """Read prefixes of queues, and their codecs, if these are the library's own."""
     if timeout_ms:
         tr.options.set_timeout(timeout_ms)
     found = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
-    return [row.key[len(CATALOGUE) :] for row in found]
+    return [(row.key[len(CATALOGUE) :], _codec_in(row.value)) for row in found]
 
 
-def figures_of(read: ReadRows, now: float, ages: Ages | None) -> QueueFigures:
-    """Return the figures of one queue from its rows."""
+def _codec_in(stored: bytes) -> Codec[Any] | None:
+    with suppress(FormatError):
+        name = read_about(_ANY, stored)[1].codec
+        return codec_named(name) if name in OWN_CODECS else None
+    return None
+
+
+def figures_of(read: ReadRows, now: float, ages: Ages | None, codec: Codec[Any] | None = None) -> QueueFigures:
+    """Return the figures of one queue from its rows. Its first item should be readable by `codec`."""
     layout, now_us = read.own.layout, int(now * 1e6)
     found = QueueFigures(queue_text(layout.prefix), problem=read.problem, sessions=read.sessions)
     if read.counts is not None:
         found.stats, found.died = stats_of(read.counts), read.counts.get("died", 0) + read.dead_of_sessions
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
     found.paused = bool(read.pause)
-    at_us, problem = _enqueued(read.first)
+    at_us, problem = _enqueued(read.first, codec)
     found.problem = found.problem or problem
     seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
     known = [at_us / 1e6] if at_us else [] if seen is None else [seen]
@@ -180,14 +193,19 @@ def figures_of(read: ReadRows, now: float, ages: Ages | None) -> QueueFigures:
     return found
 
 
-def _enqueued(first: Sequence[KeyValue]) -> tuple[int, str]:
+def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tuple[int, str]:
     """Return when the first item was enqueued, 0 if that is not known, and why it can't be read."""
+    at_us = 0
     for row in first:
         try:
-            return parse(row.value).notes.enqueued_at_us, ""
-        except FormatError as error:
-            return 0, f"The first item can't be read: {error}"
-    return 0, ""
+            opened = parse(row.value)
+            at_us = opened.notes.enqueued_at_us
+            if codec is not None and opened.chunked is None and opened.blob is None:
+                codec.decode(opened.payload)
+        except (FormatError, *CODEC_ERRORS) as error:
+            why = str(error) if isinstance(error, FormatError) else reason_of(error)
+            return at_us, f"The first item can't be read: {why}"
+    return at_us, ""
 
 
 def _ahead(row: KeyValue, now_us: int) -> float:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Position, Queue
-from fdbqueue.layers import Leases, Sessions
+from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
 from fdbqueue.web.shown import session_name
@@ -70,6 +70,14 @@ def _resume(db: Any, queue: Queue[Any], _: Fields) -> int:
     was = queue.paused(db) is not None
     queue.resume(db)
     return int(was)
+
+
+def _sweep(db: Any, queue: Queue[Any], _: Fields) -> int:
+    found = 0
+    for dog in (Watchdog(Leases(queue)), Watchdog(Sessions(queue))):
+        dog.sweep(db)
+        found += dog.report.leases + dog.report.delays + dog.report.expired
+    return found
 
 
 def _quota(db: Any, queue: Queue[Any], fields: Fields) -> int:
@@ -133,6 +141,7 @@ CHANGES: Mapping[str, PageChange] = {
     "pause": PageChange("Pause", "queue", _pause),
     "resume": PageChange("Resume", "queue", _resume),
     "quota": PageChange("Set the quota of", "queue", _quota),
+    "sweep": PageChange("Fire the due timers of", "queue", _sweep),
     "session-pause": PageChange("Pause", "session", _of_session("pause")),
     "session-resume": PageChange("Resume", "session", _of_session("resume")),
     "session-skip": PageChange("Unblock", "session", _of_session("skip")),

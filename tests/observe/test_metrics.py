@@ -29,6 +29,7 @@ from fdbqueue.observe.ages import MOST_POINTS, Ages
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.counted import Counted
 from tests.helpers.staging import wait_until
@@ -254,6 +255,14 @@ def test_a_pause_and_an_unreadable_item_are_told_and_hide_no_other(db: Any, queu
     found = look(db, one, other)
     assert (value(found, "unreadable", one), value(found, "unreadable", other)) == (1, 0)
     assert (value(found, "paused", one), value(found, "paused", other)) == (0, 1)
+
+
+def test_an_item_that_its_codec_cant_read_is_told(db: Any, queue: Queue) -> None:
+    Queue(queue.layout.space, codec="json").register(db, on_codec="replace")
+    Queue(queue.layout.space, codec="json").enqueue(db, 1)
+    db[queue.layout.available.key(b"\x14\x01aaaaaaaa\x00")] = envelope(b"{oops")
+    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]))
+    assert found.problem.startswith("The first item can't be read: JSON is malformed")
 
 
 def test_patterns_choose_queues(own: Any) -> None:

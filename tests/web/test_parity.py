@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "pause": "pause QUEUE --reason stocktaking",
     "resume": "resume QUEUE",
     "quota": "quota QUEUE --items 9",
+    "sweep": "watchdog QUEUE --once",
     "session-pause": "sessions QUEUE --pause Bob",
     "session-resume": "sessions QUEUE --resume Bob",
     "session-skip": "sessions QUEUE --skip Ann",
@@ -122,6 +123,8 @@ def prepare(change: str, own: Own) -> None:
     """Make the queue such that the change does something."""
     if change == "resume":
         own.queue.pause(own.db)
+    if change == "sweep":
+        assert Leases(own.queue, clock=lambda: time.time() - 3_600).lease(own.db, duration=5) is not None
     if change == "session-resume":
         own.sessions.pause(own.db, "Bob")
     if change.startswith("schedule-"):
