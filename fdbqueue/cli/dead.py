@@ -52,7 +52,7 @@ def dead(
     printed = 0
     shown = Table(header_style="bold")
     lines: list[bytes] = []
-    for column in ("item", "value", "error", "attempts", "died"):
+    for column in ("item", "value", "error", "attempt", "died"):
         shown.add_column(column, overflow="fold", no_wrap=column == "item")  # a column to copy from
     source = queue_of(queue, codec)
     with opened_queue(url, source) as db:
@@ -114,7 +114,7 @@ def _line(letter: StoredItem, codec: CodecName) -> bytes:
         "item": place(letter.position),
         "value": _value(letter, codec),
         "error": letter.error,
-        "attempts": letter.attempt,
+        "attempt": letter.attempt,
         "consumer": letter.consumer,
         "died_at": letter.died_at,
         **rank_of(letter.position),

@@ -229,13 +229,14 @@ def _checked(value: Any, wanted: Any) -> Any:
     return value
 
 
-_BUILT_IN: dict[str, Callable[[], Codec[Any]]] = {
+BUILT_IN: dict[str, Callable[[], Codec[Any]]] = {
     "bytes": BytesCodec,
     "str": StrCodec,
     "json": JsonCodec,
     "msgpack": MsgpackCodec,
     "tuple": TupleCodec,
 }
+"""The codecs that the library knows by their names."""
 
 
 def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
@@ -246,9 +247,9 @@ def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
         TypeError: it is neither a name nor a codec, nor a class that can be one.
     """
     if isinstance(codec, str):
-        if codec not in _BUILT_IN:
-            raise ValueError(f"There is no codec {codec!r}. Built in are {', '.join(_BUILT_IN)}; or give an object.")
-        return _BUILT_IN[codec]()
+        if codec not in BUILT_IN:
+            raise ValueError(f"There is no codec {codec!r}. Built in are {', '.join(BUILT_IN)}; or give an object.")
+        return BUILT_IN[codec]()
     if isinstance(codec, type):
         return _codec_of(codec)
     if not isinstance(codec, Codec):
@@ -265,7 +266,7 @@ def _codec_of(kind: type) -> Codec[Any]:
     fields = dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct) or is_typeddict(kind)
     if fields or hasattr(kind, "__attrs_attrs__") or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
         return JsonCodec(kind)
-    if kind.__name__ in _BUILT_IN:
+    if kind.__name__ in BUILT_IN:
         remedy = f"codec={kind.__name__!r} is the codec for {kind.__name__}"
     elif hasattr(kind, "encode") and hasattr(kind, "decode"):
         remedy = f"give an object of it, codec={kind.__name__}()"

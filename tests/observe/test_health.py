@@ -16,6 +16,7 @@ from fdbqueue.cli import app
 from fdbqueue.cli.remedies import in_shell
 from fdbqueue.layers import Leases
 from fdbqueue.observe.health import Limits, check_health
+from fdbqueue.stored.items import envelope
 from tests.helpers.counted import Counted
 
 
@@ -106,3 +107,17 @@ def test_wrong_arguments_are_refused(url: str, arguments: list[str]) -> None:
     with fdbqueue.open(url):
         pass
     assert run(*arguments, url=url).exit_code == 2
+
+
+def test_a_first_item_that_its_codec_does_not_read_is_unreadable(own: Any) -> None:
+    for name in ("good", "bad", "own codec"):
+        Queue(name, codec="json").enqueue(own, 1)
+    bad = Queue("bad", codec="json")
+    own[bad.layout.available.key(b"\x14\x01aaaaaaaa\x00")] = envelope(b"{no JSON")
+    own[Queue("good").layout.available.key(b"\x15\x09\x01aaaaaaaa\x00")] = envelope(b"{no JSON")  # it is not the first
+
+    report = check_health(own)
+
+    assert set(report.unreadable) == {"bad"}
+    assert "The first item can't be decoded as json" in report.unreadable["bad"]
+    assert not report.ok

@@ -122,8 +122,8 @@ class Items(Generic[V]):
         """Make the item at a position of a session available at another time, or give it another level.
 
         Returns its position, which another level changes; None if it is not there. If it is in progress, or a consumer
-        has begun it ahead of its acks, its work is refused as by `cancel`. A dead letter comes back. Otherwise as
-        `Queue.reschedule`.
+        has begun it ahead of its acks, its work is refused as by `cancel`. A dead letter comes back. If the session
+        waits for the item's back-off, another time ends that wait. Otherwise as `Queue.reschedule`.
 
         Args:
             tr: a transaction, or a database.

@@ -36,6 +36,8 @@ from fdbqueue.verbs.editing import EditPlan, ItemChange, cancel_one
 
 from ..line.leased_pointer import Turn
 from ..line.line import Line
+from ..line.shards import PointerMoves
+from ..line.slots import Entry
 from ..line.tracking import named_by, settle_line
 from ..session.records import RENEWING, SessionRecord, pointer_of, record_of
 from ..session.session import Session, SessionMoves
@@ -175,7 +177,7 @@ class SessionEditing(Editing[Any]):
             cancel_one(own, one, None if holder is None else holder.notes)
             yield from own.settle()
             own.finish()
-            yield from self.see_to_the_line(tr, session, one, now_us)
+            yield from self.see_to_the_line(tr, session, one, now_us, ends_wait=True)
         return {place: place in there for place in places}
 
     def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
@@ -193,7 +195,7 @@ class SessionEditing(Editing[Any]):
             yield from editing.carry_out(tr, own, plan)
             yield from own.settle()
             own.finish()
-            yield from self.see_to_the_line(tr, session, plan.one, now_us)
+            yield from self.see_to_the_line(tr, session, plan.one, now_us, ends_wait=change.has_time)
         after: dict[bytes, Position | None] = dict.fromkeys(places)
         for place, found in there.items():
             packed, session = plans[found][1].packed, found.session
@@ -249,8 +251,14 @@ class SessionEditing(Editing[Any]):
 
     # --- the line
 
-    def see_to_the_line(self, tr: Transaction, session: Session, was: Standing, now_us: int) -> Steps[None]:
-        """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end."""
+    def see_to_the_line(
+        self, tr: Transaction, session: Session, was: Standing, now_us: int, *, ends_wait: bool = False
+    ) -> Steps[None]:
+        """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end.
+
+        Args:
+            ends_wait: whether the session waits for the item's back-off no longer.
+        """
         record = record_of((yield tr.get(session.record_key)))
         if record is None:
             return
@@ -266,6 +274,8 @@ class SessionEditing(Editing[Any]):
             yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         elif was.state == "dead" and not record.pointer and not record.slots:
             yield from Operating(self._line).go_on(tr, session, record)
+        elif ends_wait and (free := (yield from self._without_wait(tr, moves, session, record, was))) is not None:
+            yield from self._line.enter_if_ready(tr, moves, session, free, now_us=now_us)
         else:
             if record.pointer:
                 # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
@@ -283,6 +293,32 @@ class SessionEditing(Editing[Any]):
             else:
                 yield from settle_line(tr, self._line, moves, session, record, now_us)
         moves.finish()
+
+    def _without_wait(
+        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, was: Standing
+    ) -> Steps[SessionRecord | None]:
+        """Take the pointer out of the line that waits for an item's back-off. Return the record without it; None if
+        there is none."""
+        if was.state != "available" or not salvaged_notes(was.stored)[0].attempt:
+            return None
+        slots = self._line.slots
+        places: dict[bytes, Entry | None] = {}
+        if record.slots:
+            entries = yield from slots.entries(tr.snapshot, session)
+            places = {slot: entry for slot, entry in entries.items() if entry.current == was.packed}
+        elif record.pointer and not record.asleep_until_us and not record.limit:
+            places = {b"": None}
+        for slot, entry in places.items():
+            place = record.pointer if entry is None else entry.place
+            if not (yield tr.get(self._line.shards.at(place).delayed.key(place))).present():
+                continue
+            yield from self._line.withdraw(tr, moves, replace(record, pointer=place))
+            if entry is None:
+                return replace(record, pointer=b"")
+            tr.clear(session.slots_prefix + slot)
+            yield from slots.gates.give_up(tr, moves, record.gates, 0, slots.gates.held(record.gates, entry.stage))
+            return replace(record, slots=record.slots - 1)
+        return None
 
     def _has_none(self, tr: Transaction, session: Session, record: SessionRecord, now_us: int) -> Steps[bool]:
         """Return whether a session in the line has no item that can run now."""

@@ -390,3 +390,38 @@ def test_the_position_of_a_completion_is_refused_for_another_session(db: Any, sp
     for refused in (partial(sessions.cancel, db, "A", plain), partial(Results(sessions).cancel, db, plain)):
         with pytest.raises(ValueError, match="is no position of an item in a session"):
             refused()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("verb", ["reschedule", "cancel"])
+def test_a_session_that_waits_for_its_back_off_goes_on_when_its_item_is_changed(
+    db: Any, queue: Queue, clock: Clock, verb: str, concurrency: int
+) -> None:
+    sessions: Sessions = Sessions(queue, concurrency=concurrency, backoff=lambda attempt: 100.0, clock=clock)
+    position = sessions.enqueue(db, "bad", session="ann")
+    lease = sessions.lease(db)
+    assert lease is not None
+    sessions.enqueue(db, "good", session="ann")
+    sessions.nack(db, lease, error="no such user")
+    if concurrency == 2:
+        good = sessions.lease(db)
+        assert good is not None
+        sessions.ack(db, good)
+    assert sessions.lease(db) is None
+    if verb == "reschedule":
+        sessions.reschedule(db, "ann", position, delay=0)
+        lease = sessions.lease(db)
+        assert lease is not None
+        assert (lease.value, lease.attempt) == ("bad", 2)
+        sessions.ack(db, lease)
+    else:
+        assert sessions.cancel(db, "ann", position)
+    if concurrency == 1:
+        good = sessions.lease(db)
+        assert good is not None
+        assert good.value == "good"
+        sessions.ack(db, good)
+    assert sessions.check(db).problems == ()
+    clock.now += 200
+    assert sessions.lease(db) is None
+    assert sessions.check(db).problems == ()
