@@ -1,0 +1,26 @@
+"""Random programs of all kinds are answered as a cluster answered them when they were recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.kept import difference, kept
+from tests.conformance.kinds import KINDS
+
+BY_DAY = 3
+"""Programs of each kind that run by day. Those with time limits of their own take seconds each."""
+LEAST = 30
+"""Programs that are kept of each kind."""
+
+
+@pytest.mark.engines("memory", "file")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("most", [BY_DAY, pytest.param(None, marks=pytest.mark.nightly)])
+def test_a_program_is_answered_as_the_cluster_did(db: Any, kind: str, most: int | None) -> None:
+    programs = [one for one in kept() if one["kind"] == kind]
+    assert len(programs) >= LEAST
+    differences = [difference(db, program) for program in programs[:most]]
+    db.clear_range(b"", b"\xff")
+    assert [text for text in differences if text] == []
