@@ -73,6 +73,8 @@ def _in_shell(problem: str, stuck: Iterable[str]) -> str:
 
 
 def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list):
         return "\n".join(map(str, value))
     if isinstance(value, dict):

@@ -169,10 +169,10 @@ def _problems(report: HealthReport, limits: Limits) -> list[str]:
             f" {limits.age_s:g} s."
         )
     for queue, number in report.stuck.items():
-        found.append(
-            f"{queue} has {number} leases that have expired, and nobody ends them: start a consumer, or run"
-            f" Watchdog.sweep."
-        )
+        told = "a lease that has expired, and nobody ends it"
+        if number > 1:
+            told = f"{number} leases that have expired, and nobody ends them"
+        found.append(f"{queue} has {told}: start a consumer, or run Watchdog.sweep.")
     found += [f"{queue}: {problem}" for queue, problem in report.unreadable.items()]
     return found
 

@@ -65,7 +65,7 @@ def test_what_is_wrong_is_said_in_sentences(own: Any) -> None:
         "bad: The first item",
     ):
         assert sentence in told
-    assert "old has 1 leases that have expired" in told
+    assert "old has a lease that has expired, and nobody ends it: start" in told
     assert "run Watchdog.sweep." in told
     assert "run `fdbqueue watchdog --once`." in in_shell(told)
     assert set(report.unreadable) == {"bad"}
@@ -78,6 +78,17 @@ def url(tmp_path: Path) -> str:
 
 def run(*arguments: str, url: str) -> Any:
     return CliRunner().invoke(app, ["health", *arguments], env={"FDBQUEUE_URL": url})
+
+
+def test_a_problem_names_a_command_that_can_be_copied(url: str) -> None:
+    with fdbqueue.open(url) as db:
+        old = Leases(Queue(("shop", "old"), codec="str"), clock=lambda: 1_000.0)
+        old.enqueue(db, "a")
+        old.lease(db, duration=5)
+    told = run("--json", url=url)
+    assert told.exit_code == 1
+    [problem] = json.loads(told.stdout)["problems"]
+    assert problem.endswith("""run `fdbqueue watchdog '["shop", "old"]' --once`.""")
 
 
 def test_exit_codes_are_for_probes(url: str) -> None:
