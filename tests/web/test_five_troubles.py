@@ -165,7 +165,7 @@ def test_from_the_page_alone(planted: str, browser: Any) -> None:
         return found
 
     # The stuck lease.
-    go("All queues", named("timers are overdue"))
+    go("All queues", named("A timer is overdue"))
     assert "worker-7" in text()
     assert "1 done" in press("sweep")
     # The poisoned item.
