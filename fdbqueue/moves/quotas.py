@@ -143,9 +143,10 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     there = 0 if quota.items is None else (yield from _items(tr, layout))
     if quota.items is not None and there + wanted > quota.items:
         more = "another" if wanted == 1 else f"{wanted:,} more"
+        left_out = "It was not written." if wanted == 1 else "None of these was written."
         raise QueueFull(
             f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
-            f" Nothing was written. {_what_fits(quota.items, there, wanted)} Or raise the"
+            f" {left_out} {_what_fits(quota.items, there, wanted)} Or raise the"
             " quota: Queue.set_quota.",
             limit=quota,
             wanted=wanted,

@@ -152,7 +152,7 @@ def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
     assert isinstance(caught.value.__cause__, QueueFull)
     assert caught.value.missing[0][0] == 25
     assert [item.value for item in queue.browse(db)] == [str(number) for number in range(25)]
-    with pytest.raises(QueueFull, match=r"has 25 items and no room for 3 more: its quota is 25\. Nothing was written"):
+    with pytest.raises(QueueFull, match=r"has 25 items and no room for 3 more: its quota is 25\. None of these was"):
         queue.enqueue_many(db, ["x"] * 3)
 
 
