@@ -270,10 +270,9 @@ class Run(Keeping):
         return "perhaps" if untaken else "none"
 
     async def _wait_for_room(self) -> None:
-        """Wait until something changes. Give back items that were leased ahead for quick handlers that have become
-        slow."""
-        many = self._terms.capacity - self._terms.concurrency
-        if not self._terms.adapts or len(self._ready) <= many:
+        """Wait until something changes. If handlers are slow, give back the items that were leased ahead: another
+        process may be idle."""
+        if not self._terms.adapts or not self._ready:
             await self._changed.wait()
             return
         try:
@@ -282,9 +281,9 @@ class Run(Keeping):
         except TimeoutError:
             pass
         old = time.monotonic() - WAIT_SECONDS
-        if len(self._ready) > many and self._ready[-1].leased_at <= old:
-            surplus = [self._ready.pop() for _ in range(len(self._ready) - many)]
-            await self._return(surplus[::-1])
+        if self._ready and self._ready[-1].leased_at <= old:
+            self._pace.slow_down()
+            await self._return(self._taken_from_ready())
 
     async def ask(self) -> None:
         """Read something of the database."""

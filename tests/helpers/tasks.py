@@ -186,9 +186,10 @@ class CommitsBy:
         return self._commit(self._tr)
 
 
-def work_on(url: str, key: bytes) -> None:
-    """Run a worker with a schedule, until it is killed."""
+def work_on(url: str, key: bytes, ready: Any) -> None:
+    """Run a worker with a schedule, until it is killed. Tell `ready` when it begins."""
     with fdbqueue.open(url) as db:
+        ready.put(os.getpid())
         app = make(Subspace(rawPrefix=key))
         app.periodic(every=0.5, catch_up="all")(app.tasks["follows"].call(TICKS))
         Worker(app, duration=1.0, concurrency=4).run(db)

@@ -53,6 +53,15 @@ def test_slow_handlers_have_the_least_leased_ahead() -> None:
     assert pace.least_room == 8
 
 
+def test_nothing_is_leased_ahead_of_slow_handlers_until_they_are_quick_again() -> None:
+    pace = Pace(16, 32, adapts=True, clock=(clock := At()))
+    pace.slow_down()
+    assert pace.capacity == 16
+    assert paced(pace, clock, begun=16, seconds=2.0) == 16
+    assert paced(pace, clock, begun=17, seconds=1.0) == 32
+    assert paced(pace, clock, begun=16, seconds=2.0) == 32
+
+
 def test_a_rate_is_not_judged_by_a_few_handlers() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
     assert paced(pace, clock, begun=31, seconds=AHEAD_SECONDS / 1_000) == 32
@@ -99,9 +108,9 @@ def test_items_leased_ahead_go_back_when_handlers_become_slow(
     runner = threading.Thread(target=consumer.drain, args=(db,))
     runner.start()
     try:
-        wait_until(lambda: len(handled) == 202 and leases.stats(db).leased == 4)
+        wait_until(lambda: len(handled) == 202 and leases.stats(db).leased == 2)
         others = leases.lease_many(db, limit=3)
-        assert [lease.value for lease in others] == ["204", "205", "206"], "they are in their places again"
+        assert [lease.value for lease in others] == ["202", "203", "204"], "they are in their places again"
         leases.snooze_many(db, others, delay=0.0)
     finally:
         slow.set()
@@ -110,6 +119,32 @@ def test_items_leased_ahead_go_back_when_handlers_become_slow(
     assert consumer.report.lost == 0
     assert sorted(handled, key=int) == [str(number) for number in range(600)]
     assert leases.check(db).ok
+
+
+def test_an_item_behind_a_slow_one_goes_to_an_idle_consumer(
+    db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "WAIT_SECONDS", 0.02)
+    began, other = threading.Event(), threading.Event()
+
+    def handle(lease: Lease) -> None:
+        if lease.value == "slow":
+            began.set()
+            assert other.wait(60)
+        else:
+            other.set()
+
+    queue.enqueue_many(db, ["slow", "other"])
+    consumers = [Consumer(leases, handle, concurrency=1, signals=False) for _ in range(2)]
+    runners = [threading.Thread(target=consumer.drain, args=(db,)) for consumer in consumers]
+    runners[0].start()
+    assert began.wait(60)
+    wait_until(lambda: leases.stats(db).leased == 1)  # it has given back the other one
+    runners[1].start()
+    for runner in runners:
+        runner.join(60)
+
+    assert [consumer.report.acked for consumer in consumers] == [1, 1]
 
 
 def test_a_stopped_consumer_gives_back_all_that_it_leased_ahead(

@@ -21,7 +21,7 @@ from tests.helpers.processes import Processes, kill_9
 from tests.helpers.tasks import LATER_SECONDS, POINTS, TICKS, later, make, work, work_and_die, work_on
 
 NUMBERS = range(12)
-KILLS = 40
+KILLS = 30
 
 
 def counted(db: Any, space: Subspace, name: str, numbers: Any = NUMBERS) -> list[int]:
@@ -141,7 +141,10 @@ def test_workers_are_killed_again_and_again(db: Any, url: str, space: Subspace, 
     seed = secrets.randbits(32)
     chance = random.Random(seed)
     app = make(space)
-    workers = [processes.start(work_on, url, space.key()) for _ in range(3)]
+    ready = processes.queue()
+    workers = [processes.start(work_on, url, space.key(), ready) for _ in range(3)]
+    for _ in workers:
+        ready.get(timeout=60)
     once, least, follows, enqueues, in_order = (
         app.tasks[name] for name in ("exactly_once", "at_least_once", "follows", "enqueues", "in_order")
     )
@@ -154,7 +157,8 @@ def test_workers_are_killed_again_and_again(db: Any, url: str, space: Subspace, 
         time.sleep(chance.random())
         victim = chance.randrange(len(workers))
         kill_9(workers[victim])
-        workers[victim] = processes.start(work_on, url, space.key())
+        workers[victim] = processes.start(work_on, url, space.key(), ready)
+        ready.get(timeout=60)
     for worker in workers:
         kill_9(worker)
     app = make(space, clock=later)
