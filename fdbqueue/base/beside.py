@@ -16,7 +16,7 @@ class KeptBeside(Generic[T]):
         make: makes the value that `of` returns when there is none.
 
     >>> class Owner: ...
-    >>> owner, counts = Owner(), Beside(dict)
+    >>> owner, counts = Owner(), KeptBeside(dict)
     >>> counts.of(owner)["a"] = 1
     >>> counts.of(owner), counts.get(Owner())
     ({'a': 1}, None)
