@@ -10,14 +10,22 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
-# Spawned, not forked: the child has nothing of the parent's but what it is given, like a stranger's process.
+# A child has nothing of the test's but what it is given, like a stranger's process. It is forked from a server that has
+# imported modules and opened nothing: an import takes much longer than most of what children do.
+_serving = multiprocessing.get_context("forkserver")
+_serving.set_forkserver_preload(["tests.helpers.preloaded"])
 _spawning = multiprocessing.get_context("spawn")
 
 
 class Processes:
-    """The processes that one test started."""
+    """The processes that one test started.
 
-    def __init__(self) -> None:
+    Args:
+        fresh: whether each one imports the library itself.
+    """
+
+    def __init__(self, *, fresh: bool = False) -> None:
+        self._context: Any = _spawning if fresh else _serving
         self._started: list[BaseProcess] = []
 
     def __enter__(self) -> Processes:
@@ -34,7 +42,7 @@ class Processes:
 
     def start(self, function: Callable[..., object], *args: Any) -> BaseProcess:
         """Start `function(*args)`, an importable function, and return its process."""
-        process = _spawning.Process(target=function, args=args, daemon=True)
+        process: BaseProcess = self._context.Process(target=_work, args=(dict(os.environ), function, args), daemon=True)
         process.start()
         self._started.append(process)
         return process
@@ -47,11 +55,18 @@ class Processes:
 
     def queue(self) -> Any:
         """Make a queue to talk to the processes through."""
-        return _spawning.Queue()
+        return self._context.Queue()
 
     def event(self) -> Any:
         """Make an event that the processes can set and wait for."""
-        return _spawning.Event()
+        return self._context.Event()
+
+
+def _work(environment: dict[str, str], function: Callable[..., object], args: tuple[Any, ...]) -> None:
+    """Run a function with the variables of the test, which may be newer than the server."""
+    os.environ.clear()
+    os.environ.update(environment)
+    function(*args)
 
 
 def kill_9(process: BaseProcess) -> None:
