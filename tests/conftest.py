@@ -164,6 +164,13 @@ def processes() -> Iterator[Processes]:
         yield started
 
 
+@pytest.fixture
+def own_children() -> Iterator[Processes]:
+    """The same, as children of this process, which alone may wait for their signals."""
+    with Processes(fresh=True) as started:
+        yield started
+
+
 @pytest.fixture(autouse=True)
 def _no_url_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the caller's FDBQUEUE_URL out: a test must never touch a database that it wasn't given."""

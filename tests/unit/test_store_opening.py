@@ -87,10 +87,10 @@ def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
     ],
 )
 def test_a_folder_that_stays_locked_is_an_error_that_names_the_process(
-    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, stop: bool, limit: str, message: str
+    tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch, stop: bool, limit: str, message: str
 ) -> None:
-    opening, go_on = processes.event(), processes.event()
-    holder = processes.start(open_and_stay, str(tmp_path), opening, go_on, stop)
+    opening, go_on = own_children.event(), own_children.event()
+    holder = own_children.start(open_and_stay, str(tmp_path), opening, go_on, stop)
     assert opening.wait(60)
     assert holder.pid is not None
     if stop:
@@ -145,10 +145,10 @@ def commit_and_stop(path: str, opening: Any, let_go: Any, in_a_commit: bool) -> 
         let_go.wait()
 
 
-def stopped_process(processes: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
+def stopped_process(own_children: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
     """Return the number of a process that is stopped, and the event for which it waits when it goes on."""
-    opening, let_go = processes.event(), processes.event()
-    holder = processes.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
+    opening, let_go = own_children.event(), own_children.event()
+    holder = own_children.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
     assert opening.wait(60)
     assert holder.pid is not None
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)

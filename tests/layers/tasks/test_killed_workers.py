@@ -72,11 +72,11 @@ def test_a_worker_is_killed_and_another_one_finishes(
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("point", POINTS[:-1])
 def test_a_worker_is_stopped_for_a_while_and_others_finish_meanwhile(
-    db: Any, url: str, space: Subspace, processes: Processes, point: str
+    db: Any, url: str, space: Subspace, own_children: Processes, point: str
 ) -> None:
-    app, reached = make(space), processes.queue()
+    app, reached = make(space), own_children.queue()
     handles = enqueued(db, app)
-    worker = processes.start(work, url, space.key(), reached, point, "stops")
+    worker = own_children.start(work, url, space.key(), reached, point, "stops")
     here, pid = reached.get(timeout=60)
     assert here == point
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
