@@ -150,6 +150,14 @@ def test_axe_finds_no_fault(site: Path, browser: Any, scheme: str, width: int) -
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_pictures_follow_the_pages_button_for_the_colour_scheme(site: Path, browser: Any, scheme: str) -> None:
+    show(browser, site / "docs" / "explanation" / "staged-dequeue.html", scheme="light" if scheme == "dark" else "dark")
+    browser.execute_script("document.body.dataset.theme = arguments[0]", scheme)
+    of_picture = "return getComputedStyle(document.querySelector('article img')).colorScheme"
+    assert browser.execute_script(of_picture) == scheme
+
+
 def test_no_page_scrolls_sideways_on_a_phone(site: Path, browser: Any) -> None:
     for name in LOOKED_AT:
         show(browser, site / name, width=390)
