@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -29,12 +30,17 @@ class MermaidPictures(SphinxTransform):
 
     def apply(self, **kwargs: Any) -> None:
         for node in list(self.document.findall(nodes.literal_block)):
-            if node.get("language") == "mermaid":
+            if node.get("language") != "mermaid":
+                continue
+            name = picture_of(node.astext())
+            if not Path(self.env.srcdir, "docs", "pictures", name).exists():
+                node["language"] = "text"  # it was changed since, and is not drawn yet
+            else:
                 section = node.parent
                 title = section.next_node(nodes.title) if section is not None else None
                 alt = f"Picture: {title.astext()}" if title else "Picture"
                 depth = self.env.docname.count("/")
-                uri = "../" * depth + "docs/pictures/" + picture_of(node.astext())
+                uri = "../" * depth + "docs/pictures/" + name
                 node.replace_self(nodes.paragraph("", "", nodes.image(uri=uri, alt=alt)))
 
 
