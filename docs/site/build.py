@@ -6,6 +6,7 @@ on a forge. The reference is written into it. The links of a front page become i
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -35,23 +36,25 @@ def lay_out(root: Path, source: Path) -> None:
     (source / "index.md").write_text(front_page((root / "docs" / "README.md").read_text()))
     reference.write(source / "docs" / "reference")
     for page in source.glob("**/*.md"):
-        list_folders(source, page)
+        mend_links(source, page)
     placed = {"README.md", "SECURITY.md"}
     for page in (*(source / "docs" / folder / "README.md" for folder in FRONT_PAGES), source / "docs" / "project.md"):
         page.write_text(page.read_text() + contents(source, page, placed))
 
 
-def list_folders(source: Path, page: Path) -> None:
-    """Let a page's links to folders lead to pages that list the folders' files."""
+def mend_links(source: Path, page: Path) -> None:
+    """Let a page's links to folders lead to pages that list their files, and those to `docs/README.md` to the front."""
     text = page.read_text()
     for target in set(re.findall(r"\]\(([^)#:]+)\)", text)):
-        folder = page.parent / target
-        if folder.is_dir():
+        found = page.parent / target
+        if found.is_dir():
             text = text.replace(f"]({target})", f"]({target}/files.md)")
-            files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != "files.md")
+            files = sorted(path.name for path in found.iterdir() if path.is_file() and path.name != "files.md")
             listed = "\n".join(f"- [{name}]({name})" for name in files)
-            (folder / "files.md").write_text(f"---\norphan: true\n---\n# {folder.name}\n\n{listed}\n")
-            page.write_text(text)
+            (found / "files.md").write_text(f"---\norphan: true\n---\n# {found.name}\n\n{listed}\n")
+        elif os.path.normpath(found) == os.path.normpath(source / "docs" / "README.md"):
+            text = text.replace(f"]({target})", f"]({os.path.relpath(source / 'index.md', page.parent)})")
+    page.write_text(text)
 
 
 CONTENTS = (
