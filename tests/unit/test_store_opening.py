@@ -145,10 +145,10 @@ def commit_and_stop(path: str, opening: Any, let_go: Any, in_a_commit: bool) -> 
         let_go.wait()
 
 
-def stopped_process(own_children: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
+def stopped_process(processes: Processes, path: Path, in_a_commit: bool) -> tuple[int, Any]:
     """Return the number of a process that is stopped, and the event for which it waits when it goes on."""
-    opening, let_go = own_children.event(), own_children.event()
-    holder = own_children.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
+    opening, let_go = processes.event(), processes.event()
+    holder = processes.start(commit_and_stop, str(path), opening, let_go, in_a_commit)
     assert opening.wait(60)
     assert holder.pid is not None
     os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
@@ -156,9 +156,9 @@ def stopped_process(own_children: Processes, path: Path, in_a_commit: bool) -> t
 
 
 def test_opening_names_the_process_that_is_stopped_in_a_commit(
-    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    holder, let_go = stopped_process(processes, tmp_path, True)
+    holder, let_go = stopped_process(own_children, tmp_path, True)
     fds = os.listdir("/proc/self/fd")
     monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.05)
     for _ in range(2):
@@ -177,9 +177,9 @@ def test_opening_names_the_process_that_is_stopped_in_a_commit(
 
 
 def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
-    tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped_process(processes, tmp_path, False)
+    stopped_process(own_children, tmp_path, False)
     monkeypatch.setattr(guarding, "PATIENCE_SECONDS", 0.0)
     with fdbqueue.open(f"file:{tmp_path}") as db:
         db[b"b"] = b""
