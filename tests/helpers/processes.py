@@ -27,6 +27,8 @@ class Processes:
     def __init__(self, *, fresh: bool = False) -> None:
         self._context: Any = _spawning if fresh else _serving
         self._started: list[BaseProcess] = []
+        self._kept: list[Any] = []
+        """What the processes were given: an event goes with its last owner, and a process may not have it yet."""
 
     def __enter__(self) -> Processes:
         return self
@@ -43,6 +45,7 @@ class Processes:
     def start(self, function: Callable[..., object], *args: Any) -> BaseProcess:
         """Start `function(*args)`, an importable function, and return its process."""
         process: BaseProcess = self._context.Process(target=_work, args=(dict(os.environ), function, args), daemon=True)
+        self._kept.append(args)
         process.start()
         self._started.append(process)
         return process
