@@ -132,6 +132,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         options.add_argument(f"--{one}")
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    opened.set_script_timeout(300)  # axe looks at each part of a page; a busy machine takes its time
     yield opened
     opened.quit()
 
