@@ -5,7 +5,7 @@ web page with metrics. Consumers are killed, stopped and started again. The page
 and dead letters are purged by the page's own form. At the end all items must have left, and `check` must find nothing.
 
 Memory is the anonymous memory of each process that lives from the beginning to the end: the mapped pages of an embedded
-folder belong to the page cache. It may grow by 3% and 6 MB from the second third of the time to the last.
+folder belong to the page cache. It may grow by 3% and 3 MB from the second third of the time to the last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KILL_SECONDS = 12.0
 STOPPED_SECONDS = 3.0
 PURGE_SECONDS = 20.0
 END_SECONDS = 120.0
-GROWTH, GROWTH_MB = 0.03, 6.0
+GROWTH, GROWTH_MB = 0.03, 3.0
 NAME = '["soak", "orders"]'
 BANK = '["soak", "bank"]'
 WHERE = "color = 'red'"

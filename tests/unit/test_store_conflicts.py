@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit import committer
 from fdbqueue.engine.embedded.store.log import commit_log, log_rows
 from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
@@ -258,6 +262,31 @@ def test_a_version_from_before_the_log_is_too_old_and_one_to_come_conflicts_with
         last = put(store, (b"y", b"")).version
     assert commit(store, sets(snapshot_version=old, read_keys=[b"x"])).error == 1007
     assert commit(store, sets(snapshot_version=last + 10**9, read_keys=[b"x"])).error is None
+
+
+OFTEN = """
+import sys
+from pathlib import Path
+from tests.helpers.stores import opened, put
+with opened(Path(sys.argv[1])) as store:
+    for _ in range(400):
+        put(store, (b"key", b"v" * 100))
+"""
+
+
+def test_a_process_that_commits_seldom_forgets_what_others_have_committed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1_000)
+    clock, sizes = MovableClock(StoreClock().boot()), []
+    with opened(tmp_path, clock=clock) as store:
+        recent = store._committer._recent
+        for number in range(8):
+            subprocess.run([sys.executable, "-c", OFTEN, str(tmp_path)], check=True, timeout=120, cwd=repository)
+            clock.ahead += 10
+            put(store, (b"own", b"%d" % number))
+            sizes.append(recent._size + sum(len(run) for _, _, run in recent.fresh))
+    assert max(sizes[4:]) <= max(sizes[:4])
 
 
 def test_a_blind_write_never_conflicts(store: Store) -> None:

@@ -41,6 +41,8 @@ MOST_REQUESTS: Final = 2048
 MOST_MUTATIONS: Final = 50_000
 FORGET_EVERY: Final = 128
 """Number of commits between two removals of expired commits from memory."""
+RUNS_A_ROUND: Final = 32
+"""The same for runs of other processes' commits. A run has about forty."""
 
 
 class Host(Protocol):
@@ -336,6 +338,8 @@ class Committer:
             if txn_id != self._last_txn + 1:
                 # Another process has committed. Its commits stay known even if this transaction aborts.
                 others = recent.catch_up(txn)
+                # A process that commits seldom reads many commits of others, and must forget them as often.
+                self._unforgotten += FORGET_EVERY // RUNS_A_ROUND * len(others)
                 if self.listening:
                     self._news += chain.from_iterable(map(commits, others))
                 self._last_txn = txn_id - 1
