@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace, Versionstamp
+from fdbqueue.engine.embedded.client.values import PendingKey
 
 
 def code_of(call: Any) -> int:
@@ -353,6 +354,34 @@ def test_each_versionstamp_that_is_asked_for_is_a_future_of_its_own(db: Any, spa
     with pytest.raises(FDBError) as caught:
         given_up.wait()
     assert caught.value.code == 1101
+
+
+@pytest.mark.engines("memory", "file")
+def test_a_versionstamp_is_there_when_any_thread_has_seen_the_commit(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, others, main = PendingKey.settle, (threading.Event(), threading.Event()), threading.current_thread()
+
+    def hold(self: PendingKey, *terms: Any, **more: Any) -> bool:
+        if threading.current_thread() is not main:  # another thread ends the commit, and stands still here
+            others[0].set()
+            others[1].wait(10)
+        return bool(settle(self, *terms, **more))
+
+    monkeypatch.setattr(PendingKey, "settle", hold)
+    tr = db.create_transaction()
+    stamp = tr.get_versionstamp()
+    tr[space["key"]] = b""
+    commit = tr.commit()
+    thread = threading.Thread(target=commit.wait)
+    thread.start()
+    try:
+        assert others[0].wait(10)
+        commit.wait()
+        assert stamp.is_ready()
+    finally:
+        others[1].set()
+        thread.join()
 
 
 @pytest.mark.parametrize("version", ["1", 1.0, None])

@@ -109,16 +109,18 @@ class Commit(Future[None]):
         self._end(request.error or 0)
 
     def _end(self, error: int) -> None:
+        if self._stamps and not self._done:
+            self._stamp(error)  # first: whoever sees that the commit is done may ask for its versionstamp
         with _lock:
             if self._done:
                 return
             self._error = error
             self._done = True
-        if self._stamps or self._watches or self._callbacks:
+        if self._watches or self._callbacks:
             self._tell(error)
 
-    def _tell(self, error: int) -> None:
-        """Complete the versionstamps and watches, and run the callbacks."""
+    def _stamp(self, error: int) -> None:
+        """Complete the versionstamps. Another thread may do so, too: the first one counts."""
         request = self._request
         for stamp in self._stamps:
             if error:
@@ -127,6 +129,9 @@ class Commit(Future[None]):
                 stamp.settle(error=NOTHING_TO_STAMP)
             else:
                 stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
+
+    def _tell(self, error: int) -> None:
+        """Complete the watches, and run the callbacks."""
         for watch in self._watches:
             if error:
                 watch.abandon(error)
