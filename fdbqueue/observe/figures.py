@@ -26,7 +26,7 @@ from fdbqueue.layers.subscriptions.lag import looks_from
 from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
 from fdbqueue.stored.catalogue import queue_text, read_about
-from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
+from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
@@ -36,8 +36,6 @@ PAGE_QUEUES = 1_000
 TOGETHER = 100
 """The figures of how many queues are read in one transaction."""
 MOST_LEVELS = 256
-OWN_CODECS = frozenset({"json", "msgpack", "str", "tuple"})
-"""Codecs that can tell whether an item can be read."""
 _ANY = Layout("any")
 
 
@@ -165,7 +163,7 @@ def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[
 def _codec_in(stored: bytes) -> Codec[Any] | None:
     with suppress(FormatError):
         name = read_about(_ANY, stored)[1].codec
-        return codec_named(name) if name in OWN_CODECS else None
+        return codec_named(name) if name in BUILT_IN else None
     return None
 
 
@@ -202,9 +200,11 @@ def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tup
             at_us = opened.notes.enqueued_at_us
             if codec is not None and opened.chunked is None and opened.blob is None:
                 codec.decode(opened.payload)
-        except (FormatError, *CODEC_ERRORS) as error:
-            why = str(error) if isinstance(error, FormatError) else reason_of(error)
-            return at_us, f"The first item can't be read: {why}"
+        except FormatError as error:
+            return at_us, f"The first item can't be read: {error}"
+        except CODEC_ERRORS as error:
+            told = "" if codec is None else codec.name
+            return at_us, f"The first item can't be decoded as {told}: {reason_of(error)}"
     return at_us, ""
 
 

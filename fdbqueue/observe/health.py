@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from fdbqueue import __version__
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, strinc
-from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.errors import FormatError
 from fdbqueue.observe.figures import Wanted, read_all
-from fdbqueue.reads.browse import pages
-from fdbqueue.stored.catalogue import queue_text, read_about
-from fdbqueue.stored.codecs import BUILT_IN, codec_named, reason_of
-from fdbqueue.stored.items import BLOB_FORMAT_VERSION, parse
-from fdbqueue.stored.layout import CATALOGUE, Layout
+from fdbqueue.stored.items import BLOB_FORMAT_VERSION
+from fdbqueue.stored.layout import CATALOGUE
 
 GRACE_SECONDS = 5.0
 """A lease counts as stuck if it expired so long ago."""
@@ -97,8 +91,7 @@ def check_health(
     Raises:
         FDBError: the database can't be reached.
 
-    *Conflicts:* none. *Cost:* three commits that write nothing, the reads of a scrape (`read_all`), and one more range
-    read for each queue.
+    *Conflicts:* none. *Cost:* three commits that write nothing, and the reads of a scrape (`read_all`).
     """
     limits = limits or Limits()
     report = HealthReport(commit_s=sorted(_commit_seconds(db) for _ in range(ROUNDS))[ROUNDS // 2])
@@ -111,48 +104,8 @@ def check_health(
             report.stuck[one.queue] = one.stuck
         if one.problem:
             report.unreadable[one.queue] = one.problem
-    for queue, problem in _undecoded(db, wanted or Wanted()):
-        report.unreadable.setdefault(queue, problem)
     report.problems = list(_problems(report, limits))
     return report
-
-
-def _undecoded(db: Database, wanted: Callable[[str], bool]) -> Iterator[tuple[str, str]]:
-    """Yield the registered queues whose first item their codec does not decode, and why.
-
-    Codecs of a program's own are not known here, and payloads in chunks are not read.
-    """
-    for page in pages(db, CATALOGUE, strinc(CATALOGUE)):
-        told = [row for row in page if wanted(queue_text(row.key[len(CATALOGUE) :]))]
-        for row, first in zip(told, run(attempts(db, partial(_first_of_each, told))), strict=True):
-            layout = Layout(Subspace(rawPrefix=row.key[len(CATALOGUE) :]))
-            try:
-                name = read_about(layout, row.value)[1].codec
-            except FormatError:
-                continue
-            if name not in BUILT_IN or not first:
-                continue
-            try:
-                opened = parse(first[0].value)
-                if opened.chunked is None and opened.blob is None:
-                    codec_named(name).decode(opened.payload)
-            except FormatError:
-                continue  # the figures say so
-            except Exception as error:  # noqa: BLE001 - whatever the codec raises
-                yield queue_text(layout.prefix), f"The first item can't be decoded as {name}: {reason_of(error)}"
-
-
-def _first_of_each(registered: list[KeyValue], tr: Transaction) -> Steps[list[list[KeyValue]]]:
-    """Read the first available item of each queue, by snapshot."""
-    reads = []
-    for row in registered:
-        places = Layout(Subspace(rawPrefix=row.key[len(CATALOGUE) :])).available
-        reads.append(started(rows(tr.snapshot, places.begin, places.end, limit=1)))
-    found = []
-    for read in reads:
-        one = yield from read
-        found.append(one)
-    return found
 
 
 def _problems(report: HealthReport, limits: Limits) -> list[str]:

@@ -262,7 +262,7 @@ def test_an_item_that_its_codec_cant_read_is_told(db: Any, queue: Queue) -> None
     Queue(queue.layout.space, codec="json").enqueue(db, 1)
     db[queue.layout.available.key(b"\x14\x01aaaaaaaa\x00")] = envelope(b"{oops")
     [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]))
-    assert found.problem.startswith("The first item can't be read: JSON is malformed")
+    assert found.problem.startswith("The first item can't be decoded as json: JSON is malformed")
 
 
 def test_patterns_choose_queues(own: Any) -> None:

@@ -94,7 +94,7 @@ def test_from_the_shell_alone(planted: str) -> None:
     [command] = re.findall(r"`fdbqueue (watchdog [^`]+)`", told)
     run(*command.split())
     # The poisoned item: health names the queue, and inspect the item.
-    [poisoned] = re.findall(r"^(\w+): The first item can't be read: JSON is malformed", told, re.MULTILINE)
+    [poisoned] = re.findall(r"^(\w+): The first item can't be decoded as json: JSON is malformed", told, re.MULTILINE)
     [page] = run("inspect", poisoned)
     [bad] = [one["item"] for one in page["first"] if "can't be read" in one.get("note", "")]
     run("bury", poisoned, bad, "--error", "is no JSON")
