@@ -169,7 +169,7 @@ def test_commands_that_the_readme_shows_exist(repository: Path) -> None:
     text = "\n".join(page.read_text() for page in pages())
     makefile = (repository / "Makefile").read_text()
 
-    for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z]+)", text, re.MULTILINE)):
+    for target in set(re.findall(r"(?:^    (?:[A-Z].*)?|`)make ([a-z-]+)", text, re.MULTILINE)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
     commands = typer.main.get_group(app).commands
     assert set(re.findall(r"^    \$ .*\bfdbqueue ([a-z]+)", text, re.MULTILINE)) <= set(commands)

@@ -141,17 +141,21 @@ def test_a_person_redrives_and_pauses_in_a_browser(folder: str, browser: Any) ->
     def click(css: str) -> None:
         browser.find_element("css selector", css).click()
 
+    def wait_for(text: str) -> None:  # a click may return before the next page is there
+        browser.find_element("xpath", f"//main//*[contains(., '{text}')]")
+
     browser.get(server.address + "/")
     browser.find_element("link text", "orders").click()
     browser.find_element("link text", "Dead letters").click()
     assert EVIL.split("\x00")[0].strip() in browser.find_element("css selector", "table").text
     click("button[value=redrive]")
-    assert "Redrive 1 item of orders?" in browser.page_source
+    wait_for("Redrive 1 item of orders?")
     click("main button[value=redrive]")
     assert "1 done" in browser.find_element("css selector", "[role=status]").text
     browser.find_element("link text", "Queue").click()
     browser.find_element("name", "reason").send_keys("stocktaking")
     click("button[value=pause]")
+    wait_for("Pause orders?")
     click("main button[value=pause]")
     assert "stocktaking" in browser.find_element("css selector", ".warn").text
     browser.find_element("link text", "Items").click()
