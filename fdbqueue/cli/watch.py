@@ -12,7 +12,7 @@ from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
 from fdbqueue.cli.output import line, write_lines
 from fdbqueue.cli.where import Where
-from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.errors import CodecError, FormatError, OtherCodec
 from fdbqueue.layers.subscriptions import Subscriptions
 
 ITEMS_AT_ONCE = 100
@@ -58,6 +58,8 @@ def watch(
                 most = ITEMS_AT_ONCE if limit is None else min(ITEMS_AT_ONCE, limit - printed)
                 try:
                     found = follower.next_many(limit=most, timeout=timeout)
+                except OtherCodec:
+                    raise  # no item of the queue would decode
                 except (CodecError, FormatError) as error:
                     typer.echo(f"Error: {told(error)}", err=True)
                     handled = True

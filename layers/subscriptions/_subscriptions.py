@@ -32,6 +32,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
+from fdbqueue.stored.catalogue import check_decodes
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
@@ -164,9 +165,10 @@ class Subscriptions(Named, ByPosition[V]):
             SelectorError: as `subscribe`.
             SubscriptionError: a subscription has this name, or the queue has an exclusive subscription with a live
                 owner.
+            OtherCodec: the queue is registered with another codec.
 
-        *Conflicts:* as `subscribe`. *Cost:* as `subscribe`, and three reads. As long as a queue has a browser or
-        subscriptions, each enqueue also notes where its items are.
+        *Conflicts:* as `subscribe`. *Cost:* as `subscribe`, and three reads; one more in a minute. As long as a
+        queue has a browser or subscriptions, each enqueue also notes where its items are.
 
         >>> import fdbqueue
         >>> from fdbqueue.layers import Subscriptions
@@ -185,6 +187,7 @@ class Subscriptions(Named, ByPosition[V]):
         kind: Browses = "passing" if name is None else "named"
         keep_us = positive(KEEP_SECONDS[kind] if keep is None else keep, "keep")
         name = new_name() if name is None else name
+        yield from check_decodes(db, self._layout)
         now_us = self.leases.now_us()
         first = FirstPlace(self._layout, now_us=now_us, keep_us=keep_us, start=start)
         new = SubscriptionRecord(selector=text, browser=kind, since_us=now_us)

@@ -53,6 +53,14 @@ def test_watch_goes_on_under_its_name(run: Run, db: Any, space: Subspace, name: 
     assert run("unsubscribe", name, "audit").exit_code == 0
 
 
+def test_watch_refuses_another_codec_when_it_begins(run: Run, db: Any, space: Subspace, name: str) -> None:
+    Queue(space, codec="json").register(db)
+    printed = run("watch", name, "--codec", "msgpack", "--name", "audit", "--timeout", "5")
+    assert printed.exit_code == 4
+    assert "is registered with the codec 'json'" in printed.stderr
+    assert Subscriptions(Queue(space, codec="json")).count(db) == 0
+
+
 @pytest.mark.parametrize("error", [OutputFailed("Broken pipe"), Interrupted(signal.SIGTERM)])
 def test_items_that_watch_did_not_print_come_again_under_its_name(
     run: Run, db: Any, space: Subspace, name: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
