@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import tomllib
@@ -36,22 +35,6 @@ def test_an_import_loads_nothing_that_is_not_used_yet() -> None:
     code = "import sys, fdbqueue; print(*{name.split('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not ON_DEMAND & set(loaded)
-
-
-def seconds(code: str) -> float:
-    """Return the least CPU time of several processes that run a line of code."""
-    found = []
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", code], check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
-
-
-def test_an_import_costs_at_most_80_ms_or_on_a_slow_machine_twice_what_asyncio_does() -> None:
-    nothing = seconds("pass")
-    assert seconds("import fdbqueue") - nothing < max(0.08, 2.3 * (seconds("import asyncio") - nothing))
 
 
 def test_a_deprecated_name_warns_its_caller() -> None:
