@@ -67,7 +67,8 @@ def worker(
     sys.path.insert(0, os.getcwd())
     named = None if queues is None else [name for name in queues.split(",") if name]
     terms: dict[str, Any] = {"queues": named, "concurrency": concurrency, "grace": grace}
-    number = processes - 1 if child is None else child  # if the last one can have its place, all can
+    number = processes - 1 if child is None else child  # if the first and the last can have a place, all can
+    _probed(health, 0)
     terms |= {"health": _probed(health, number), "metrics": _served(metrics, number)}
     if (processes > 1 or reload) and child is None:
         options = ["--concurrency", str(concurrency), "--grace", str(grace)] + (["--json"] if as_json else [])
