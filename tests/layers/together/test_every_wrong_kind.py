@@ -116,6 +116,8 @@ def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str
             for value in wrong(scene):
                 if one.name in WAITS and (value is None or value in (7, 10**30)):
                     continue
+                if one.name == "within" and value is None:
+                    continue  # it reads the keys of all tests of this process
                 tr = given()
                 try:
                     form(tr, **{**plain, one.name: value})

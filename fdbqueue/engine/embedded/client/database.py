@@ -82,7 +82,6 @@ class Database(TransactionCreator):
         """
         with self._lock:
             store, self._opened = self._opened, None
-            vars(self).pop("next_turn", None)
             self._closed = True
         if store is not None:
             store.close()
@@ -98,8 +97,6 @@ class Database(TransactionCreator):
                     raise StorageError(f"{self!r} was closed.{held} Call fdbqueue.open again for another one.")
                 if store is None:
                     store = self._opened = Store.open(self._path, self._url_options)
-                    # Every call that takes an item asks this: it asks the store's scheduler directly from now on.
-                    vars(self)["next_turn"] = store.process_scheduler.next_turn
         return store
 
     # -- transactions --------------------------------------------------------------------------------------------
@@ -114,7 +111,8 @@ class Database(TransactionCreator):
 
     def next_turn(self) -> TimeSlice | None:
         """Return the future of this process's next time slice, or None if it has one now (`engine.turns`)."""
-        return self._store().process_scheduler.next_turn()
+        # Not kept: a forked child's store has another scheduler.
+        return (self._opened or self._store()).process_scheduler.next_turn()
 
     @property
     def shares_turns(self) -> bool:
