@@ -29,7 +29,7 @@ class KeptBeside(Generic[T]):
         self._kept: WeakKeyDictionary[Any, T] = WeakKeyDictionary()
 
     def of(self, owner: object) -> T:
-        """Return the value of an object. It is made if there is none; of two threads, one makes it."""
+        """Return the value of an object. It is made if there is none; two threads get the same one."""
         known = self._kept.get(owner)
         return self._kept.setdefault(owner, self._make()) if known is None else known
 
