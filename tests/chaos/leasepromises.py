@@ -143,5 +143,7 @@ class Swept(Invariant):
         left = [key for key in replay.values if key.startswith(requests)]
         if left:
             self.broken(f"{len(left)} requests are left, long after they expired")
-        if any(replay.timers.values()):
-            self.broken("timers are left, long after they fell due")
+        timers = [(position, *timer) for position, of_it in replay.timers.items() for timer in sorted(of_it)]
+        if timers:
+            told = ", ".join(f"{kind} of {position} at {at_us} us" for position, at_us, kind in timers[:5])
+            self.broken(f"{len(timers)} timers are left, long after they fell due: {told}")

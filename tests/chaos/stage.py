@@ -217,13 +217,19 @@ class Round:
         def ahead() -> float:
             return time.time() + FAR_AHEAD_S
 
+        def later() -> float:
+            # What the drain ended or asked again itself is removed later than all else.
+            return ahead() + FAR_AHEAD_S
+
         if self.kind in WITH_SESSIONS:
-            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
-            drain_sessions(logged, queue, history, clock=ahead, kind=self.kind)
+            for clock in (ahead, later):
+                logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=clock)
+                drain_sessions(logged, queue, history, clock=clock, kind=self.kind)
             return []
         if self.kind is Kind.agents:
-            logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=ahead)
-            drain_agents(logged, queue, history, clock=ahead)
+            for clock in (ahead, later):
+                logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=clock)
+                drain_agents(logged, queue, history, clock=clock)
             return []
         stuck = []
         if self.kind is Kind.streams:
@@ -249,10 +255,8 @@ class Round:
             history.end(number, OK, {})
         if self.kind is Kind.blobs:
             sweep_all(db, queue, history, ahead)
-        if self.kind is Kind.results:
-            # What the drain ended itself is removed later than all else.
-            later = Leases(queue, max_attempts=most_attempts(self.kind), clock=lambda: ahead() + FAR_AHEAD_S)
-            self._reclaim_all(log_of(self.space, self.kind).of(self.db, by="drain", clock=later.clock), later)
+        leases = Leases(queue, max_attempts=most_attempts(self.kind), clock=later)
+        self._reclaim_all(log_of(self.space, self.kind).of(self.db, by="drain", clock=later), leases)
         return stuck
 
     def _reclaim_all(self, db: Any, leases: Leases) -> None:
