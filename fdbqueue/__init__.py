@@ -63,7 +63,7 @@ from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
 from fdbqueue.verbs.renaming import RenameReport, rename
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BulkInterrupted",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
+import fdbqueue
 from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
 from fdbqueue.cli.backup import backup
@@ -69,7 +69,7 @@ app.add_typer(agents, name="agents")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fdbqueue {version('fdbqueue')}")
+        typer.echo(f"fdbqueue {fdbqueue.__version__}")
         raise typer.Exit
 
 

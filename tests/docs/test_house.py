@@ -34,6 +34,11 @@ def test_the_version_is_that_of_the_distribution(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
 
     assert fdbqueue.__version__ == project["version"]
+    images = re.findall(r"image: fdbqueue-\w+:(.+)", (repository / "docker-compose.yml").read_text())
+    assert set(images) == {project["version"]}
+    newest = re.search(r"^## \[(\d.*?)\] - \d{4}-\d\d-\d\d$", (repository / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == project["version"]
 
 
 def test_the_layers_folder_has_one_import_name(repository: Path) -> None:
