@@ -193,7 +193,7 @@ class Admission:
             OtherCodec: the queue is registered with another codec.
         """
         layout = self._layout
-        if layout.known.is_smart and self._entry == "plain":
+        if layout.known.made.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._about is not None:
             yield from note_registered(self._tr, layout, self._about)

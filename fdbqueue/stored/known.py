@@ -43,6 +43,14 @@ class Registration:
 
 
 @dataclass(slots=True)
+class Smartness:
+    """What objects of a queue with and without an order share."""
+
+    is_smart: bool = False
+    """Whether the process has made a `SmartQueue` of one of them. The first smart enqueue marks the queue itself."""
+
+
+@dataclass(slots=True)
 class Known:
     """What one process knows of one queue, by one object of it."""
 
@@ -50,8 +58,8 @@ class Known:
     """What the queue's object registers; None: nothing."""
     has_high_water_mark: bool = False
     """Whether it has seen a mark, which stays."""
-    is_smart: bool = False
-    """Whether it has made a `SmartQueue` of the queue. The first smart enqueue marks the queue itself."""
+    made: Smartness = field(default_factory=Smartness)
+    """Whether it has made a `SmartQueue` of the queue."""
     subscribed: bool = False
     """Whether the queue had subscriptions that need arrivals when it last looked for the queue's end."""
     exclusive_all: str | None = None

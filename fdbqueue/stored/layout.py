@@ -540,7 +540,7 @@ OTHERS = (
         "layers/sessions",
     ),
     Row(("gate",), "…", "limits that sessions share, and the pointers that wait there", "layers/sessions"),
-    Row(("state",), "name", "a session's state", "layers/sessions"),
+    Row(("state",), "name", "a session's state; without a name: its codec", "layers/sessions"),
     Row(("summed",), "name, shard", "8 bytes, by atomic adds: a total of all sessions", "layers/sessions"),
     Row(("stream",), 'stream, "batch", batch', "what a batch has, until it is acked", "layers/streams"),
     Row(("stream",), 'stream, "seen"', "8 bytes: when its reader was last seen", "layers/streams"),

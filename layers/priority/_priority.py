@@ -97,6 +97,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         self.queue = Queue(queue.layout.space, codec=queue.codec, order=self.levels)
         """The queue with this order."""
         layout = self.queue.layout
+        layout.known.made = queue.layout.known.made  # a SmartQueue of the given queue refuses plain items here, too
         head = Head(layout) if weights is None else WeightedHead(layout, weights)
         self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
         """Leases of its items: lease, ack, nack and the rest."""

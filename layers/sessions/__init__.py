@@ -23,6 +23,7 @@ Keys
     ``("gate", "line", gate, index, rnd)``              the pointer of a slot that waits for one of this gate
     ``("gate", "waiting", gate)``                       8 bytes, by atomic adds: how many wait there
     ``("state", name)``                                 its state, if a worker has written one
+    ``("state",)``                                      the name of the codec of states; absent: unknown
     ``("summed", counter, shard)``                      totals of all sessions, each spread over 16 keys
     ``("line", "completion", …)``, ``("line", "group", …)``  outcomes and groups of items, by their addresses
     ``("line", "blob", …)``, ``("line", "upload", …)``  data of items (`fdbqueue.layers.blobs`)

@@ -29,6 +29,7 @@ from .session.arguments import check_choice, check_concurrency, check_count
 from .session.gate_record import Gate
 from .session.lease import SessionLease, SessionRef
 from .session.records import SessionName, pack_name
+from .session.states import StateCodec
 from .workers.read_ahead import Turns
 from .workers.working import Ack, Working
 
@@ -64,7 +65,8 @@ class Sessions(Named, Operators[V]):
         on_dead: after a dead letter, "go on" with the session's next item, or "block" the session until an operator
             calls `redrive` or `skip`.
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
-        state_codec: the codec of the states of sessions, as the queue's.
+        state_codec: the codec of the states of sessions, as the queue's. The first state that is written stores its
+            name. Another codec is then refused while any session has a state; ``bytes`` reads all of them.
         shards: over how many lines ready sessions are spread, 1 to 64. Workers then meet less often. Sessions take fair
             turns within a shard. An enqueue stores the number with the queue. None: as stored, and 1 for a new queue.
         consumer: the name under which it takes leases, for monitoring; host name and process id by default.
@@ -154,8 +156,7 @@ class Sessions(Named, Operators[V]):
         rules = Rules(quantum, weights, retry, blocks, holds, concurrency, gates, shards)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
-        states: Queue[Any] = Queue(queue.layout.space["state"], codec=state_codec)
-        self._working: Working[V] = Working(queue, self.line, states, consumer)
+        self._working: Working[V] = Working(queue, self.line, StateCodec(queue, state_codec), consumer)
         self.turns: Turns[V] = Turns(self.line, self._working)
         """How a consumer works through the turns of sessions."""
         self.staged = LineQueue(self.line.leases, consumer=consumer)
@@ -485,15 +486,13 @@ class Sessions(Named, Operators[V]):
     def state(self, tr: Transaction | Database, session: SessionName) -> Steps[Any]:
         """Return a session's state; None if it has none.
 
+        Raises:
+            CodecError, OtherCodec: it can't be decoded, or states have another codec.
+
         *Conflicts:* in a transaction, with every write of the state. *Cost:* one read.
         """
         key = self.line.session(pack_name(session)).state_key
-
-        def body(tr: Transaction) -> Steps[Any]:
-            value = yield tr.get(key)
-            return self._working.decoded_state(bytes(value) if value.present() else None)
-
-        return (yield from self.queue.read(tr, body))
+        return (yield from self.queue.read(tr, partial(self._working.stored_state, key=key)))
 
     @verb
     def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> Steps[None]:

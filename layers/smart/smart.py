@@ -117,7 +117,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             Bounds(max_items, max_bytes),
         )
         self._delivery = HeadDelivery(self.leases)
-        self.queue.layout.known.is_smart = True
+        self.queue.layout.known.made.is_smart = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(SmartQueue, **self._given), (self.leases,)

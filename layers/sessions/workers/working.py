@@ -57,6 +57,7 @@ from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
 from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of, record_of
 from ..session.session import Session, SessionHead, SessionMoves
+from ..session.states import StateCodec
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -72,11 +73,11 @@ class Working(Generic[V]):
     Args:
         queue: the queue of the items.
         line: the line of ready sessions.
-        states: a queue whose codec is that of states.
+        states: the codec of states.
         consumer: the workers' name; None: host name and process id.
     """
 
-    def __init__(self, queue: Queue[V], line: Line, states: Queue[Any], consumer: str | None) -> None:
+    def __init__(self, queue: Queue[V], line: Line, states: StateCodec, consumer: str | None) -> None:
         self._queue = queue
         self._line = line
         self._states = states
@@ -127,6 +128,8 @@ class Working(Generic[V]):
         else:
             found = session.queue.look_at(tr, row)
             item = found if isinstance(found, Item) else cast(Item[V], (yield from found))
+        if held.state is not None:
+            yield from self._states.check_read(tr)
         notes = notes_of(row.value)
         if session.asks is not None and not notes.ttl_at_us:
             session.asks(item.value, self._line.leases.now_us(), item.position)  # it raises if the predicate fails
@@ -417,6 +420,7 @@ class Working(Generic[V]):
                 raise (yield from self._lost(tr, ref))
             stored = bytes(value)
         result = encode_result(done.result) if notes_of(stored).keep_s else b""
+        yield from self.check_state(tr, state)
         for follow_up in done.follow_ups:
             yield from follow_up.carry_out(tr)
         yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us())
@@ -450,6 +454,7 @@ class Working(Generic[V]):
 
     def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
         """Write the state of a leased session."""
+        yield from self.check_state(tr, state)
         turn, _ = yield from self.turn(tr, ref)
         self.write_state(tr, turn.session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
@@ -490,10 +495,10 @@ class Working(Generic[V]):
             CodecError: it does not decode.
         """
         try:
-            return None if stored is None else self._states.codec.decode(stored)
+            return None if stored is None else self._states.decode(stored)
         except Exception as error:  # a codec may be code that is not ours
             raise CodecError(
-                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.codec.name!r}:"
+                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.name!r}:"
                 f" {reason_of(error)}. Give Sessions the state_codec that wrote it."
             ) from error
 
@@ -506,9 +511,28 @@ class Working(Generic[V]):
             rows: the keys and stored bytes of the first ones of `done`. The others stay.
         """
         results = {pack(one.position): one.result for one in done}
+        for one in done[: len(rows)]:
+            yield from self.check_state(tr, one.state)
         yield from remove(tr, session, rows, results, self._line.leases.now_us())
         for one in done[: len(rows)]:
             self.write_state(tr, session, one.state)
+
+    def stored_state(self, tr: Transaction, key: bytes) -> Steps[Any]:
+        """Read a session's state, and decode it.
+
+        Raises:
+            CodecError, OtherCodec: it can't be decoded.
+        """
+        value = yield tr.get(key)
+        if not value.present():
+            return None
+        yield from self._states.check_read(tr)
+        return self.decoded_state(bytes(value))
+
+    def check_state(self, tr: Transaction, state: bytes | Unchanged | None) -> Steps[None]:
+        """Refuse to write an encoded state if another codec has written those of the queue."""
+        if isinstance(state, bytes):
+            yield from self._states.check_write(tr)
 
     def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
         """Write an encoded state."""

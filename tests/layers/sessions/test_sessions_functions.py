@@ -153,6 +153,7 @@ def test_a_predicate_that_fails_for_an_item_read_ahead_blocks_its_session(
 def test_a_state_that_does_not_decode_blocks_its_session(db: Any, queue: Queue) -> None:
     fill(Sessions(queue), db, "bad:1")
     Consumer(Sessions(queue), lambda lease: NewState(b"{")).drain(db)
+    del db[queue.layout.space["state"].key()]  # as an older version left it: the codec is unknown
     sessions = Sessions(queue, state_codec="json")
     fill(sessions, db, *THREE)
 

@@ -105,6 +105,33 @@ def test_the_leases_of_a_smart_queue_take_no_other_enqueue_also_after_a_clear(db
         jobs.enqueue(db, X)
 
 
+@pytest.mark.parametrize("smart_is_first", [True, False])
+@pytest.mark.parametrize("smart_has_levels", [True, False])
+def test_a_priority_queue_of_the_same_queue_bypasses_no_check(
+    db: Any, space: Subspace, smart_is_first: bool, smart_has_levels: bool
+) -> None:
+    queue = new_queue(space)
+    if smart_has_levels:
+        jobs = PriorityQueue(queue, levels=3)
+        SmartQueue(jobs.leases)
+    elif smart_is_first:
+        SmartQueue(queue)
+        jobs = PriorityQueue(queue, levels=3)
+    else:
+        jobs = PriorityQueue(queue, levels=3)
+        SmartQueue(queue)
+    for call in (
+        lambda: jobs.enqueue(db, X, priority=0),
+        lambda: jobs.enqueue_many(db, [X]),
+        lambda: jobs.leases.enqueue(db, X),
+        lambda: jobs.queue.enqueue(db, X),
+        lambda: queue.enqueue(db, X),
+    ):
+        with pytest.raises(ChecksBypassed, match=r"SmartQueue\(\.\.\.\)\.enqueue"):
+            call()
+    assert jobs.dequeue(db) is None
+
+
 @pytest.mark.parametrize("door", COMPOSED)
 def test_other_enqueues_are_refused_in_the_first_smart_enqueues_transaction_too(
     db: Any, space: Subspace, door: str

@@ -1,0 +1,92 @@
+"""The codec of the states of sessions, and the key that says which one has written them.
+
+The first state that is written to a queue stores the codec's name. Another codec is refused while there are states. In a
+queue whose states are older than this key it is unknown, and every codec is taken. The codec bytes shows every state.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fdbqueue import OtherCodec, Queue
+from fdbqueue.lowlevel import Database, Steps, Transaction, rows, strinc
+from fdbqueue.stored.catalogue import fits, is_known, note_checked
+from fdbqueue.stored.known import RAW, Registration
+
+
+class StateCodec:
+    """The codec of the states of one queue's sessions.
+
+    Args:
+        queue: the queue of the items.
+        codec: the codec, as a queue's.
+    """
+
+    __slots__ = ("_key", "_own", "_queue", "_states", "encode")
+
+    def __init__(self, queue: Queue[Any], codec: Any) -> None:
+        self._queue = queue
+        self._states: Queue[Any] = Queue(queue.layout.space["state"], codec=codec)
+        self._key = self._states.layout.space.key()
+        self._own = Registration(self._states.codec.name, "", ())
+        self._states.layout.known.registration = self._own
+        self.encode = self._states.encode
+
+    @property
+    def name(self) -> str:
+        """The codec's name."""
+        return self._own.codec
+
+    def decode(self, stored: bytes) -> Any:
+        """Decode a state. It raises what the codec raises."""
+        return self._states.codec.decode(stored)
+
+    def check_read(self, tr: Transaction | Database) -> Steps[None]:
+        """Refuse to decode states that another codec has written.
+
+        Raises:
+            OtherCodec: another one has.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+        """
+        if self._states.layout.known.decodes_in(tr):
+            return
+
+        def read(tr: Transaction) -> Steps[Any]:
+            return (yield tr.snapshot.get(self._key))
+
+        value = yield from self._queue.read(tr, read)
+        if value.present() and not fits(self.name, written := bytes(value).decode()):
+            raise self._refusal(written)
+        note_checked(tr, self._states.layout, is_registered=value.present())
+
+    def check_write(self, tr: Transaction) -> Steps[None]:
+        """Refuse to write a state by a codec that has not written the others. Store the name of the first one.
+
+        Raises:
+            OtherCodec: another one has; nothing was written.
+
+        *Conflicts:* with the first state that another process writes. *Cost:* one read a minute; a second read and a
+        write for the first state.
+        """
+        if is_known(tr, self._own):
+            return
+        value = yield tr.get(self._key)
+        if value.present() and fits(self.name, bytes(value).decode()):
+            note_checked(tr, self._states.layout)
+            self._own.known_until, self._own.known_in = self._own.checked_until, self._own.checked_in
+            return
+        # Whether this transaction commits is not known here. So the next write reads the key again.
+        if not (yield from rows(tr, self._key + b"\x00", strinc(self._key), limit=1)):
+            tr.set(self._key, self.name.encode())
+        elif value.present():
+            raise self._refusal(bytes(value).decode())
+
+    def _refusal(self, written: str) -> OtherCodec:
+        given = f"state_codec={written!r}"
+        shown = "" if self.name == RAW else " The state_codec 'bytes' shows them as they are stored."
+        return OtherCodec(
+            f"The states of the sessions of {self._queue!r} have the codec {written!r}, and not {self.name!r}, which is"
+            f" given here. Nothing was changed. Give Sessions {given}.{shown} Another codec can write states when no"
+            " session has one."
+        )
