@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, QueueRenamed
 from fdbqueue.stored.catalogue import name_of, name_text
@@ -107,7 +107,18 @@ def check_renamed(tr: Transaction, layout: Layout) -> Steps[None]:
     Raises:
         QueueRenamed: the queue has another name now, or will have it in a moment.
     """
-    value: Any = yield tr.snapshot.get(layout.type_key)
+    yield from refuse_old_name(tr.snapshot, layout)
+
+
+def refuse_old_name(tr: ReadTransaction, layout: Layout) -> Steps[None]:
+    """Refuse the old name of a queue; for calls that write records of their own under it. One read.
+
+    Raises:
+        QueueRenamed: as `check_renamed`.
+
+    *Conflicts:* with a rename that begins, except by snapshot.
+    """
+    value: Any = yield tr.get(layout.type_key)
     if value.present():
         refuse_renamed(bytes(value))
 

@@ -16,7 +16,7 @@ from fdbqueue.errors import ChecksBypassed
 from fdbqueue.moves.admission import without_quota
 from fdbqueue.moves.exclusive import made_exclusive, wall_us
 from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
-from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of, read_quota
+from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of
 from fdbqueue.stored.catalogue import set_about
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import Layout
@@ -212,9 +212,20 @@ class Administered(ByPosition[V]):
     def quota(self, tr: Transaction | Database) -> Steps[Quota | None]:
         """Return how many items or bytes the queue may have; None if it has no quota.
 
+        Raises:
+            QueueRenamed: the queue has another name now.
+
         *Conflicts:* in a transaction, with `set_quota`. *Cost:* one read.
         """
-        return (yield from self.read(tr, partial(read_quota, layout=self.layout)))
+
+        def body(tr: Transaction) -> Steps[Quota | None]:
+            stored = yield tr.get(self.layout.type_key)
+            if not stored.present():
+                return None
+            refuse_renamed(bytes(stored))
+            return quota_of(bytes(stored))
+
+        return (yield from self.read(tr, body))
 
 
 def _check_text(text: object, name: str) -> None:

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     started,
     verb,
 )
+from fdbqueue.stored.rename_marks import check_renamed
 
 from ..leases import Lease, LeaseHandle, LeaseRef
 from ..leases.times import positive
@@ -174,6 +175,8 @@ class Blobs(Named, Generic[V]):
             swept, live = swept + report.swept, live + report.live
             if not is_database(tr):
                 break
+        if not swept and not live:
+            yield from self.queue.read(tr, partial(check_renamed, layout=self._layout))
         return SweepReport(swept, live)
 
     @verb
@@ -199,6 +202,8 @@ class Blobs(Named, Generic[V]):
         uploads = started(rows(tr.snapshot, span.start, span.stop, limit=COUNT_LIMIT))
         counts = yield from read_counts(tr, self._layout)
         found = yield from uploads
+        if not found and not counts.get("blobs"):
+            yield from check_renamed(tr, self._layout)
         now_us = self._now_us()
         overdue = sum(int.from_bytes(row.value, "little") <= now_us for row in found)
         return BlobStats(counts.get("blobs", 0), counts.get("blob_bytes", 0), len(found), overdue)

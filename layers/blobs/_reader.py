@@ -25,6 +25,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
+from fdbqueue.stored.rename_marks import check_renamed
 
 from ..leases import LeaseRef
 from ._fileverb import file_verb
@@ -254,6 +255,7 @@ class BlobReader(Named, io.BufferedIOBase):
                 value = yield read
                 if value.present():
                     return layout, bytes(value)
+            yield from check_renamed(tr, layout)
             raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
         value = yield tr.get(self._layout.leased.key(self._packed))
         if not value.present() or notes_of(bytes(value)).token != self._item.token:

@@ -23,10 +23,12 @@ from fdbqueue.lowlevel import (
     rows,
     run,
     run_async,
+    started,
     strinc,
     verb,
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
+from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
@@ -49,6 +51,8 @@ class GroupList(Iterator["Group"]):
         self._db = db
         self._begin = begin
         self._left = math.inf if limit is None else limit
+        self._named = False
+        """Whether the queue's name is right, since a group was found."""
 
     def __next__(self) -> Group:
         group = run(self._next())
@@ -69,15 +73,21 @@ class GroupList(Iterator["Group"]):
         if self._left < 1:
             return None
         space = self._groups.leases.layout.groups
-        found = yield from self._groups.queue.read(
-            self._tr, partial(_first, begin=self._begin, end=strinc(space.key()))
-        )
+        found = yield from self._groups.queue.read(self._tr, self._first)
+        self._named = True
         if not found:
             self._left = 0
             return None
         name: str = space.unpack(found[0].key)[0]
         self._begin, self._left = _behind(space, name), self._left - 1
         return Group(self._groups, name, db=self._db)
+
+    def _first(self, tr: Transaction) -> Steps[Sequence[KeyValue]]:
+        layout = self._groups.leases.layout
+        found = yield from rows(tr.snapshot, self._begin, strinc(layout.groups.key()), limit=1)
+        if not found and not self._named:
+            yield from check_renamed(tr, layout)
+        return found
 
 
 class Groups(Named, QueueWithLeases[Any]):
@@ -145,10 +155,10 @@ class Groups(Named, QueueWithLeases[Any]):
 
         Raises:
             GroupError: there is a group of this name already.
-            ItemTooLarge: the follow-ups are too many.
+            ItemTooLarge: the follow-ups are too many. QueueRenamed: the queue has another name now.
 
-        *Conflicts:* with another call that opens a group of this name. *Cost:* one read, three writes; that of an
-        enqueue for each follow-up.
+        *Conflicts:* with another call that opens a group of this name. *Cost:* two reads in parallel, three writes;
+        that of an enqueue for each follow-up.
         """
         check_name(name)
         check_token(token)
@@ -159,8 +169,10 @@ class Groups(Named, QueueWithLeases[Any]):
         group = Group(self, name, token=token or new_random(), db=db)
 
         def body(tr: Transaction) -> Steps[None]:
+            named = started(refuse_old_name(tr, self.leases.layout))
             if (found := (yield from group_record(tr, self.leases.layout, name))) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
+            yield from named
             held = []
             for follow_up in follow_ups:
                 held += yield from follow_up.hold(tr)
@@ -191,6 +203,9 @@ class Groups(Named, QueueWithLeases[Any]):
             tr: a transaction, or a database.
             after: begin with the first group behind this name.
             limit: the largest number of groups; None: all.
+
+        Raises:
+            QueueRenamed: there is none, and the queue has another name now.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read for each group; it does not grow with the groups.
         """
@@ -252,10 +267,6 @@ class Groups(Named, QueueWithLeases[Any]):
                 tr.set(group_keys(at.home, name).members + at.address, b"")
                 count_members(tr, at.home, name, **{marked.state: 1})
         return entered
-
-
-def _first(tr: Transaction, begin: bytes, end: bytes) -> Steps[Sequence[KeyValue]]:
-    return (yield from rows(tr.snapshot, begin, end, limit=1))
 
 
 def _behind(groups: Subspace, name: str) -> bytes:

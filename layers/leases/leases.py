@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import (
     only_transaction,
     verb,
 )
+from fdbqueue.stored.rename_marks import check_renamed
 
 from ._backoff import Backoff
 from ._dead_letters import DeadLetters
@@ -508,9 +509,19 @@ class Leases(Named, ByPosition[V]):
 
         Every lease does this before it takes an item. Use it for queues without consumers, and for monitoring.
 
+        Raises:
+            QueueRenamed: no timer is due, and the queue has another name now.
+
         *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
-        and one read and about four writes per timer.
+        and one read and about four writes per timer; a second read if no timer is due.
         """
+        report = yield from self.fire_timers(tr, limit)
+        if not report.reclaimed:
+            yield from self.queue.read(tr, partial(check_renamed, layout=self.layout))
+        return report
+
+    def fire_timers(self, tr: Transaction | Database, limit: int) -> Steps[ReclaimReport]:
+        """Fire due timers, as `reclaim`, of a queue that is known to have this name; for layers."""
         check_limit(limit, "timers to fire")
         if is_database(tr):
             adaptive = AdaptiveLimit(limit)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -33,6 +33,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.catalogue import check_decodes
+from fdbqueue.stored.rename_marks import check_renamed
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
@@ -52,6 +53,8 @@ from .selectors import ItemTest, Selector, Selects
 from .subscription import Subscription
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
+
+T = TypeVar("T")
 
 _STRICT = "Subscriptions go by the queue's order: give Leases(queue) without a head."
 
@@ -319,6 +322,7 @@ class Subscriptions(Named, ByPosition[V]):
 
         Raises:
             TypeError, ValueError: `after` is no name, or the limit is less than 1.
+            QueueRenamed: there is none, and the queue has another name now.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* two range reads, which grow with the number of these
         subscriptions and of the items that their consumers hold.
@@ -328,16 +332,20 @@ class Subscriptions(Named, ByPosition[V]):
         if limit is not None:
             check_limit(limit, "subscriptions to tell of")
         page = partial(read_page, layout=self._layout, now_us=self.leases.now_us(), after=after, limit=limit or 0)
-        return (yield from self._queue.read(tr, page))
+        return (yield from self._queue.read(tr, partial(self._unless_renamed, page)))
 
     @verb
     def count(self, tr: Transaction | Database, *, limit: int = 1_000) -> Steps[int]:
         """Return the number of subscriptions, counted up to `limit`.
 
+        Raises:
+            QueueRenamed: there is none, and the queue has another name now.
+
         *Conflicts:* none, it uses snapshot reads. *Cost:* one range read of up to `limit` rows.
         """
         check_limit(limit, "subscriptions to count")
-        return (yield from self._queue.read(tr, partial(count_registrations, layout=self._layout, limit=limit)))
+        counted = partial(count_registrations, layout=self._layout, limit=limit)
+        return (yield from self._queue.read(tr, partial(self._unless_renamed, counted)))
 
     def browse(
         self,
@@ -437,6 +445,13 @@ class Subscriptions(Named, ByPosition[V]):
         # From now on producers record arrivals; for a sole subscription they stop that.
         tr.set(layout.subscribed_key, name.encode() if new.exclusive_all else b"")
 
+    def _unless_renamed(self, read: Callable[[Transaction], Steps[T]], tr: Transaction) -> Steps[T]:
+        """Return what a read finds. If that is nothing, refuse the old name of a queue."""
+        found = yield from read(tr)
+        if not found:
+            yield from check_renamed(tr, self._layout)
+        return found
+
     def _forget_arrivals(self, tr: Transaction) -> None:
         """Clear the arrivals, and the pointer of the first waiter, which relies on them."""
         span = self._layout.arrivals.range()
@@ -447,6 +462,7 @@ class Subscriptions(Named, ByPosition[V]):
         layout = self._layout
         registered = yield from self._registered(tr, name)
         if name not in registered:
+            yield from check_renamed(tr, layout)
             return False
         tr.clear(layout.subscriptions.pack((name,)))
         tr.clear(layout.pointers.pack((name,)))

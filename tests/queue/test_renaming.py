@@ -26,6 +26,7 @@ from fdbqueue.layers import (
     Sessions,
     StagedQueue,
     Subscriptions,
+    Watchdog,
 )
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.stored.layout import Layout
@@ -171,7 +172,7 @@ def test_an_enqueue_that_is_older_than_the_wait_can_not_commit(
 
 
 def takers(old: Any) -> dict[str, Callable[[Any], Any]]:
-    leases = Leases(old)
+    leases, sessions = Leases(old), Sessions(old)
     return {
         "dequeue": old.dequeue,
         "dequeue_many": old.dequeue_many,
@@ -188,12 +189,20 @@ def takers(old: Any) -> dict[str, Callable[[Any], Any]]:
         "session": lambda db: Sessions(old).enqueue(db, b"x", session="ann"),
         "session's lease": lambda db: Sessions(old).lease(db),
         "open": lambda db: Queue.open(db, old.layout.space),
+        "group": lambda db: Groups(leases).open(db, "march"),
+        "session's group": lambda db: Groups(sessions).open(db, "march"),
+        "session's pause": lambda db: sessions.pause(db, "ann"),
+        "session's concurrency": lambda db: sessions.set_concurrency(db, "ann", 3),
+        "session's removal": lambda db: sessions.remove(db, "ann"),
+        "gate's limit": lambda db: sessions.set_limit(db, "tenant", 3),
+        "shards": lambda db: sessions.set_shards(db, 2),
+        "quota": lambda db: old.set_quota(db, 3),
     }
 
 
 def readers(old: Any) -> dict[str, Callable[[Any], Any]]:
     leases, staged, sessions, subscriptions = Leases(old), StagedQueue(old), Sessions(old), Subscriptions(old)
-    where = Position(1, b"random")
+    where, groups, blobs = Position(1, b"random"), Groups(leases), Blobs(leases)
     return {
         "stats": old.stats,
         "peek": old.peek,
@@ -222,6 +231,28 @@ def readers(old: Any) -> dict[str, Callable[[Any], Any]]:
         "sessions' stats": sessions.stats,
         "export": lambda db: export_items(db, old, "/nowhere/out.jsonl"),
         "register": old.register,
+        "quota": old.quota,
+        "reclaim": leases.reclaim,
+        "watchdog": Watchdog(leases).sweep,
+        "subscriptions' stats": subscriptions.stats,
+        "subscriptions' count": subscriptions.count,
+        "unsubscribe": lambda db: subscriptions.unsubscribe(db, "eye"),
+        "groups": lambda db: list(groups.list(db)),
+        "blobs' stats": blobs.stats,
+        "blobs' sweep": blobs.sweep,
+        "sessions' groups": lambda db: list(Groups(sessions).list(db)),
+        "sessions' watchdog": Watchdog(sessions).sweep,
+        "sessions' reclaim": sessions.reclaim,
+        "a session": lambda db: sessions.info(db, "ann"),
+        "its state": lambda db: sessions.state(db, "ann"),
+        "its items": lambda db: sessions.scheduled(db, "ann"),
+        "its dead letters": lambda db: sessions.dead(db, "ann"),
+        "its redrive": lambda db: sessions.redrive(db, "ann"),
+        "its purge": lambda db: sessions.purge(db, "ann"),
+        "its skip": lambda db: sessions.skip(db, "ann"),
+        "its resume": lambda db: sessions.resume(db, "ann"),
+        "gates": lambda db: list(sessions.gates(db)),
+        "a gate": lambda db: sessions.gate(db, "tenant"),
     }
 
 

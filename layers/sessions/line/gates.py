@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from fdbqueue import Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started
+from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, Transitions, cut
@@ -181,6 +182,7 @@ class Gates:
         Args:
             limit: the limit; None: that of the function `gates`.
         """
+        yield from refuse_old_name(tr, self._line.layout)
         record = (yield from self._record(tr, gate)) or GateRecord()
         wanted = record.default if limit is None else limit
         held, moved = record.held, 0

@@ -14,11 +14,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fdbqueue import Queue
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, verb
+from fdbqueue.stored.rename_marks import check_renamed
 
 from ...leases import Disposition, Lease, LeaseHandle, LeaseRef, Leases, ReclaimReport
 from ...leases.transitions import Retry
@@ -115,10 +117,12 @@ class LineLeases(Leases[Held]):
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
         """Fire due timers of all shards, up to `limit` in each."""
         yield from self.queue.read(tr, self.line.shards.learn)
-        report = yield from super().reclaim.steps(tr, limit=limit)
+        report = yield from self.fire_timers(tr, limit)
         for shard in range(1, self.line.shards.number):
-            further = yield from self.of_shard(shard).reclaim.steps(tr, limit=limit)
+            further = yield from self.of_shard(shard).fire_timers(tr, limit)
             report = ReclaimReport(report.reclaimed + further.reclaimed, report.more or further.more)
+        if not report.reclaimed:
+            yield from self.queue.read(tr, partial(check_renamed, layout=self.line.layout))
         return report
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:

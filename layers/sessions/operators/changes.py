@@ -12,6 +12,7 @@ from fdbqueue.lowlevel import KeyValue, Steps, Transaction, notes_of, pack, rows
 from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.items import salvaged_notes
+from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ..line.line import Line
 from ..session.records import REFUSING, RENEWING, SessionRecord, record_of
@@ -29,10 +30,15 @@ class Operating:
     def read(self, tr: ReadTransaction, name: bytes) -> Steps[tuple[Session, SessionRecord | None]]:
         """Read a session's record.
 
+        Raises:
+            QueueRenamed: there is none, and the queue has another name now.
+
         *Conflicts:* with every change of the record.
         """
         session = self._line.session(name)
         record = record_of((yield tr.get(session.record_key)))
+        if record is None:
+            yield from refuse_old_name(tr, self._line.layout)
         if record is not None and record.generation:
             session = self._line.session(name, record.generation)
         return session, record

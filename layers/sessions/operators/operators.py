@@ -19,6 +19,7 @@ from fdbqueue.lowlevel import (
     rows,
     verb,
 )
+from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...leases import ReclaimReport, State, StoredItem
 from ...leases.browsing import opened
@@ -119,7 +120,12 @@ class Operators(Items[V]):
         two writes.
         """
         check_shards(shards)
-        yield from self.queue.transact(tr, partial(self.line.shards.grow, number=shards))
+
+        def body(tr: Transaction) -> Steps[None]:
+            yield from refuse_old_name(tr, self.line.layout)
+            yield from self.line.shards.grow(tr, number=shards)
+
+        yield from self.queue.transact(tr, body)
 
     @verb
     def gate(self, tr: Transaction | Database, gate: SessionName) -> Steps[GateInfo | None]:

@@ -168,6 +168,7 @@ class Listing:
         session = self._line.session(name)
         found = yield from rows(tr.snapshot, session.record_key, session.record_key + b"\x00", limit=1)
         if not found:
+            yield from check_renamed(tr, self._line.layout)
             return None
         record = unpack_record(found[0].value)
         session = self._line.session(name, record.generation)
@@ -239,7 +240,8 @@ class Listing:
         def look(row: KeyValue) -> Steps[GateInfo | None]:
             return self._line.items.read(tr, partial(self.gate, gate=row.key[len(keys.gate()) :]))
 
-        return Browser(Pages(tr, max(keys.gate(), begin), strinc(keys.gate())), look, limit=limit)
+        found = Pages(tr, max(keys.gate(), begin), strinc(keys.gate()), layout=self._line.layout)
+        return Browser(found, look, limit=limit)
 
     def gate(self, tr: Transaction, gate: bytes) -> Steps[GateInfo | None]:
         """Describe a gate; None if nothing is stored of it."""
@@ -247,6 +249,7 @@ class Listing:
         recording, counting = tr.snapshot.get(keys.gate(gate)), tr.snapshot.get(keys.waiters(gate))
         stored, waiters = (yield recording), (yield counting)
         if not stored.present():
+            yield from check_renamed(tr, self._line.layout)
             return None
         record = unpack_gate_record(bytes(stored))
         waiting = int.from_bytes(bytes(waiters), "little", signed=True) if waiters.present() else 0

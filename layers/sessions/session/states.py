@@ -1,7 +1,7 @@
 """The codec of the states of sessions, and the key that says which one has written them.
 
-The first state that is written to a queue stores the codec's name. Another codec is refused while there are states. In a
-queue whose states are older than this key it is unknown, and every codec is taken. The codec bytes shows every state.
+The first state that is written to a queue stores the codec's name. Another codec is refused while there are states. If
+the states are older than this key, their codec is unknown, and every codec is taken. The codec bytes shows every state.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ from fdbqueue.moves.admission import is_marked
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.catalogue import doubt
 from fdbqueue.stored.codecs import reason_of
+from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
 from ...common.waiting import in_thread
@@ -525,6 +526,7 @@ class Working(Generic[V]):
         """
         value = yield tr.get(key)
         if not value.present():
+            yield from check_renamed(tr, self._line.layout)
             return None
         yield from self._states.check_read(tr)
         return self.decoded_state(bytes(value))

@@ -122,7 +122,7 @@ def test_another_codec_may_follow_when_no_session_has_a_state(db: Any, space: Su
 
 
 def test_the_codec_of_older_states_is_unknown_and_stays_so(db: Any, space: Subspace) -> None:
-    sessions = with_state(db, space)
+    with_state(db, space)
     del db[space["state"].key()]
 
     other = made(space, "msgpack")
