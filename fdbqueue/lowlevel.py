@@ -23,8 +23,7 @@ from fdbqueue.moves.admission import register
 from fdbqueue.moves.exclusive import Permit, is_paused, keep_out, permit_of
 from fdbqueue.moves.moves import Moves
 from fdbqueue.reads.browse import Browser, Pages, pages
-from fdbqueue.reads.check import ItemCheck
-from fdbqueue.reads.registry import CheckPart, PagePart, Section, add_to_check, add_to_page
+from fdbqueue.reads.registry import CheckPart, ItemCheck, PagePart, Section, add_to_check, add_to_page
 from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.stored.counters import count, read_counts, read_stats
 from fdbqueue.stored.items import (

@@ -1,7 +1,7 @@
 """How to look at a queue without changing it.
 
 What is in here
-    `browse.py`: rows in pages. `check.py`, with `blob_check.py` and `order_check.py`: a recount of everything that a
+    `browse.py`: rows in pages. `check.py`, with `order_check.py`: a recount of everything that a
     queue owns. `inspecting.py`: a page about one queue, with `figures.py` for its charts. `registry.py`: what layers
     add to the page and to the check.
 

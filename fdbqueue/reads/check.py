@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
@@ -17,12 +17,12 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import read_high_water_mark
-from fdbqueue.reads.blob_check import check_blobs
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck
+from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats, read_stats
-from fdbqueue.stored.items import NO_NOTES, Blob, Chunked, Notes, has_notes, notes_of, parse
+from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
 
@@ -53,48 +53,20 @@ class CheckReport(Shown):
         return not self.problems
 
 
-class ItemCheck:
-    """A layer's part of a check. It sees each item of the queue once, and then says what is wrong.
-
-    A check that is given a database takes many transactions. An item that moves between two of them may look wrong. So
-    whatever a part finds is looked for again, by a new object of its class, and told if it is found twice.
-    """
-
-    items = 0
-    """Items that it has read beside those of the queue."""
-    counted = True
-    """Whether it could compare the counters of those."""
-
-    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
-        """Note an item. Items come in the order of their positions, in all states.
-
-        Args:
-            packed: its packed position.
-            notes: its notes; None if they can't be read, which the check itself reports.
-        """
-
-    def problems(self) -> list[str]:
-        """Return the inconsistencies, one sentence each, when all items have been seen."""
-        return []
-
-
-MakesCheck: TypeAlias = Callable[[], ItemCheck]
-"""Begins a layer's part of a check."""
-
-
 def check_queue(
     tr: Transaction | Database,
     layout: Layout,
     *parts: MakesCheck,
     order: OrderCheck | None = None,
-    blobs: dict[Position, Blob] | None = None,
+    with_contents: bool = True,
 ) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, for items in every state.
 
     Args:
         parts: what layers compare. They see the items in the same pass.
         order: checks the items' order; None: as of every queue.
-        blobs: gets the blobs of all items. They are elsewhere, and the caller checks them. None: they are checked here.
+        with_contents: whether to check what items have beside themselves, such as blobs. Items of sessions have it
+            elsewhere, and the caller checks it.
 
     *Cost:* reads the whole queue once, a page at a time; once more if a part finds something in a database.
     """
@@ -103,14 +75,18 @@ def check_queue(
     twice: list[str] = []
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
-    of_items: dict[Position, Blob] = {} if blobs is None else blobs
     found = dict.fromkeys(map(str, ALL_STATES), 0)
     previous = b""
+
+    def changed() -> bool:
+        return read_in(tr, partial(read_stats, layout=layout)) != before
+
     made = [make() for make in parts]
-    for packed, name, row in _shown_to(made, items_of_all_places(tr, layout)):
+    contents = contents_of(tr, layout, changed) if with_contents else []
+    for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout)):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
-        problem = _check_item(place, row, large, of_items)
+        problem = _check_item(place, row, large)
         if problem:
             problems.append(problem)
         if packed == previous:
@@ -118,13 +94,9 @@ def check_queue(
         previous = packed
         order.see(place.position(row.key), name)
 
-    def changed() -> bool:
-        return read_in(tr, partial(read_stats, layout=layout)) != before
-
     unsettled = changed()
     problems += _check_chunks(tr, layout, large, unsettled)
-    if blobs is None:
-        problems += check_blobs(tr, layout, of_items, partial(read_in, tr), unsettled=changed)
+    problems += [problem for part in contents for problem in part.problems()]
     if not unsettled:
         mark = read_in(tr, partial(read_high_water_mark, layout=layout))
         levels = read_in(tr, partial(read_level_counts, layout=layout))
@@ -132,6 +104,16 @@ def check_queue(
     problems += _of_parts(tr, layout, parts, made)
     counted = not unsettled and all(part.counted for part in made)
     return CheckReport(sum(found.values()) + sum(part.items for part in made), tuple(problems), counted)
+
+
+def contents_of(tr: Transaction | Database, layout: Layout, changed: Callable[[], bool]) -> list[ItemCheck]:
+    """Begin the check of what items have beside themselves.
+
+    Args:
+        layout: where they have it.
+        changed: returns whether items came or went since the check began.
+    """
+    return [make(tr, layout, changed) for make in content_parts.all().values()]
 
 
 def _of_parts(
@@ -185,7 +167,7 @@ def read_in(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]])
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
 
 
-def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked], blobs: dict[Position, Blob]) -> str | None:
+def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
     position = place.position(row.key)
     if place.key(pack(position)) != row.key:
         return f"The key {row.key!r} stands among the items, but is no position."
@@ -195,8 +177,6 @@ def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked], blo
         return f"The item {position} can't be read. {error}"
     if opened.chunked is not None:
         large[position] = opened.chunked
-    if opened.blob is not None:
-        blobs[position] = opened.blob
     return None
 
 

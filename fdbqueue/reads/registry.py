@@ -1,24 +1,22 @@
 """What layers add to the looks at a queue: a section of its page, figures in a list of queues, parts of its check.
 
-Two tables name what the library's own layers add, by module. A module is imported at the first look that needs it, so
+Tables name what the library's own layers add, by module. A module is imported at the first look that needs it, so
 `import fdbqueue` brings in no layer. A layer of your own adds to the tables by `add_to_page` and `add_to_check`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, cast
 
+from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.reprs import Table
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps
-from fdbqueue.reads.check import ItemCheck
+from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import Layout
-
-T = TypeVar("T")
 
 
 class Section(Protocol):
@@ -29,6 +27,43 @@ class Section(Protocol):
 
     def tables(self) -> Iterator[Table]:
         """Yield tables that have rows."""
+
+
+class ItemCheck:
+    """A layer's part of a check. It sees each item of the queue once, and then says what is wrong.
+
+    A check that is given a database takes many transactions. An item that moves between two of them may look wrong. So
+    whatever a part finds is looked for again, by a new object of its class, and told if it is found twice.
+    """
+
+    items = 0
+    """Items that it has read beside those of the queue."""
+    counted = True
+    """Whether it could compare the counters of those."""
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note an item. Items come in the order of their positions, in all states.
+
+        Args:
+            packed: its packed position.
+            notes: its notes; None if they can't be read, which the check itself reports.
+        """
+
+    def problems(self) -> list[str]:
+        """Return the inconsistencies, one sentence each, when all items have been seen."""
+        return []
+
+
+MakesCheck: TypeAlias = Callable[[], ItemCheck]
+"""Begins a layer's part of a check."""
+
+
+MakesContentCheck: TypeAlias = Callable[[Transaction | Database, Layout, Callable[[], bool]], ItemCheck]
+"""Begins a part of every check of a queue, also of `Queue.check`: what items have beside themselves.
+
+It is given the layout where items keep that, and a function that returns whether items came or went since the check
+began. So the part itself leaves out what it could not compare, and is not repeated.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +88,6 @@ class PagePart:
     """Reads figures for a list of queues; their value is None if the layer has nothing in this queue."""
 
 
-class Contributions(Generic[T]):
-    """Parts of a look, by the name of their layer.
-
-    Args:
-        own: where the parts of the library's own layers are, as ``module:name``.
-    """
-
-    def __init__(self, **own: str) -> None:
-        self._parts: dict[str, str | T] = {**own}
-
-    def add(self, name: str, part: T) -> None:
-        """Add the part of a layer, or replace it.
-
-        Raises:
-            ValueError: the name is empty, or that of a layer of the library.
-        """
-        if not name or isinstance(self._parts.get(name), str):
-            raise ValueError(f"A layer of your own needs a name that the library does not use, not {name!r}.")
-        self._parts[name] = part
-
-    def all(self) -> dict[str, T]:
-        """Return all parts, in the order in which they were added. It imports the library's own."""
-        return {name: _loaded(part) if isinstance(part, str) else part for name, part in self._parts.items()}
-
-
-def _loaded(place: str) -> Any:
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
 check_parts: Contributions[CheckPart] = Contributions(
     leases="fdbqueue.layers.leases.timer_check:CHECK_PART",
     staged="fdbqueue.layers.staged.check:CHECK_PART",
@@ -91,6 +96,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     smart="fdbqueue.layers.smart.orphans:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
 )
+content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
 page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from fdbqueue import CheckReport, Queue
 from fdbqueue.lowlevel import CheckPart, Database, FormatError, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
-from fdbqueue.reads.check import MakesCheck, check_queue
+from fdbqueue.reads.check import check_queue
+from fdbqueue.reads.registry import MakesCheck
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, SWEEP, TTL
 
 from ._group_check import check_groups
@@ -83,7 +84,7 @@ def check_leases(
     if custody is None:
         return check_queue(tr, layout, lambda: TimerCheck(tr, layout), *parts)
     tracked = custody.tracked
-    return check_queue(tr, layout, lambda: TimerCheck(tr, layout, lambda: tracked(tr)), *parts, blobs={})
+    return check_queue(tr, layout, lambda: TimerCheck(tr, layout, lambda: tracked(tr)), *parts, with_contents=False)
 
 
 def is_tracked(notes: Notes) -> bool:

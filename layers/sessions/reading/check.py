@@ -8,12 +8,11 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TypeAlias
 
-from fdbqueue import CheckReport, FormatError, Position, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pack, pages
-from fdbqueue.reads.blob_check import check_blobs
-from fdbqueue.reads.check import MakesCheck, check_queue, read_in
+from fdbqueue import CheckReport, FormatError, Queue
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
+from fdbqueue.reads.check import check_queue, contents_of, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
-from fdbqueue.stored.items import Blob
+from fdbqueue.reads.registry import MakesCheck
 
 from ...leases.outcome_check import Tracked
 from ...leases.timer_check import TimerCheck, is_tracked
@@ -58,6 +57,19 @@ class _TrackedItems(ItemCheck):
             self._found.append((self._session.address(packed), state, notes))
 
 
+class _OfOneSession(ItemCheck):
+    """Shows the items of one session to the checks of what all sessions' items have beside themselves."""
+
+    def __init__(self, session: Session, contents: list[ItemCheck]) -> None:
+        self._session = session
+        self._contents = contents
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        address = self._session.address(packed)
+        for part in self._contents:
+            part.see(address, state, row, notes)
+
+
 def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession | None = None) -> CheckReport:
     """Read all that the sessions own, and compare. It reads each item of a session once.
 
@@ -68,22 +80,19 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
     read(line.shards.learn)
     items, counted = 0, True
     problems: list[str] = []
-    blobs: dict[Position, Blob] = {}
     noted: list[Tracked] = []
     before = read(Listing(line).stats)
+    contents = contents_of(tr, line.layout, lambda: read(Listing(line).stats) != before)
     of_sessions: list[tuple[bytes, int, list[str]]] = []
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
-        own: dict[Position, Blob] = {}
         parts: list[MakesCheck] = [
             partial(TimerCheck, tr, session.layout, tuple),
             partial(_TrackedItems, session, noted),
+            partial(_OfOneSession, session, contents),
             *([] if more is None else [partial(more, tr, session.layout)]),
         ]
-        found = check_queue(tr, session.layout, *parts, order=NoOrderCheck(), blobs=own)
-        for position, blob in own.items():
-            address = session.address(pack(position))
-            blobs[line.layout.available.position(line.layout.available.key(address))] = blob
+        found = check_queue(tr, session.layout, *parts, order=NoOrderCheck(), with_contents=False)
         items += found.items
         counted = counted and found.counted
         of_sessions.append((name, generation, list(found.problems)))
@@ -91,7 +100,7 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
     of_line = [
         _check_line(tr, line, pointers, noted),
         *(
-            check_queue(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers, blobs={})
+            check_queue(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers, with_contents=False)
             for layout in line.shards.layouts()[1:]
         ),
     ]
@@ -123,7 +132,7 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
             problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers.places]
     problems += gates.problems()
-    problems += check_blobs(tr, line.layout, blobs, read, unsettled=lambda: read(Listing(line).stats) != before)
+    problems += [problem for part in contents for problem in part.problems()]
     return CheckReport(items, tuple(problems), counted=counted)
 
 
@@ -138,7 +147,7 @@ def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, not
     def check() -> TimerCheck:
         return TimerCheck(tr, line.layout, tracked)
 
-    return check_queue(tr, line.layout, check, lambda: pointers, blobs={})
+    return check_queue(tr, line.layout, check, lambda: pointers, with_contents=False)
 
 
 def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, SessionRecord]]:
