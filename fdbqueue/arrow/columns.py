@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import repeat
 from typing import Any, Literal, TypeAlias
 
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fdbqueue.arrow.contributed import Column, column_parts
 from fdbqueue.arrow.positions import Positions, parsed
 from fdbqueue.arrow.stored import Page, Stored, whole
 from fdbqueue.base.position import Position
@@ -22,7 +24,7 @@ OnBad: TypeAlias = Literal["fail", "null"]
 TEXTS = ("str", "json", "msgpack", "tuple")
 """The names of the codecs whose values are shown as text. All others are shown as bytes."""
 _TIME = pa.timestamp("us", "UTC")
-_WITHOUT_NOTES = {"session", "position", "rank", "index", "value", "headers", "state", "queue"}
+_KINDS = {"time": _TIME, "number": pa.int32(), "text": pa.string()}
 _HEADERS = pa.map_(pa.string(), pa.string())
 _to_json = msgspec.json.encode
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -38,16 +40,15 @@ def look_fields(codec: str) -> pa.Schema:
             pa.field("value", pa.string() if codec in TEXTS else pa.binary()),
             pa.field("headers", _HEADERS),
             pa.field("state", pa.string(), nullable=False),
-            pa.field("enqueued_at", _TIME),
-            pa.field("attempts", pa.int32(), nullable=False),
-            pa.field("visible_at", _TIME),
-            pa.field("lease_expires_at", _TIME),
-            pa.field("ttl_at", _TIME),
-            pa.field("died_at", _TIME),
-            pa.field("consumer", pa.string()),
-            pa.field("error", pa.string()),
+            *(pa.field(one.name, _KINDS[one.kind], nullable=one.kind != "number") for one in _contributed().values()),
         ]
     )
+
+
+@cache
+def _contributed() -> dict[str, Column]:
+    """Return the columns that layers add, by name."""
+    return {column.name: column for columns in column_parts.all().values() for column in columns}
 
 
 class Columns:
@@ -81,7 +82,7 @@ class Columns:
         self._names = schema.names
         self._constants: dict[tuple[Any, pa.DataType], pa.Array] = {}
         self._needs_positions = not {"position", "rank", "index"}.isdisjoint(self._names)
-        self._needs_notes = not {*self._names} <= _WITHOUT_NOTES
+        self._needs_notes = not _contributed().keys().isdisjoint(self._names)
 
     @property
     def payloads(self) -> bool:
@@ -131,12 +132,16 @@ class Columns:
             if plain:
                 return self._constant(None, kind, len(page))
             return pa.array([self._headers(page, at) for at in range(len(page))], kind)
-        if name == "consumer" and (notes is not None or page.streams):
-            return _consumers(page, notes, kind)
-        if notes is None:
-            return self._constant(0 if name == "attempts" else None, kind, len(page))
-        states = repeat(page.states) if isinstance(page.states, str) else page.states
-        return pa.array(map(_OF_NOTES[name], notes, states), kind)
+        column = _contributed()[name]
+        claimed = page.streams if column.of_claimed else {}
+        if notes is None and not claimed:
+            return self._constant(column.of(NO_NOTES, ""), kind, len(page))
+        states = repeat(page.states, len(page)) if isinstance(page.states, str) else page.states
+        values = [*map(column.of, repeat(NO_NOTES) if notes is None else notes, states)]
+        for at, stream in claimed.items():
+            if column.of_claimed and at < len(values):
+                values[at] = column.of_claimed(stream)
+        return pa.array(values, kind)
 
     def _constant(self, value: Any, kind: pa.DataType, size: int) -> pa.Array:
         """Return a column of one value. Pages share it."""
@@ -230,26 +235,3 @@ def position_of(packed: bytes) -> Position:
 
 
 _ANY = Layout("any")
-
-
-def _consumers(page: Page, notes: list[Notes] | None, kind: pa.DataType) -> pa.Array:
-    named: list[str | None] = [None] * len(page) if notes is None else [one.consumer or None for one in notes]
-    for at, stream in page.streams.items():
-        if at < len(named):
-            named[at] = stream
-    return pa.array(named, kind)
-
-
-def _when(us: int) -> int | None:
-    return us or None
-
-
-_OF_NOTES: dict[str, Callable[[Notes, str], Any]] = {
-    "enqueued_at": lambda notes, state: _when(notes.enqueued_at_us),
-    "attempts": lambda notes, state: notes.attempt,
-    "visible_at": lambda notes, state: _when(notes.visible_at_us),
-    "lease_expires_at": lambda notes, state: _when(notes.expires_at_us) if state == "leased" else None,
-    "ttl_at": lambda notes, state: _when(notes.ttl_at_us),
-    "died_at": lambda notes, state: _when(notes.died_at_us) if state == "dead" else None,
-    "error": lambda notes, state: notes.error or None,
-}

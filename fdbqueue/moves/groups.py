@@ -26,7 +26,6 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
 
 WITNESSES = 8
@@ -132,12 +131,6 @@ def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict
     span = counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
     return {counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
-
-
-def end_member(tr: Transaction, layout: Layout, packed: bytes, notes: Notes, was: str, how: str) -> None:
-    """Note that a member has ended. The caller calls `settle` afterwards, in the same transaction."""
-    tr.clear(group_keys(layout, notes.group).members + packed)
-    count_members(tr, layout, notes.group, **({was: -1} if was else {}), **{how: 1})
 
 
 def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:

@@ -18,8 +18,8 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.moves.admission import raise_high_water_mark
 from fdbqueue.moves.arrivals import announce, wants_arrivals
-from fdbqueue.moves.groups import begin_sweep, count_members, group_keys, group_record, settle
-from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.moves.ends import parts_of_ends
+from fdbqueue.moves.groups import begin_sweep, count_members, group_record, settle
 from fdbqueue.stored.counters import as_count, count, count_levels
 from fdbqueue.stored.items import (
     NO_NOTES,
@@ -159,14 +159,15 @@ class Moves:
             self._count_member(notes, "leased", change)
 
     def _end(self, packed: bytes, notes: Notes, counter: str, how: str, **told: Any) -> None:
-        """Record a tracked item's end for its completion, its group and its follow-ups."""
+        """Let layers record a tracked item's end: for its completion, its follow-ups and its group."""
         if counter == "purged" and not notes.then:
             return
         address = self._address(packed)
-        end_outcome(self._tr, self._home, address, notes, counter, how=how, now_us=self._now_us, **told)
-        if notes.group and counter != "purged":  # a purged member ended when it died
-            self._count_member(notes, how or ("done" if counter == "dequeued" else counter), 1)
-            self._tr.clear(group_keys(self._home, notes.group).members + address)
+        how = how or ("done" if counter == "dequeued" else counter)
+        for part in parts_of_ends():
+            part(self._tr, self._home, address, notes, how, now_us=self._now_us, **told)
+        if notes.group and how != "purged":
+            self._count_member(notes, how, 1)
             self.changed_groups.add(notes.group)
 
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:

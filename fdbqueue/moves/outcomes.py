@@ -13,7 +13,6 @@ An item without these pays nothing: its notes, which are read anyway, say that t
 
 from __future__ import annotations
 
-import time
 from functools import lru_cache
 
 import msgspec
@@ -25,7 +24,7 @@ from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import Notes
-from fdbqueue.stored.layout import DROP, GO, RESULT, Layout
+from fdbqueue.stored.layout import RESULT, Layout
 
 MAX_RESULT_BYTES = 90_000
 """The largest encoded result. It is stored in one value."""
@@ -84,43 +83,15 @@ def read_record(stored: bytes) -> OutcomeRecord:
         raise FormatError(f"An outcome is damaged, or of a newer version of fdbqueue: {error}.") from error
 
 
+def encode_record(record: OutcomeRecord) -> bytes:
+    """Return the bytes that store an item's outcome."""
+    return _encode(record)
+
+
 def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
     """Write the pending record of an item that enters the queue, for the first time or again."""
     if notes.keep_s:
-        tr.set(layout.completions.key(packed), _encode(OutcomeRecord(until_us=notes.ttl_at_us)))
-
-
-def end(
-    tr: Transaction,
-    layout: Layout,
-    packed: bytes,
-    notes: Notes,
-    counter: str,
-    *,
-    how: str = "",
-    result: bytes = b"",
-    error: str = "",
-    now_us: int | None = None,
-) -> None:
-    """Write the outcome of an item that leaves the queue or dies, and release or drop its follow-ups. All blind writes.
-
-    Args:
-        counter: the counter of the queue that counts its end.
-        how: how it ends, if the counter does not say that.
-        result: its encoded result, if it is done.
-        error: why it ends, if it is not.
-        now_us: the time in microseconds; None: the wall clock.
-    """
-    how = how or (DONE if counter == "dequeued" else counter)
-    at_us = time.time_ns() // 1_000 if now_us is None else now_us
-    if notes.keep_s and how != "purged":  # a purged item ended when it died
-        until_us = at_us + notes.keep_s * 1_000_000
-        record = OutcomeRecord(how=how, result=result, error=error, ended_at_us=at_us, until_us=until_us)
-        tr.set(layout.completions.key(packed), _encode(record))
-        tr.set(layout.timer_key(until_us, packed, RESULT), b"")
-        count(tr, layout, outcomes=1)
-    if how != DEAD:  # the follow-ups of a dead letter wait until it is redriven or purged
-        pull(tr, notes.then, GO if how == DONE else DROP)
+        tr.set(layout.completions.key(packed), encode_record(OutcomeRecord(until_us=notes.ttl_at_us)))
 
 
 def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> Steps[None]:

@@ -32,9 +32,9 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import Admission, Entry
+from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
-from fdbqueue.moves.groups import end_member, settle
-from fdbqueue.moves.outcomes import end as end_outcome
+from fdbqueue.moves.groups import count_members, settle
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.reads.check import CheckReport, check_queue
 from fdbqueue.reads.inspecting import Inspection, inspect_queue
@@ -618,9 +618,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if has_notes(row.value):
             notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
             if notes.is_tracked:
-                end_outcome(tr, self.layout, packed, notes, "dequeued")
+                for part in parts_of_ends():
+                    part(tr, self.layout, packed, notes, "done")
                 if notes.group:
-                    end_member(tr, self.layout, packed, notes, "available", "done")
+                    count_members(tr, self.layout, notes.group, available=-1, done=1)
             if notes.ttl_at_us:
                 tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
             for key in self.layout.dependent_keys(notes.beside, packed):

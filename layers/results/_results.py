@@ -12,7 +12,6 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, Editing, Named, Notes, Steps, Transaction, is_database, new_random, pack, verb
 from fdbqueue.moves.outcomes import begin as begin_outcome
-from fdbqueue.moves.outcomes import end as end_outcome
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
@@ -20,6 +19,7 @@ from ..leases.done import check_follow_ups, follow_ups_of, position_in
 from ..leases.marking import entered_at, mark
 from ..leases.times import positive
 from ._completion import Completion
+from .ends import end_outcome
 
 R = TypeVar("R")
 

@@ -12,7 +12,6 @@ import msgspec
 from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import Database, Named, Notes, Steps, Subspace, Transaction, locate, pack, rows, verb
 from fdbqueue.moves.outcomes import encode_result, read_record
-from fdbqueue.moves.outcomes import end as end_outcome
 from fdbqueue.moves.outcomes import remove as remove_outcome
 
 from ..common.levels import Levels
@@ -21,6 +20,7 @@ from ..leases import Leases
 from ..leases.marking import entered_at, mark
 from ..priority import PriorityQueue
 from ..results import Completion, Results
+from ..results.ends import end_outcome
 from ..sessions import Sessions
 from ..smart.index import SmartIndex
 from ._message import Message, MessageCodec

@@ -381,7 +381,7 @@ MUTANTS = (
     ),
     Mutant(
         "the follow-ups of a dead letter are removed",
-        "fdbqueue/moves/outcomes.py",
+        "layers/results/ends.py",
         (("    if how != DEAD:", "    if how:"),),
         Kind.results,
         tests=("tests/layers/results/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
