@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import logging
 import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -156,6 +158,13 @@ class _Lines(logging.Formatter):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__("%(asctime)s %(process)d %(levelname)s %(message)s")
         self._as_json = as_json
+        self._second, self._text = -1, ""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the time of a record. Its text but for the milliseconds is made once a second."""
+        if (second := int(record.created)) != self._second:
+            self._second, self._text = second, time.strftime(self.default_time_format, time.localtime(second))
+        return f"{self._text},{record.msecs:03.0f}"
 
     def format(self, record: logging.LogRecord) -> str:
         if not self._as_json:
@@ -167,8 +176,35 @@ class _Lines(logging.Formatter):
         return encode_json({**shown, "message": record.getMessage(), **fields})
 
 
+class _ToOutput(logging.StreamHandler[TextIO]):
+    """Writes lines to the standard output: those of one turn of the event loop at once.
+
+    A write lets other threads run first. One for each line would take longer than a short task.
+    """
+
+    _writes_in: asyncio.AbstractEventLoop | None = None
+    """The event loop that will write."""
+
+    def flush(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # another thread, or the worker has ended
+            self._write()
+            return
+        if self._writes_in is not loop:
+            self._writes_in = loop
+            loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._writes_in = None
+        try:
+            super().flush()
+        except (OSError, ValueError):
+            self.handleError(logging.makeLogRecord({"msg": "lines that a worker prints"}))
+
+
 def _log(*, as_json: bool) -> None:
-    handler = logging.StreamHandler(sys.stdout)
+    handler = _ToOutput(sys.stdout)
     handler.setFormatter(_Lines(as_json=as_json))
     log = logging.getLogger("fdbqueue")
     log.addHandler(handler)

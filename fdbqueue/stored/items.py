@@ -54,6 +54,8 @@ _NOTES = 4
 _BLOB = 8
 _BLOB_PART = struct.Struct(">?QI16s")
 BLOB_ID_BYTES = 16
+_FIRST_BYTES = frozenset((BLOB_FORMAT_VERSION if flags & _BLOB else FORMAT_VERSION) << 4 | flags for flags in range(16))
+"""The bytes that an envelope may begin with."""
 PLAIN = bytes((FORMAT_VERSION << 4,))
 """The byte before the payload in the envelope of a plain item."""
 _headers_encoder = msgspec.msgpack.Encoder()
@@ -271,16 +273,16 @@ def headers_of(value: bytes) -> Mapping[str, Any]:
 
 
 def with_notes(value: bytes, notes: Notes) -> bytes:
-    """Return a stored value with other notes.
+    """Return a stored value with other notes. Its own notes are not read: the caller has read them.
 
     Raises:
-        FormatError: as `notes_of`.
+        FormatError: it is not an envelope that this version of the library can read.
         ItemTooLarge: the notes are over `MAX_NOTES_BYTES`.
     """
     packed = _notes_encoder.encode(notes)
     if len(packed) == 1:  # only defaults
         return envelope_without_notes(value)
-    _, at = _split_notes(value)
+    at = _notes_end(value)
     if len(packed) > MAX_NOTES_BYTES:
         raise ItemTooLarge(f"Notes of {len(packed):,} bytes are over the limit of {MAX_NOTES_BYTES:,}.")
     return b"%c%b%b%b" % (value[0] | _NOTES, len(packed).to_bytes(2, "big"), packed, value[at:])
@@ -451,18 +453,26 @@ def _pack_headers(headers: Mapping[str, Any]) -> bytes:
 
 def _split_notes(value: bytes) -> tuple[Notes, int]:
     """Return the notes, and the offset of the part that follows them."""
-    if value[:1] == PLAIN:
+    at = _notes_end(value)
+    if at == 1:
         return NO_NOTES, 1
-    _check_first_byte(value)
-    if not value[0] & _NOTES:
-        return NO_NOTES, 1
-    size = int.from_bytes(value[1:3], "big")
-    if 3 + size > len(value):
-        raise FormatError("It is damaged: its notes are cut off.")
     try:
-        return _notes_decoder.decode(value[3 : 3 + size]), 3 + size
+        return _notes_decoder.decode(value[3:at]), at
     except UNREADABLE as error:
         raise FormatError(f"Its notes are damaged, or of a newer version of fdbqueue: {error}.") from error
+
+
+def _notes_end(value: bytes) -> int:
+    """Return the offset of the part that follows the notes, without reading them; 1 if there are none."""
+    first = value[0] if value else 0
+    if first not in _FIRST_BYTES:
+        _check_first_byte(value)
+    if not first & _NOTES:
+        return 1
+    at = 3 + int.from_bytes(value[1:3], "big")
+    if at > len(value):
+        raise FormatError("It is damaged: its notes are cut off.")
+    return at
 
 
 def _check_first_byte(value: bytes) -> None:

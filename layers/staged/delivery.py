@@ -466,21 +466,20 @@ class HeadDelivery:
     ) -> Steps[int]:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
-        following = iter(found)
-        groups = None
-        if noted := [notes_if_readable(row.value) for row in found if row.value[:1] != _PLAIN]:
-            groups = CancelledGroups()
-            groups.ask(tr, self._layout, noted)
+        noted = [NO_NOTES if row.value[:1] == _PLAIN else notes_if_readable(row.value) for row in found]
+        groups = CancelledGroups()
+        groups.ask(tr, self._layout, noted)
+        following = zip(found, noted, strict=True)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
-            for row in islice(following, allotment.wanted):
+            for row, notes in islice(following, allotment.wanted):
                 size += len(row.value)
                 if row.value[:1] != _PLAIN and is_chunked(row.value):
                     size += _CHUNKED_BYTES
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, allotment, token, now_us, groups)
+                    alive = yield from self._give_one(tr, moves, row, notes, allotment, token, now_us, groups)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -500,21 +499,23 @@ class HeadDelivery:
         tr: Transaction,
         moves: Transitions,
         row: KeyValue,
+        notes: Notes,
         allotment: Allotment,
         token: bytes,
         now_us: int,
-        groups: CancelledGroups | None,
+        groups: CancelledGroups,
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         stored, packed = row.value, row.key[self._packed_at :]
         try:
-            notes = NO_NOTES if stored[:1] == _PLAIN else notes_of(stored)
+            if notes is NO_NOTES and stored[:1] != _PLAIN:
+                notes = notes_of(stored)  # perhaps they can't be read
         except FormatError:
             self._queue.open_envelope(self._layout.position_of(row.key), stored)  # it names the item
             raise
         item: Item | None = None
         outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
-        if notes.group and not outdated and groups is not None:
+        if notes.group and not outdated:
             cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
         try:
             if not outdated and not cancelled and (allotment.own or self._says_over is not None):

@@ -39,6 +39,7 @@ class Arguments:
         except NameError as error:
             raise TypeError(f"The annotations of {name!r} can't be read: {error}. Import it at run time.") from error
         parameters = self.signature.parameters.values()
+        self._names = tuple(self.signature.parameters)
         self._plain = all(one.kind not in (*_VARIABLE, one.POSITIONAL_ONLY) for one in parameters)
         fields = [self._field(one) for one in parameters]
         self._encode = msgspec.json.Encoder(enc_hook=encode_other).encode
@@ -103,9 +104,7 @@ class Arguments:
         except _ENCODE_ERRORS as error:
             shown = data[:200].decode(errors="replace")
             raise DoesNotFit(f"Its arguments {shown} do not fit {self}: {error}.") from error
-        given = {
-            name: value for name in self.signature.parameters if (value := getattr(found, name)) is not msgspec.UNSET
-        }
+        given = {name: value for name in self._names if (value := getattr(found, name)) is not msgspec.UNSET}
         if self._plain:
             return (), given
         bound = inspect.BoundArguments(self.signature, given)

@@ -42,12 +42,18 @@ class Running:
     lease: Lease[Any]
     message: Message
     lane: Lane
-    attempt: int
-    """The number of this attempt, starting at 1."""
-    id: str
-    """The same text at each attempt: that of its item."""
     acked: bool = False
     """Whether `Tasks.transaction` has ended it."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, starting at 1."""
+        return self.lease.attempt
+
+    @property
+    def id(self) -> str:
+        """The same text at each attempt: that of its item."""
+        return self.lease.position.text
 
     @property
     def tick(self) -> str:
@@ -116,8 +122,9 @@ class Handler:
         options = task.options
         if lease.attempt > options.retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
-        await self._wait_for_rates(task, args, kwargs)
-        running = Running(task, self._db, lease, message, self._lane, lease.attempt, lease.position.text)
+        if options.rates:
+            await self._wait_for_rates(task, args, kwargs)
+        running = Running(task, self._db, lease, message, self._lane)
         try:
             result = await self._run(running, args, kwargs)
             done = ACKED if running.acked else running.done(result) if running.leaves_something else None
@@ -152,8 +159,6 @@ class Handler:
             Snooze: there is none. It comes back when there is one for it, behind those that were put off before.
         """
         rates = task.options.rates
-        if not rates:
-            return
         bound = task.arguments.signature.bind(*args, **kwargs)
         keys = ["" if one.by is None else key_of(one.by, task.arguments, bound) for one in rates]
         names = [(task.name, number, key) for number, key in enumerate(keys)]
@@ -169,6 +174,8 @@ class Handler:
             raise Snooze(until - now) from None
 
     def _tell(self, running: Running, began: float, told: str) -> None:
+        if not log.isEnabledFor(logging.INFO):
+            return
         seconds = time.monotonic() - began
         fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
         log.info("%s %s, attempt %d, %.3f s: %s", *fields.values(), told, extra=fields)

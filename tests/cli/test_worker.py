@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import io
 import json
+import logging
 import os
 import random
 import re
@@ -21,6 +24,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue.cli.worker import _log
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
 from tests.cli.conftest import Run
@@ -105,6 +109,35 @@ def test_a_worker_runs_tasks_and_ends_gracefully_at_sigterm(shop: Shop) -> None:
     assert [record.get("task") for record in records] == ["pid", "version", None]
     assert {"at", "process", "level", "message", "item", "attempt", "seconds"} <= records[0].keys()
     assert records[2]["message"].startswith("Stopped: 2 acked")
+
+
+def test_lines_of_one_turn_of_the_event_loop_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+
+    class Output(io.StringIO):
+        def flush(self) -> None:
+            written.append(self.getvalue()[sum(map(len, written)) :])
+
+    async def log_in_two_turns() -> None:
+        for turn in range(2):
+            for number in range(3):
+                log.info("turn %d, line %d", turn, number)
+            assert len(written) == turn
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(sys, "stdout", Output())
+    log = logging.getLogger("fdbqueue")
+    before, level = list(log.handlers), log.level
+    try:
+        _log(as_json=True)
+        asyncio.run(log_in_two_turns())
+        log.info("after it")
+    finally:
+        log.handlers[:] = before
+        log.setLevel(level)
+
+    told = [[json.loads(line)["message"] for line in lines.splitlines()] for lines in written]
+    assert told == [[f"turn {turn}, line {number}" for number in range(3)] for turn in range(2)] + [["after it"]]
 
 
 def test_what_a_worker_can_not_finish_goes_back(shop: Shop) -> None:
