@@ -284,9 +284,11 @@ def numbers_items(file: Path) -> bool:
 
 
 def test_no_writer_is_missing_from_this_list() -> None:
-    root = Path(fdbqueue.__file__).parent.parent
-    files = [*(root / "fdbqueue").rglob("*.py"), *(root / "layers").rglob("*.py")]
-    found = {str(file.relative_to(root)) for file in files if "/layers/" not in str(file.relative_to(root))[8:]}
-    numbering = {name for name in found if numbers_items(root / name)}
+    package = Path(fdbqueue.__file__).parent
+    layers = package / "layers"  # a link to the repository's folder, or a folder of an installed wheel
+    own = (file for file in package.rglob("*.py") if layers not in file.parents)
+    found = {f"fdbqueue/{file.relative_to(package)}": file for file in own}
+    found |= {f"layers/{file.relative_to(layers)}": file for file in layers.rglob("*.py")}
+    numbering = {name for name, file in found.items() if numbers_items(file)}
     assert numbering - NUMBERS_OTHERS == set(KNOWN)
     assert {writer for writer in KNOWN.values() if writer} <= set(WRITERS)

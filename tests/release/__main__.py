@@ -1,7 +1,8 @@
 """Build the wheel and the sdist twice, look into them, and run tests against the wheel in fresh environments.
 
-``make release-check`` runs it. It needs `uv` and the network: ``pip install uv``. ``--python 3.12`` names the Pythons,
-``--extra spark`` the extras, and ``--quick`` leaves the environments at one, without extras.
+``make release-check`` runs it. It needs `uv` and the network: ``pip install uv``. ``--python 3.12`` names the Pythons
+(or a path), ``--extra spark`` the extras, ``--resolution highest`` the versions. ``--quick`` leaves one environment,
+without extras. In the environment of all extras the tests of `WIDE` run, in that without extras those of `TESTED`.
 """
 
 from __future__ import annotations
@@ -9,21 +10,33 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 NEVER_ALONE = ("bench", "dev", "docs", "notebook", "demo")
 """Extras for this repository's own programs; the others are each tried alone, and all of them together."""
+RESOLUTIONS = ("lowest-direct", "highest")
 TESTED = ("tests/unit", "tests/queue/test_queue.py", "tests/queue/test_once.py", "tests/layers/leases")
-TOOLS = ("pytest>=9.0", "pytest-timeout>=2.4", "hypothesis>=6.150")
+"""Tests that need no extra; on memory."""
+WIDE = (("tests/conformance", "tests/queue"), ("tests/layers", "tests/cli"))
+"""Tests for the environment of all extras: the first folders on memory and file, the others on memory."""
+LEFT_OUT = ("*mutants*", "*crash*", "*kill*", "*test_nothing_lost.py")
+"""Tests of the repository's own sources, and those that start hundreds of processes."""
+SELECTED = "not slow and not nightly and not spark and not cluster"
+TOOLS = ("pytest>=8", "pytest-timeout>=2.4", "hypothesis>=6.150")
+WIDE_TOOLS = ("duckdb>=1.3", "httpx>=0.28.1", "matplotlib>=3.11", "pandas>=2", "polars>=1.30", "pydantic>=2.7")
 EPOCH = "1767225600"
 CHECKERS = {"twine": ("check", "--strict"), "check-wheel-contents": ()}
+NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "FDBQUEUE_FAST", "FDBQUEUE_NIGHTLY")
 SMOKE = Path(__file__).with_name("smoke.py")
 
 
@@ -61,37 +74,72 @@ def check_contents(dist: Path) -> None:
         run("uv", "tool", "run", "--quiet", name, *arguments, *files)
 
 
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
+
+
 def extras() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [name for name in project["optional-dependencies"] if name not in NEVER_ALONE]
+    return [name for name in project()["optional-dependencies"] if name not in NEVER_ALONE]
 
 
-def try_environment(wheel: Path, python: str, extra: str, resolution: str, *, tests: bool) -> str:
-    """Install the wheel into a fresh environment, and use it there. Return a line about it."""
+def direct(names: Iterable[str]) -> list[str]:
+    """Return what the library and these extras require.
+
+    What a wheel requires is indirect, and ``--resolution lowest-direct`` takes the newest versions of it. So these are
+    given beside the wheel.
+    """
+    optional = project()["optional-dependencies"]
+    wanted = list(project()["dependencies"])
+    for name in names:
+        for one in optional[name]:
+            inner = re.fullmatch(r"fdbqueue\[(.+)\]", one)
+            wanted += direct(inner[1].split(",")) if inner else [one]
+    return list(dict.fromkeys(wanted))
+
+
+def try_environment(wheel: Path, python: str, names: list[str], resolution: str, *, tests: str) -> str:
+    """Install the wheel into a fresh environment, and use it there. Return a line about it.
+
+    Args:
+        wheel: the file.
+        python: a version, or the path of an interpreter.
+        names: the extras.
+        resolution: one of `RESOLUTIONS`.
+        tests: ``"none"``, ``"few"`` for `TESTED` or ``"wide"`` for `WIDE`.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         run("uv", "venv", "--quiet", "--python", python, here / "venv")
         interpreter = here / "venv" / "bin" / "python"
-        wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-        install = ("uv", "pip", "install", "--quiet", "--python", interpreter, "--resolution", resolution)
-        run(*install, wanted)
-        told = run(interpreter, "-W", "error", SMOKE, extra, cwd=here)
-        if tests:
-            run("uv", "pip", "install", "--quiet", "--python", interpreter, *TOOLS)
+        install = ("uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", interpreter)
+        wanted = f"{wheel}[{','.join(names)}]" if names else str(wheel)
+        run(*install, "--resolution", resolution, wanted, *direct(names), env=environment)
+        told = [run(interpreter, "-W", "error", SMOKE, ",".join(names), cwd=here, env=environment).strip()]
+        if tests != "none":
+            chosen = here / "chosen.txt"  # what the tests need must not bring other versions
+            chosen.write_text(run("uv", "pip", "freeze", "--exclude", "fdbqueue", "--python", interpreter))
+            tools = (*TOOLS, *WIDE_TOOLS) if tests == "wide" else TOOLS
+            run(*install, "--constraint", chosen, *tools, env=environment)
             for name in ("tests", "examples"):
                 shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
             shutil.copy(ROOT / "pyproject.toml", here)
-            command = (interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow and not spark")
-            environment = {**os.environ, "FDBQUEUE_FAST": "1"}
-            told += run(*command, *TESTED, cwd=here, env=environment).strip().splitlines()[-1]
-    return f"Python {python}, {extra or 'no extra'}, {resolution}: {told.strip()}"
+            command: list[str | Path] = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", SELECTED]
+            command += [f"--ignore-glob={pattern}" for pattern in LEFT_OUT]
+            fast = {**environment, "FDBQUEUE_FAST": "1"}
+            sets = [(WIDE[0], environment), (WIDE[1], fast)] if tests == "wide" else [(TESTED, fast)]
+            told += [run(*command, *some, cwd=here, env=env).strip().splitlines()[-1] for some, env in sets]
+    return f"Python {python}, {','.join(names) or 'no extra'}, {resolution}: {' '.join(told)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.release", description=__doc__)
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     parser.add_argument("--python", action="append", help="a version; several: again")
-    parser.add_argument("--extra", action="append", help="an extra; several: again; default: none, each, and all")
+    parser.add_argument(
+        "--extra", action="append", help="an extra, or all; several: again; default: none, each, and all"
+    )
+    parser.add_argument("--resolution", action="append", choices=RESOLUTIONS, help="one of both; default: both")
     parser.add_argument("--no-tests", action="store_true", help="use the wheel in each environment, without the tests")
     parser.add_argument("--quick", action="store_true", help="one environment, and no tests in it")
     given = parser.parse_args()
@@ -101,12 +149,19 @@ def main() -> None:
     check_contents(given.dist)
     [wheel] = given.dist.glob("*.whl")
     pythons = given.python or ([f"3.{sys.version_info.minor}"] if given.quick else list(PYTHONS))
-    names = [""] if given.quick else given.extra or ["", *extras(), ",".join(extras())]
+    resolutions = given.resolution or (["highest"] if given.quick else list(RESOLUTIONS))
+    sets = [[], *([name] for name in extras()), extras()]
+    if given.quick:
+        sets = [[]]
+    elif given.extra:
+        sets = [extras() if name == "all" else [name] for name in given.extra]
     for python in pythons:
-        for extra in names:
-            for resolution in ("highest",) if given.quick else ("lowest-direct", "highest"):
-                tests = not (given.quick or given.no_tests) and extra in ("", names[-1])
-                print(try_environment(wheel, python, extra, resolution, tests=tests), flush=True)
+        for names in sets:
+            for resolution in resolutions:
+                tests = {0: "few", len(extras()): "wide"}.get(len(names), "none")
+                if given.quick or given.no_tests:
+                    tests = "none"
+                print(try_environment(wheel, python, names, resolution, tests=tests), flush=True)
 
 
 if __name__ == "__main__":

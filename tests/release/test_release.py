@@ -16,7 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue.base.deprecation import deprecated
 from tests.release import names
-from tests.release.__main__ import EPOCH, ROOT
+from tests.release.__main__ import EPOCH, ROOT, direct, extras
 
 ON_DEMAND = {"lark", "rich", "typer", "pyarrow", "pyspark", "asyncio", "starlette", "uvicorn", "numpy", "http", "ssl"}
 
@@ -83,3 +83,10 @@ def test_the_lock_file_has_every_dependency_and_names_no_registry(repository: Pa
     wanted = [*project["dependencies"], *(one for all_ in project["optional-dependencies"].values() for one in all_)]
     direct = {re.split(r"[\[><=~! ;]", one)[0].lower() for one in wanted} - {"fdbqueue"}
     assert direct <= locked, "see CONTRIBUTING.md for the command that writes it"
+
+
+def test_a_release_is_tried_at_the_lower_bounds_of_all_that_it_requires() -> None:
+    wanted = direct(extras())
+    assert any(one.startswith("msgspec>=") for one in wanted)
+    assert any(one.startswith("pyarrow>=") for one in wanted), "through an extra of an extra"
+    assert not any(one.startswith("fdbqueue") for one in wanted)
