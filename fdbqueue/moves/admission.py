@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from time import monotonic
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, started
@@ -41,6 +41,7 @@ SMART = b"smart"
 
 Entry: TypeAlias = Literal["plain", "smart", "any"]
 """How an item enters a queue: without checks; after the checks of the queued items; or again, after it left."""
+ENTRIES = get_args(Entry)
 
 
 @dataclass(frozen=True, slots=True)

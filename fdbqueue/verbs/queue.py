@@ -31,7 +31,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
-from fdbqueue.moves.admission import Admission, Entry
+from fdbqueue.moves.admission import ENTRIES, Admission, Entry
 from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import count_members, settle
@@ -432,14 +432,25 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             on_retry: called with the error before each retry of a new transaction. An exception from it ends the call.
             takes: whether the body takes the first items. A new transaction then waits for this process's turn, on an
                 engine that has turns.
+
+        Raises:
+            TypeError: `body` is no function.
         """
+        if not callable(body):
+            raise _no_body(body)
         given: Any = tr
         if hasattr(given, "create_transaction") or is_database(given):
             return self._once.transact(given, body, on_retry=on_retry, takes=takes)
         return body(given)
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one."""
+        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one.
+
+        Raises:
+            TypeError: `body` is no function.
+        """
+        if not callable(body):
+            raise _no_body(body)
         return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
     def next_index(
@@ -454,8 +465,15 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             OrderError: the queue's items have another order.
             ChecksBypassed: the queue is smart, and the items do not pass through its checks.
+            TypeError, ValueError: an argument is of a wrong kind.
         """
         only_transaction(tr, "Queue.next_index")
+        if type(wanted) is not int or wanted < 0:
+            raise ValueError(f"wanted is how many indices to reserve, an integer from 0 on, not {wanted!r}.")
+        if order is not None and not isinstance(order, str):
+            raise TypeError(f"order is the name of an order, or None for the queue's own, not {order!r}.")
+        if entry not in ENTRIES:
+            raise ValueError(f"entry is one of {', '.join(map(repr, ENTRIES))}, not {entry!r}.")
         return reserve(tr, self.layout, wanted, order or self.order_name, entry=entry)
 
     def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
@@ -474,7 +492,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
         if not self.home.known.decodes_in(tr):
             yield from check_decodes(tr, self.home)
-        opened = self.open_envelope(position, stored)
+        opened = self._open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         return (yield from self._of_chunks(tr, position, opened, opened.chunked))
@@ -492,11 +510,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             FormatError, CodecError: as `item`; all stay in their places.
+            TypeError: they are no rows, or none.
 
         *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last item that it takes.
         *Cost:* two writes; one more read and one more write per chunked payload.
         """
         only_transaction(tr, "Queue.take_rows")
+        try:
+            _ = found[0].key, found[0].value, found[-1].key
+        except (AttributeError, IndexError, KeyError, TypeError):
+            raise TypeError(f"The rows to take out are a list of KeyValues that were read, not {found!r}.") from None
         return self._take_rows(tr, found)
 
     def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
@@ -505,7 +528,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         items, parted = [], []
         for row in found:
             position = self.layout.available.position(row.key)
-            opened = self.open_envelope(position, row.value)
+            opened = self._open_envelope(position, row.value)
             if opened.chunked is None:
                 item = self._decode(position, opened, opened.payload)
             else:
@@ -555,7 +578,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         position = self.layout.position_of(key)
         if not self.home.known.decodes_in(tr):
             return self._checked_look(tr, row)
-        opened = self.open_envelope(position, stored)
+        opened = self._open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
         return self.read(tr, partial(self._item_if_there, row=row))
@@ -656,7 +679,12 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             FormatError: it can't be read; the message names the item.
+            TypeError: an argument is of a wrong kind.
         """
+        _check_stored(position, stored)
+        return self._open_envelope(position, stored)
+
+    def _open_envelope(self, position: Position, stored: bytes) -> Envelope:
         try:
             return parse(stored)
         except FormatError as error:
@@ -701,6 +729,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
 def _as_it_is(payload: bytes) -> bytes:
     return payload
+
+
+def _no_body(body: object) -> TypeError:
+    return TypeError(f"body is a function that takes a transaction and returns steps, not {body!r}.")
 
 
 def _check_stored(position: object, stored: object) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.base.times import HELD_US, HeldUntil
-from fdbqueue.lowlevel import Notes, Steps, Transaction, only_transaction
+from fdbqueue.lowlevel import Notes, Steps, Transaction, envelope, only_transaction
 from fdbqueue.moves.outcomes import encode_result
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .marking import entered_at, mark
-from .times import not_negative
+from .times import not_negative, positive, visible_at
 
 FOLLOW_UPS_BYTES = 400
 """The size of all follow-ups in the notes of an item or a group: the names of their queues and their positions."""
@@ -36,8 +36,8 @@ class FollowUp:
 
     Raises:
         TypeError: the target can't enqueue in a transaction, or its `enqueue` has no such argument.
-        CodecError: the codec of the target's queue does not take the value.
-        ValueError: the target has no such level or priority, or the delay is negative.
+        CodecError, ItemTooLarge: the target's queue does not take the value or the headers.
+        ValueError: the target has no such level or priority, or no such time, delay or time to live can be.
 
     >>> from fdbqueue import Queue
     >>> from fdbqueue.layers import FollowUp
@@ -54,8 +54,14 @@ class FollowUp:
                 f"A follow-up is enqueued in a transaction, by a Queue, its Leases or a layer of them, not by"
                 f" {target!r}.{remedy}"
             )
-        inspect.signature(target.enqueue).bind(None, value, **terms)
-        queue_of(target).encode(value)
+        try:
+            inspect.signature(target.enqueue).bind(None, value, **terms)
+        except TypeError as error:
+            raise TypeError(
+                f"A follow-up has the arguments of its target's enqueue, and {target!r}: {error}. Give those that it"
+                " takes."
+            ) from error
+        envelope(queue_of(target).encode(value), terms.get("headers"))
         _check_terms(target, value, terms)
         self.target = target
         self.value = value
@@ -112,14 +118,20 @@ def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
     """Refuse now what the target's enqueue would refuse later, when the item that it follows is done.
 
     Raises:
-        ValueError: there is no such level or priority, or the delay is negative.
+        ValueError: there is no such level or priority, or no such time, delay or time to live can be.
     """
-    if terms.get("delay") is not None:
-        not_negative(terms["delay"], "delay")
+    visible_at(0, terms.get("delay"), terms.get("at"))
+    if terms.get("ttl") is not None:
+        positive(terms["ttl"], "ttl")
     sessions = getattr(target, "sessions", None)
     if sessions is not None:
         sessions.level_of(terms.get("level"))
     elif terms.get("priority") is not None:
+        if queue_of(target).order is None:
+            raise ValueError(
+                f"{target!r} has no levels, and so no priorities. Follow up by the leases of a PriorityQueue, or leave"
+                " priority out."
+            )
         queue_of(target).rank(value, {**(terms.get("headers") or {}), PRIORITY: terms["priority"]})
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
+from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
@@ -614,7 +615,7 @@ def this_consumer(name: str | None) -> str:
     """Return a consumer's name: host name and process id by default.
 
     Raises:
-        TypeError: it is not a str. ValueError: it is empty.
+        TypeError: it is not a str. ValueError: it is empty, or has a lone surrogate.
     """
     if name is None:
         return _this_process(os.getpid())
@@ -622,6 +623,8 @@ def this_consumer(name: str | None) -> str:
         raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
     if not name:
         raise ValueError("consumer is empty. Give the name for its leases; without one it is host name and process id.")
+    if not name.isascii():
+        check_text(name, "The name of a consumer")
     return cut(name, CONSUMER_BYTES)
 
 

@@ -11,6 +11,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import (
     Blobs,
+    Consumer,
     Groups,
     Leases,
     PriorityQueue,
@@ -71,6 +72,31 @@ def test_other_names_with_a_lone_surrogate_are_refused(db: Any, queue: Queue[str
     assert (refused.value.line, refused.value.column) == (2, 7)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("name", [SURROGATE, "\ud800"])
+def test_the_name_of_a_consumer_with_a_lone_surrogate_is_refused(db: Any, queue: Queue[str], name: str) -> None:
+    leases = Leases(queue)
+    subscription = Subscriptions(leases).subscribe(db, "s")
+    for call in (
+        lambda: leases.lease(db, consumer=name),
+        lambda: leases.lease_many(db, consumer=name),
+        lambda: subscription.lease(db, consumer=name),
+        lambda: StagedQueue(leases, consumer=name),
+        lambda: Sessions(queue, consumer=name),
+        lambda: Consumer(leases, print, consumer=name),
+    ):
+        with pytest.raises(ValueError, match="The name of a consumer has a lone surrogate, which is no text"):
+            call()
+    assert leases.stats(db).available == 1
+
+
+def test_the_error_of_an_attempt_is_stored_without_its_lone_surrogates(db: Any, queue: Queue[str]) -> None:
+    leases = Leases(queue, max_attempts=1)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.nack(db, lease, error="a\ud800b")
+    assert [dead.error for dead in leases.dead.browse(db)] == ["a?b"]
+
+
 @pytest.mark.parametrize("name", ["delay", "ttl", "at"])
 def test_true_is_no_number_of_seconds(db: Any, queue: Queue[str], name: str) -> None:
     terms: dict[str, Any] = {name: True}
@@ -129,6 +155,21 @@ def test_what_layers_call_checks_its_arguments(db: Any, queue: Queue[Any]) -> No
                 queue.item(tr, position, wrong)  # type: ignore[arg-type]
             with pytest.raises(TypeError, match="The stored bytes of an item are bytes"):
                 queue.check_dequeue(position, wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="An item is named by its Position, not by"):
+            queue.open_envelope(wrong, b"x")  # type: ignore[arg-type]
+        for call in queue.read, queue.transact:
+            with pytest.raises(TypeError, match="body is a function that takes a transaction and returns steps, not"):
+                call(db, wrong)  # type: ignore[arg-type]
+        for rows in wrong, [wrong], []:
+            with pytest.raises(TypeError, match="The rows to take out are a list of KeyValues that were read, not"):
+                queue.take_rows(tr, rows)  # type: ignore[arg-type]
+        if wrong != 7:
+            with pytest.raises(ValueError, match="wanted is how many indices to reserve"):
+                queue.next_index(tr, wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="entry is one of 'plain', 'smart', 'any', not"):
+            queue.next_index(tr, 1, entry=wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="order is the name of an order"):
+        queue.next_index(tr, 1, order=7)  # type: ignore[arg-type]
     terms = dict.fromkeys(("delay", "at", "ttl", "headers"))
     for wrong_terms in None, {}, {"delay": 1}, terms | {"priority": 1}, 7:
         with pytest.raises(TypeError, match="terms are a mapping with at, delay, headers, ttl, not"):
