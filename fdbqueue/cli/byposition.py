@@ -34,6 +34,7 @@ from fdbqueue.cli.sessioning import Level, SessionOption, session_named, session
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import ChosenState, Where, check_chosen, chosen_positions, confirm_removal
+from fdbqueue.engine.steps import rows, run
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
@@ -90,8 +91,10 @@ def get(
     own = queue_of(queue, codec)
     with opened_queue(url, own) as db:
         found = _source(db, own, session).verb("get", db, chosen)()
+        there = [item is not None for item in found]
+        hint = hint_of_session(db, own, session, there)
     print_stored([item for item in found if item is not None], codec, table=table)
-    tell_missing(chosen, [item is not None for item in found])
+    tell_missing(chosen, there, hint=hint)
 
 
 def print_stored(items: Sequence[StoredItem], codec: CodecName, *, table: bool) -> None:
@@ -125,8 +128,9 @@ def cancel(
     own = queue_of(queue)
     with opened_queue(url, own) as db:
         gone = _source(db, own, session).verb("cancel", db, chosen)()
+        hint = hint_of_session(db, own, session, gone)
     say(f"{sum(gone):,} items cancelled")
-    tell_missing(chosen, gone)
+    tell_missing(chosen, gone, hint=hint)
 
 
 def _check_choice(
@@ -189,7 +193,8 @@ def update(
     own = queue_of(queue, codec)
     with opened_queue(url, own) as db:
         changed = _source(db, own, session).verb("update", db, chosen)(**terms)
-    _tell_changed(chosen, changed, "updated")
+        hint = hint_of_session(db, own, session, [after is not None for after in changed])
+    _tell_changed(chosen, changed, "updated", hint)
 
 
 def reschedule(
@@ -233,7 +238,8 @@ def reschedule(
             _reschedule_found(db, source, found, f"of {queue} for which {where}", terms, yes=yes)
             return
         changed = source.verb("reschedule", db, chosen)(**terms)
-    _tell_changed(chosen, changed, "rescheduled")
+        hint = hint_of_session(db, own, session, [after is not None for after in changed])
+    _tell_changed(chosen, changed, "rescheduled", hint)
 
 
 def _reschedule_found(
@@ -258,9 +264,9 @@ def _source(db: Any, queue: Queue, session: str | None) -> NamedItems:
     return NamedItems(queue if levels is None else PriorityQueue(queue, levels=levels), ())
 
 
-def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str) -> None:
+def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str, hint: str) -> None:
     say(f"{_print_changed(chosen, changed):,} items {told}")
-    tell_missing(chosen, [after is not None for after in changed])
+    tell_missing(chosen, [after is not None for after in changed], hint=hint)
 
 
 def _print_changed(chosen: list[Position], changed: list[Position | None]) -> int:
@@ -272,12 +278,26 @@ def _print_changed(chosen: list[Position], changed: list[Position | None]) -> in
     return len(done)
 
 
-def tell_missing(chosen: list[Position], there: list[bool], told: str = "is not in the queue") -> None:
-    """Name the items that are not there, and then exit with 1."""
+def hint_of_session(db: Any, queue: Queue[Any], session: str | None, there: list[bool]) -> str:
+    """Return how to name an item of a session, if the queue has sessions and the command has named none."""
+    if session is not None or all(there):
+        return ""
+    span = queue.layout.space["session"].range()
+    if not run(queue.read(db, lambda tr: rows(tr.snapshot, span.start, span.stop, limit=1))):
+        return ""
+    return "The queue has sessions. For an item of a session give its name too: --session NAME."
+
+
+def tell_missing(
+    chosen: list[Position], there: list[bool], told: str = "is not in the queue", *, hint: str = ""
+) -> None:
+    """Name the items that are not there, with a hint, and then exit with 1."""
     missing = [place(one) for one, is_there in zip(chosen, there, strict=True) if not is_there]
     for one in missing:
         typer.echo(f"The item {one} {told}.", err=True)
     if missing:
+        if hint:
+            typer.echo(hint, err=True)
         raise typer.Exit(errors.EMPTY)
 
 

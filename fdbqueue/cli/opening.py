@@ -21,6 +21,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
+from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.verbs.queue import Queue
@@ -70,6 +71,7 @@ def opened_queue(
     *,
     create: bool = False,
     renamed: bool = False,
+    decodes: bool = True,
     patience: float = PATIENCE_SECONDS,
 ) -> Iterator[Any]:
     """Open the database that `url` names, and check that the queue is there.
@@ -79,15 +81,19 @@ def opened_queue(
         queue: the queue that the command names.
         create: whether the command may make the database and the queue.
         renamed: whether the command takes the old name of a queue that was renamed.
+        decodes: whether the command needs the codec of the queue's items.
         patience: as `opened`.
 
     Raises:
         StorageError, UrlError: as `opened`.
         UnknownQueue: there is no such queue. The message proposes the nearest names.
         QueueRenamed: it has another name now.
+        OtherCodec: it is registered with another codec, and this one is not bytes.
     """
     with opened(url, create=create, patience=patience) as db:
         run(queue.read(db, partial(check_known, layout=queue.layout, create=create, renamed=renamed)))
+        if decodes:
+            run(check_decodes(db, queue.layout))
         yield db
 
 

@@ -97,7 +97,7 @@ def register(
     Example: fdbqueue register orders --codec msgpack
     """
     own = queue_of(queue, codec)
-    with opened_queue(url, own, create=create) as db:
+    with opened_queue(url, own, create=create, decodes=False) as db:
         own.register(db, on_codec=on_codec.value)
     say(f"{queue} is registered with the codec {codec.value}")
 

@@ -24,6 +24,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.layers.leases import Leases
+from fdbqueue.moves.quotas import note_interrupt
 
 
 class Way(NamedTuple):
@@ -108,7 +109,12 @@ def enqueue_records(
     """
     way = way or Way(leases.enqueue.steps)
     for batch in _batches(records):
-        yield run(leases.queue.transact(db, partial(_append, leases=leases, batch=batch, terms=terms, way=way)))
+        try:
+            entered = run(leases.queue.transact(db, partial(_append, leases=leases, batch=batch, terms=terms, way=way)))
+        except KeyboardInterrupt as stop:
+            note_interrupt(stop, len(batch))
+            raise
+        yield entered
 
 
 def _append(

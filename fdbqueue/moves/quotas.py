@@ -196,8 +196,21 @@ def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
     if quota.items is not None and error.wanted > quota.items:
         raise error
     look = partial(_watch_while_full, layout=Layout(Subspace(rawPrefix=error.prefix)), wanted=error.wanted)
-    while watches := (yield from attempts(db, look)):
-        yield from until_changed(watches, _LOOK_SECONDS)
+    try:
+        while watches := (yield from attempts(db, look)):
+            yield from until_changed(watches, _LOOK_SECONDS)
+    except KeyboardInterrupt as stop:
+        stop.add_note(_NO_ROOM.format(error.wanted))
+        raise
+
+
+_NO_ROOM = "It waited for room in the queue for {:,} items: they are not in, nor is what follows."
+
+
+def note_interrupt(stop: KeyboardInterrupt, items: int) -> None:
+    """Add to an interrupted commit's error whether its items are in. If they waited for room, they are not."""
+    if not any(note.startswith(_NO_ROOM[:20]) for note in getattr(stop, "__notes__", ())):
+        stop.add_note(f"The commit of {items:,} items was under way: they may be in. What follows is not.")
 
 
 def _watch_while_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[list[Future[None]]]:

@@ -97,6 +97,8 @@ class _Load:
         self._most_in_flight: int = getattr(db, "commits_in_flight", COMMITS_IN_FLIGHT)
         self._done: list[tuple[int, int]] = []
         self._unknown: list[tuple[int, int]] = []
+        self._open: dict[int, int] = {}
+        """The beginnings and ends of batches whose commits may be under way."""
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
@@ -157,6 +159,7 @@ class _Load:
                 self._place(batch, last + 1)
                 _write(tr, self._layout, batch, self._random, self._encoding.order)
                 mark = claim.write_marker(tr)
+                self._open[batch.start] = batch.stop
                 self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
                 return
         except FDBError as error:
@@ -223,12 +226,17 @@ class _Load:
                 self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
 
+        self._open[batch.start] = batch.stop
         try:
             yield from claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
         except _Halve:
             tr.cancel()
+            del self._open[batch.start]
             for half in batch.halves():
                 yield from self._repeat(half, self._db.create_transaction(), self._once.claim(), None, None)
+        except Exception:
+            del self._open[batch.start]
+            raise
         else:
             self._count(batch)
         finally:
@@ -244,6 +252,7 @@ class _Load:
                 continue  # its values are among the missing or the unknown ones
 
     def _count(self, batch: Batch) -> None:
+        del self._open[batch.start]
         if self._done and self._done[-1][1] == batch.start:
             self._done[-1] = (self._done[-1][0], batch.stop)
         else:
@@ -265,11 +274,11 @@ class _Load:
 
     def _left_open(self, taken: int) -> str:
         """Return the note for an interrupted caller. It lists the values that are in, and waits for no commit."""
-        done = sorted(self._done)
+        done, doubtful = sorted(self._done), sorted({*self._open.items(), *self._unknown})
+        unknown = f" The commits of {_told(doubtful)} were under way: these may be in." if doubtful else ""
         return (
             f"The bulk enqueue into {self._layout.describe()} was interrupted when it had read {taken:,} values, of"
-            f" which these are in: {_told(done) or 'none'}, counted from 0. Nobody knows of the others: look before you"
-            " enqueue them again."
+            f" which these are in: {_told(done) or 'none'}, counted from 0.{unknown} All others are not in."
         )
 
     def _interrupted(self, taken: int, error: Exception) -> BulkInterrupted:

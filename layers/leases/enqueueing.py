@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
     pack,
     write_chunks,
 )
-from fdbqueue.moves.quotas import may_fit_in_parts
+from fdbqueue.moves.quotas import may_fit_in_parts, note_interrupt
 
 from .times import positive, visible_at
 from .transitions import Transitions
@@ -142,6 +142,11 @@ def enqueue_with_notes(
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
                     continue
+                except KeyboardInterrupt as stop:
+                    note_interrupt(stop, len(part))
+                    if items:
+                        stop.add_note(f"{items:,} items before them are in.")
+                    raise
                 except FDBError as error:
                     if leaves_in_doubt(error):
                         unknown = [(items, items + len(part))]

@@ -46,6 +46,26 @@ def test_items_are_found_changed_and_cancelled(db: Any, space: Subspace, run: Ru
 
 
 @kept
+@pytest.mark.parametrize("command", [["get"], ["cancel"], ["update", "--value", "2"], ["reschedule", "--delay", "1"]])
+def test_an_item_of_a_session_is_proposed_to_be_named_with_it(
+    db: Any, space: Subspace, run: Run, name: str, command: list[str]
+) -> None:
+    queue = Queue(space, codec="json")
+    elsewhere = run(command[0], name, "--session", "ann", "1:7:72", *command[1:])
+    position = Sessions(queue).enqueue(db, 1, session="ann").text
+    proposal = "The queue has sessions. For an item of a session give its name too: --session NAME.\n"
+
+    missed = run(command[0], name, position, *command[1:])
+    assert (missed.exit_code, missed.stderr.endswith(f"The item {position} is not in the queue.\n{proposal}")) == (
+        1,
+        True,
+    )
+    assert proposal not in elsewhere.stderr
+    assert proposal not in run(command[0], name, "--session", "ann", "1:7:72", *command[1:]).stderr
+    assert run(command[0], name, "--session", "ann", position, *command[1:]).exit_code == 0
+
+
+@kept
 def test_a_priority_and_a_level_give_an_item_another_position(db: Any, space: Subspace, run: Run, name: str) -> None:
     jobs = PriorityQueue(Queue(space, codec="json"), levels=3)
     position = jobs.enqueue(db, 1, priority=2).text

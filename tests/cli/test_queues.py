@@ -211,6 +211,17 @@ def test_the_codec_is_the_registered_one_unless_it_is_given(
     assert [info.codec for info in fdbqueue.queues(db, within=space)] == ["msgpack"]
     refused = run("dequeue", name, "--codec", "json")
     assert (refused.exit_code, "registered with the codec 'msgpack'" in refused.stderr) == (4, True)
+    empty = Queue(space["empty"], codec="msgpack")
+    empty.register(db)
+    for command in (["dead"], ["dead", "--by-error"], ["peek"], ["browse"], ["inspect"], ["dequeue"], ["get", "1:72"]):
+        refused = run(
+            command[0],
+            msgspec.json.encode(fdb_tuple.unpack(space["empty"].key())).decode(),
+            *command[1:],
+            "--codec",
+            "json",
+        )
+        assert (refused.exit_code, "registered with the codec 'msgpack'" in refused.stderr) == (4, True), command
     monkeypatch.setenv("FDBQUEUE_CODEC", "json")
     assert run("dequeue", name).exit_code == 4
     monkeypatch.delenv("FDBQUEUE_CODEC")

@@ -206,6 +206,9 @@ def test_an_interrupted_endless_load_tells_which_values_are_in(db: Any, queue: Q
     assert told is not None, note
     assert contents(queue, db)[: int(told[1]) + 1] == numbered(int(told[1]) + 1)
     assert int(told[1]) >= 235 - (bulk.COMMITS_IN_FLIGHT + 2) * 10
+    assert note.endswith("All others are not in.")
+    there, in_doubt = len(contents(queue, db)), re.search(r"The commits of (.*) were under way: these may be in", note)
+    assert there <= (235 if in_doubt is None else int(re.findall(r"\d+", in_doubt[1])[-1]) + 1)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -401,7 +404,8 @@ def test_an_interrupt_at_the_end_of_a_failed_load_tells_which_values_are_in(db: 
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         queue.enqueue_many(Interrupting.failing_at(db, {1}, ("before", 0)), values())
-    assert "30 values, of which these are in: 0 to 9, counted from 0" in stopped.value.__notes__[0]
+    told = "30 values, of which these are in: 0 to 9, counted from 0. The commits of 10 to 19"
+    assert told in stopped.value.__notes__[0]
 
 
 @pytest.mark.usefixtures("small_batches")

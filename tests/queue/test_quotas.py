@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -202,6 +204,33 @@ def test_a_bulk_load_waits_for_room_and_keeps_the_order(
     report = queue.enqueue_many(db, [str(number) for number in range(30)])
     taken += [item.value for item in queue.dequeue_many(db)]
     assert (report.items, taken) == (30, [str(number) for number in range(30)])
+
+
+@pytest.mark.parametrize("way", ["bulk", "leases", "one"])
+def test_an_interrupt_while_it_waits_for_room_says_what_is_in(
+    db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    def interrupt(*_: Any) -> steps.Steps[None]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(quotas, "until_changed", interrupt)
+    queue.set_quota(db, 4, when_full="wait")
+    queue.enqueue_many(db, ["0", "1"] if way != "one" else list("0123"))
+    more = ["2", "3", "4", "5"]
+    calls: dict[str, Callable[[], object]] = {
+        "bulk": lambda: queue.enqueue_many(db, more),
+        "leases": lambda: Leases(queue).enqueue_many(db, more, headers={"x": 1}),
+        "one": lambda: queue.enqueue(db, "4"),
+    }
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        calls[way]()
+    assert [item.value for item in queue.browse(db)] == ["0", "1", "2", "3"]
+    told = " ".join(stopped.value.__notes__)
+    assert re.search(r"It waited for room in the queue for \d items: they are not in, nor is what follows\.", told)
+    if way != "one":
+        assert ("these are in: 0 to 1, counted from 0. All" if way == "bulk" else "2 items before them are in.") in told
+    assert "may be in" not in told
 
 
 def test_an_enqueue_waits_until_an_item_has_gone(db: Any, queue: Queue[str]) -> None:
