@@ -292,8 +292,9 @@ class _Talk:
         received = line[:MAX_LINE_BYTES].decode(errors="backslashreplace")
         doubt = self.in_doubt and not received
         what = f"the server said {received!r}" if received else "the server closed the connection"
+        why = _BYE.get(step, "") if same(line, words.BYE) else ""
         return AgentError(
-            f"{self._address}: at the step {step!r} {what}.{_doubt(doubt)}",
+            f"{self._address}: at the step {step!r} {what}.{why}{_doubt(doubt)}",
             step=step,
             received=received,
             in_doubt=doubt,
@@ -314,6 +315,15 @@ class _Talk:
                 return False
             self._input += data
         return True
+
+
+_BYE = {
+    "greeting": " It has its most clients, or it stops.",
+    "version": " It speaks another version of the protocol.",
+    "type": " It has no agents of this type, or its access file does not let this client use it. Its log says which.",
+    "size": " The data is over its --max-size, or it has too much data in memory at the moment.",
+}
+"""What Bye means at each step. The protocol has no line for a reason."""
 
 
 def _doubt(doubt: bool) -> str:

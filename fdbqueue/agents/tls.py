@@ -16,6 +16,10 @@ from typing import Any, cast
 from fdbqueue.agents.wire import LINGER_BYTES, LINGER_SECONDS, PIECE_BYTES, Wire
 
 log = logging.getLogger("fdbqueue.agents")
+HANDSHAKE = 0x16
+"""The first byte of a client that speaks TLS."""
+NOT_YET_VALID, EXPIRED = 9, 10
+"""OpenSSL's errors of a certificate whose signature it has checked before."""
 
 
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
@@ -40,6 +44,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         """Whether this side has said that it sends no more."""
         self._input_ended = False
         self._error: Exception | None = None
+        self._first: int | None = None
+        """The first byte that came."""
         self._refused_bytes = 0
         """How much a refused client has sent since."""
 
@@ -52,6 +58,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._ended:
+            if self._first is None:
+                self._first = data[0]
             self._incoming.write(data)
             self._advance()
         elif self._established:
@@ -152,7 +160,11 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _refuse(self, error: ssl.SSLError) -> None:
         """Send the alert, and wait for the client to close: a reset would overtake the alert."""
-        log.warning("%s was refused: its TLS handshake failed: %s.", peer_of(self), reason_of(error))
+        if self._first != HANDSHAKE:
+            told = "it does not speak TLS, and this address wants it. Give the client TLS, such as by --ca"
+        else:
+            told = f"its TLS handshake failed: {reason_of(error)}{_name_of_refused(self._tls, error)}"
+        log.warning("%s was refused: %s.", peer_of(self), told)
         self._flush()
         self._ended = True
         self._timer.cancel()
@@ -221,3 +233,19 @@ def reason_of(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     return (error.reason or str(error)).lower().replace("_", " ")
+
+
+def _name_of_refused(connection: ssl.SSLObject, error: ssl.SSLError) -> str:
+    """Return the name of a certificate that is refused for its times only, for the log; "" if Python gives none.
+
+    A certificate that no known authority has signed may have any name. The log does not repeat it. Python has no public
+    way to the certificate of a handshake that failed.
+    """
+    if not isinstance(error, ssl.SSLCertVerificationError) or error.verify_code not in (NOT_YET_VALID, EXPIRED):
+        return ""
+    try:
+        subject = cast(Any, connection)._sslobj.get_verified_chain()[0].get_info()["subject"]
+        names = [value for part in subject for key, value in part if key == "commonName"]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return ""
+    return "".join(f", and it is that of {name!r}" for name in names[:1])

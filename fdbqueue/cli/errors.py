@@ -75,7 +75,8 @@ def system_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        typer.echo(f"Error: {error}", err=True)
+        told = error.strerror or str(error)
+        typer.echo(f"Error: {error.filename}: {told}" if error.filename else f"Error: {told}", err=True)
         raise typer.Exit(ENGINE) from error
 
 

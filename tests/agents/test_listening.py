@@ -189,7 +189,11 @@ def test_with_tls_only_clients_with_a_certificate_get_in(
     ("kind", "logged", "alert"),
     [
         ("strange", "its certificate is not accepted: ", "unknown ca"),
-        ("expired", "its certificate is not accepted: certificate has expired", "certificate expired"),
+        (
+            "expired",
+            "its certificate is not accepted: certificate has expired, and it is that of 'late'",
+            "certificate expired",
+        ),
         ("none", "peer did not return a certificate", "(certificate required|handshake failure)"),
     ],
 )
@@ -208,7 +212,7 @@ def test_a_refused_client_hears_why_and_the_server_logs_it(
     context, _ = certified("press", trustme.CA() if kind == "strange" else authority)
     if kind == "expired":
         past = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-        authority.issue_cert("client.example", not_after=past).configure_cert(context)
+        authority.issue_cert("client.example", common_name="late", not_after=past).configure_cert(context)
     if kind == "none":
         context = ssl.create_default_context(cafile=str(tls.client_ca))
     context.maximum_version = version
@@ -227,6 +231,22 @@ def test_a_refused_client_hears_why_and_the_server_logs_it(
     assert len(lines) == 2
     for line in lines:
         assert re.match(rf"The client at 127\.0\.0\.1:\d+ was refused: its TLS handshake failed: {logged}", line), line
+
+
+def test_a_client_without_tls_gets_a_hint_in_the_log(
+    db: Any, space: Subspace, tls: Tls, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with serving(db, space, tls=tls) as server:
+            with pytest.raises(AgentError):
+                await AgentClient(server.address, timeout=PATIENCE_SECONDS).send.aio(5, b"x")
+            await until(lambda: not server._handshakes)
+
+    asyncio.run(body())
+    [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.endswith(
+        "was refused: it does not speak TLS, and this address wants it. Give the client TLS, such as by --ca."
+    )
 
 
 def test_a_handshake_that_does_not_go_on_is_ended_and_logged(

@@ -92,6 +92,11 @@ def test_a_server_serves_the_given_types_and_sizes(tmp_path: Path) -> None:
             refused = run("send", type, "--at", address, stdin=data)
             assert refused.returncode == 3
             assert b"the server said 'Bye.'" in refused.stderr
+            why = b"no agents of this type, or its access file" if type == "6" else b"The data is over its --max-size"
+            assert why in refused.stderr
+        for wrong, told in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+            refused = run("send", "8", str(wrong), "--at", address)
+            assert (refused.returncode, refused.stderr.decode()) == (3, f"Error: {wrong}: {told}\n")
 
 
 def test_the_address_may_come_from_the_environment_and_be_a_path(tmp_path: Path) -> None:

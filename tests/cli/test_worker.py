@@ -284,7 +284,7 @@ def test_a_port_that_is_taken_is_told(shop: Shop) -> None:
         for option, where in (("--health", "{}"), ("--metrics", "127.0.0.1:{}")):
             code, _, err = ended(shop.start(option, where.format(taken.getsockname()[1])))
             assert code == 3
-            assert err.startswith("Error: [Errno 98] Address already in use")
+            assert err.startswith("Error: Address already in use")
 
 
 def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: Shop) -> None:
