@@ -51,6 +51,15 @@ A codec of a caller's may raise any other, and so may a class that a built-in co
 """
 
 
+def why_buried(error: Exception) -> str:
+    """Return the error of an item that can't be read, for the dead letter that it becomes: it does not stay there.
+
+    >>> why_buried(ValueError("The item 7:72 of orders can't be read and was left there. It is damaged."))
+    "The item 7:72 of orders can't be read. It is damaged."
+    """
+    return str(error).replace(" and was left there", "", 1)
+
+
 def reason_of(error: BaseException) -> str:
     """Return the reason in an error of a codec as one line without a period, in its own words.
 

@@ -16,6 +16,7 @@ from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, permit_of, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
+from fdbqueue.stored.codecs import why_buried
 
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
 from ..common.logs import fields, item_fields
@@ -317,8 +318,8 @@ class Run(Keeping):
                 if not self._terms.buries or at is None or at == buried or isinstance(error, OtherCodec):
                     raise
                 buried = at
-                if await self._leases.dead.bury.aio(self._db, at, error=str(error)):
-                    _log.warning("%s It is a dead letter now.", error)
+                if await self._leases.dead.bury.aio(self._db, at, error=why_buried(error)):
+                    _log.warning("%s It is a dead letter now.", why_buried(error))
                     self._report.buried += 1
 
     async def _lease_readable(self, limit: int) -> list[Lease]:

@@ -16,6 +16,7 @@ from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, pack, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.stored.codecs import why_buried
 from fdbqueue.verbs.editing import Unchanged
 
 from ..common.handlers import ACKED, Handler
@@ -170,7 +171,7 @@ class SessionRun(Run):
     async def _skip(self, hold: TurnHold, error: Exception) -> None:
         """Make the item that blocks a session a dead letter, so that the session goes on."""
         if await self._sessions.skip.aio(self._db, name_of(hold.lease.value.pointer.name)):
-            _log.warning("%s It is a dead letter now.", error)
+            _log.warning("%s It is a dead letter now.", why_buried(error))
             self._report.buried += 1
 
     async def _next(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:

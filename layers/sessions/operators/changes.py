@@ -11,6 +11,7 @@ from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, notes_of, pack, rows
 from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import refuse_old_name
 
@@ -83,7 +84,7 @@ class Operating:
             except (CodecError, FormatError) as error:
                 if isinstance(error, OtherCodec):
                     raise  # this object is not made for the items
-                yield from self._bury(tr, session, row, str(error))
+                yield from self._bury(tr, session, row, why_buried(error))
         yield from self.go_on(tr, session, replace(record, blocked=""))
         return True
 

@@ -97,6 +97,10 @@ def test_a_consumer_buries_it_by_choice(db: Any, leases: Leases[str], stored: by
     report = Consumer(source, lambda lease: done.append(lease.value), concurrency=1, on_bad="dead").drain(db)
     assert (report.buried, sorted(done)) == (1, ["first", "last"])
     assert leases.stats(db).dead == 1
+    place = leases.layout.dead
+    [error] = [salvaged_notes(row.value)[0].error for row in db.get_range(place.begin, place.end)]
+    assert "was left there" not in error
+    assert error.startswith("The item 7:626164 of ") or not salvaged_notes(stored)[1]
 
 
 def test_only_fail_and_dead_are_choices(leases: Leases[str]) -> None:
@@ -123,6 +127,7 @@ def test_a_skip_buries_it_in_a_session(db: Any, space: Subspace, stored: bytes) 
     assert lease.value == "good"
     sessions.ack(db, lease)
     assert sessions.stats(db).dead == 1
+    assert not any(b"was left there" in row.value for row in db.get_range_startswith(space["items"].key()))
     if not salvaged_notes(stored)[1]:
         assert sessions.redrive(db, "ann") == sessions.purge(db, "ann") == 0
     assert sessions.cancel(db, "ann", position) is True
