@@ -9,7 +9,8 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
-from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
+from fdbqueue.cli.output import line, wants_table, write_lines
+from fdbqueue.cli.tables import items_columns, shown_rows
 from fdbqueue.cli.where import ChosenState, Where, wanted_rows
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases.browsing import browse as browse_kept
@@ -75,6 +76,6 @@ def browse(
                 write_lines([line(item, codec, records=records, raw=raw)])
             printed += 1
     if shown:
-        print_shown(items_table(shown, codec))
+        write_lines([shown_rows(shown, items_columns(codec))])
     if not printed:
         raise typer.Exit(errors.EMPTY)

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.base.position import Position
 from fdbqueue.cli import errors
@@ -29,8 +27,9 @@ from fdbqueue.cli.options import (
     queue_of,
 )
 from fdbqueue.cli.ordering import Priority, levels_of
-from fdbqueue.cli.output import headers_shown, headers_text, rank_of, say, to_copy, wants_table, write_lines, writing
+from fdbqueue.cli.output import headers_shown, rank_of, say, wants_table, write_lines, writing
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
+from fdbqueue.cli.tables import Column, headers_text, line_of, print_rows, value_text
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import ChosenState, Where, check_chosen, chosen_positions, confirm_removal
@@ -99,8 +98,7 @@ def get(
 
 def print_stored(items: Sequence[StoredItem], codec: CodecName, *, table: bool) -> None:
     """Print items in any state, as a table or as lines."""
-    lines = [_line(item, codec) for item in items]
-    write_lines([to_copy(_table(items, codec), lines)] if table and lines else lines)
+    print_rows(items, _columns(codec), partial(_line, codec=codec), table=table)
 
 
 def cancel(
@@ -313,17 +311,15 @@ def _line(item: StoredItem, codec: CodecName) -> bytes:
             **{name: text for name in ("consumer", "error") if (text := getattr(item, name))},
             **{name: time for name in _TIMES if (time := getattr(item, name)) is not None},
         }
-        return encode_json(shown).encode() + b"\n"
+        return line_of(shown)
 
 
-def _table(items: Sequence[StoredItem], codec: CodecName) -> Table:
-    table = Table(header_style="bold")
-    table.add_column("item", no_wrap=True)  # a column to copy from
-    for column in ("state", "value", "headers", "consumer", "error"):
-        table.add_column(column, overflow="fold")
-    for item in items:
-        with writing(item.position):
-            value = Text(encode_json(to_json(item.value, codec)))
-        cells = (headers_text(item.headers), Text(item.consumer), Text(item.error))
-        table.add_row(place(item.position), item.state, value, *cells)
-    return table
+def _columns(codec: CodecName) -> tuple[Column[StoredItem], ...]:
+    return (
+        Column("item", lambda one: place(one.position), whole=True),
+        Column("state", lambda one: one.state),
+        Column("value", lambda one: value_text(one, codec)),
+        Column("headers", lambda one: headers_text(one)),
+        Column("consumer", lambda one: one.consumer),
+        Column("error", lambda one: one.error),
+    )

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.arrow.stored import Range, pages
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import headers_shown, print_shown, rank_of, to_copy, wants_table, write_lines, writing
-from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.cli.output import headers_shown, rank_of, wants_table, writing
+from fdbqueue.cli.tables import SCREENFUL, Column, line_of, print_rows, time_text, value_text
+from fdbqueue.cli.values import to_json
 from fdbqueue.cli.where import ErrorBegins, Where, error_in, item_test, wanted_rows
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases.browsing import browse
 from fdbqueue.stored.layout import Layout
-
-SCREENFUL = 20
 
 
 def dead(
@@ -49,11 +46,6 @@ def dead(
     Example: fdbqueue dead orders --limit 5
     """
     table = wants_table(as_json)
-    printed = 0
-    shown = Table(header_style="bold")
-    lines: list[bytes] = []
-    for column in ("item", "value", "error", "attempt", "died"):
-        shown.add_column(column, overflow="fold", no_wrap=column == "item")  # a column to copy from
     source = queue_of(queue, codec)
     with opened_queue(url, source) as db:
         if by_error:
@@ -61,17 +53,8 @@ def dead(
             return
         wanted = wanted_rows(where, source.layout, source.layout.dead, error)
         most = limit or (SCREENFUL if table else None)
-        for letter in browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted):
-            printed += 1
-            with writing(letter.position):
-                line = _line(letter, codec)
-                if table:
-                    shown.add_row(*_cells(letter, codec))
-                    lines.append(line)
-                else:
-                    write_lines([line])
-    if table and printed:
-        write_lines([to_copy(shown, lines)])
+        letters = browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted)
+        printed = print_rows(letters, _columns(codec), partial(_line, codec=codec), table=table)
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
@@ -88,21 +71,23 @@ def _print_errors(
     if not found:
         raise typer.Exit(errors.EMPTY)
     listed = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit]
-    if table:
-        shown = Table(header_style="bold")
-        shown.add_column("items", justify="right")
-        shown.add_column("error", overflow="fold")
-        for error, items in listed:
-            shown.add_row(f"{items:,}", Text(error))
-        print_shown(shown)
-    else:
-        write_lines([encode_json({"error": error, "items": items}).encode() + b"\n" for error, items in listed])
+    print_rows(listed, BY_ERROR, lambda one: line_of({"error": one[0], "items": one[1]}), table=table)
 
 
-def _cells(letter: StoredItem, codec: CodecName) -> tuple[str | Text, ...]:
-    value = Text(encode_json(_value(letter, codec)))
-    died = datetime.fromtimestamp(letter.died_at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return place(letter.position), value, Text(letter.error), str(letter.attempt), died
+def _columns(codec: CodecName) -> tuple[Column[StoredItem], ...]:
+    return (
+        Column("item", lambda one: place(one.position), whole=True),
+        Column("value", lambda one: "null" if one.value is None else value_text(one, codec)),
+        Column("error", lambda one: one.error),
+        Column("attempt", lambda one: str(one.attempt)),
+        Column("died", lambda one: time_text(one.died_at or 0.0)),
+    )
+
+
+BY_ERROR: tuple[Column[tuple[str, int]], ...] = (
+    Column("items", lambda one: f"{one[1]:,}", number=True),
+    Column("error", lambda one: one[0]),
+)
 
 
 def _value(letter: StoredItem, codec: CodecName) -> Any:
@@ -110,14 +95,15 @@ def _value(letter: StoredItem, codec: CodecName) -> Any:
 
 
 def _line(letter: StoredItem, codec: CodecName) -> bytes:
-    shown = {
-        "item": place(letter.position),
-        "value": _value(letter, codec),
-        "error": letter.error,
-        "attempt": letter.attempt,
-        "consumer": letter.consumer,
-        "died_at": letter.died_at,
-        **rank_of(letter.position),
-        **headers_shown(letter.headers),  # its life has no end any more, as after a redrive
-    }
-    return encode_json(shown).encode() + b"\n"
+    with writing(letter.position):
+        shown = {
+            "item": place(letter.position),
+            "value": _value(letter, codec),
+            "error": letter.error,
+            "attempt": letter.attempt,
+            "consumer": letter.consumer,
+            "died_at": letter.died_at,
+            **rank_of(letter.position),
+            **headers_shown(letter.headers),  # its life has no end any more, as after a redrive
+        }
+        return line_of(shown)

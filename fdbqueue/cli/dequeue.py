@@ -14,8 +14,9 @@ from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.known import tell_if_paused
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
-from fdbqueue.cli.output import CUT_OFF, Output, items_table, line, lines_of, rendered, wants_table
+from fdbqueue.cli.output import CUT_OFF, Output, line, lines_of, wants_table
 from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.cli.tables import items_columns, shown_rows
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import leaves_in_doubt
@@ -61,7 +62,7 @@ def dequeue(
     if everything and limit is not None:
         raise typer.BadParameter("say how many items, or all of them; not both", param_hint="--limit / --all")
     show = partial(line, codec=codec, records=records, raw=raw)
-    table = (lambda items: rendered(items_table(items, codec))) if wants_table(as_json) and not raw else None
+    table = (lambda items: shown_rows(items, items_columns(codec))) if wants_table(as_json) and not raw else None
     leases = Leases(queue_of(queue, codec))
     with opened_queue(url, leases.queue) as db, StopSignals() as signals:
         while leases.reclaim(db).more:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.grouping import groups_of, with_hold
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_shown, wants_table, write_lines
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.output import wants_table
+from fdbqueue.cli.tables import SCREENFUL, Column, line_of, number_text, print_rows
 from fdbqueue.cli.waiting import Wait, until_ended
 from fdbqueue.errors import CompletionError
 from fdbqueue.layers.groups import Groups, GroupStats
 
-SCREENFUL = 20
+_Found: TypeAlias = tuple[str, GroupStats]
 STATES = [field.name for field in fields(GroupStats) if field.name not in ("state", "ended")]
 
 
@@ -99,7 +97,7 @@ def _one(
     return code
 
 
-def _listed(source: Groups, db: Any, after: str | None, most: int | None) -> list[tuple[str, GroupStats]]:
+def _listed(source: Groups, db: Any, after: str | None, most: int | None) -> list[_Found]:
     found = []
     for group in source.list(db, after=after, limit=most):
         try:
@@ -109,18 +107,21 @@ def _listed(source: Groups, db: Any, after: str | None, most: int | None) -> lis
     return found
 
 
-def _print(queue: str, found: list[tuple[str, GroupStats]], *, table: bool) -> int:
+def _print(queue: str, found: list[_Found], *, table: bool) -> int:
     """Print groups. Return how many."""
-    if not table:
-        records = [{"queue": queue, "group": name, **asdict(one)} for name, one in found]
-        write_lines([encode_json(record).encode() + b"\n" for record in records])
-    elif found:
-        shown = Table(header_style="bold")
-        for column in ("group", "state", *STATES):
-            shown.add_column(column, overflow="fold", justify="right" if column in STATES else "left")
-        for name, one in found:
-            state = f"{one.state}, ended" if one.ended else one.state
-            numbers = (getattr(one, member) for member in STATES)
-            shown.add_row(Text(name), state, *(f"{number:,}" if number else "" for number in numbers))
-        print_shown(shown)
-    return len(found)
+
+    def line(one: _Found) -> bytes:
+        return line_of({"queue": queue, "group": one[0], **asdict(one[1])})
+
+    return print_rows(found, COLUMNS, line, table=table)
+
+
+def _count(state: str) -> Column[_Found]:
+    return Column(state, lambda one: number_text(getattr(one[1], state)), number=True)
+
+
+COLUMNS: tuple[Column[_Found], ...] = (
+    Column("group", lambda one: one[0]),
+    Column("state", lambda one: f"{one[1].state}, ended" if one[1].ended else one[1].state),
+    *map(_count, STATES),
+)

@@ -12,8 +12,9 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.metrics import Exclude, Include
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
-from fdbqueue.cli.output import print_pairs, wants_table, write_lines
+from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.remedies import in_shell
+from fdbqueue.cli.tables import print_pairs
 from fdbqueue.cli.values import encode_json
 
 

@@ -11,9 +11,10 @@ from rich.text import Text
 
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
-from fdbqueue.cli.output import headers_shown, print_shown, rank_of, wants_table, write_lines, writing
+from fdbqueue.cli.output import headers_shown, rank_of, wants_table, write_lines, writing
 from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.sessioning import name_shown
+from fdbqueue.cli.tables import print_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem

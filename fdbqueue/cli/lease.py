@@ -9,8 +9,6 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
@@ -20,17 +18,16 @@ from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueNam
 from fdbqueue.cli.output import (
     CUT_OFF,
     Output,
-    headers_text,
     lines_of,
     rank_of,
     terms_shown,
-    to_copy,
     wants_table,
     write_lines,
     writing,
 )
 from fdbqueue.cli.sessioning import name_shown, sessions_of
 from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.cli.tables import Column, headers_text, shown_rows, value_text
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
@@ -89,7 +86,7 @@ def lease(
             lines, wrong = lines_of(batch, partial(_line, codec=codec))
             output = Output(signals.check, counts_read=True)
             try:
-                output.write([to_copy(_table(batch[: len(lines)], codec), lines)] if table and lines else lines)
+                output.write([shown_rows(batch[: len(lines)], _columns(codec), lines)] if table and lines else lines)
                 if wrong is not None:
                     raise wrong
                 signals.check()
@@ -157,16 +154,13 @@ def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -
     return f"{printed:,} leases were printed, {back:,} more items went back."
 
 
-def _table(taken: list[Lease], codec: CodecName) -> Table:
-    table = Table(header_style="bold")
-    table.add_column("lease", no_wrap=True)  # a column to copy from
-    table.add_column("attempt", justify="right")
-    for column in ("value", "headers"):
-        table.add_column(column, overflow="fold")
-    for one in taken:
-        value = Text(encode_json(to_json(one.value, codec)))
-        table.add_row(str(one.handle), str(one.attempt), value, headers_text(one.headers))
-    return table
+def _columns(codec: CodecName) -> tuple[Column[Lease], ...]:
+    return (
+        Column("lease", lambda one: str(one.handle), whole=True),
+        Column("attempt", lambda one: str(one.attempt), number=True),
+        Column("value", lambda one: value_text(one, codec)),
+        Column("headers", lambda one: headers_text(one)),
+    )
 
 
 def _line(lease: Lease, codec: CodecName, own: Mapping[str, Any] = MappingProxyType({})) -> bytes:

@@ -1,4 +1,4 @@
-"""The output of commands: JSON lines into a pipe, tables on a terminal."""
+"""The output of commands: lines into a pipe. `tables.py` has tables for a terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import BadValue, OutputFailed
@@ -37,8 +35,6 @@ LOOK_SECONDS = 0.1
 
 READER_SECONDS = 1.0
 """How long a command waits for the reader of a pipe before it fills the pipe."""
-BESIDE_COLUMNS = 30
-"""The least width of a table's other columns and lines, next to a column that is to be copied."""
 
 
 def wants_table(as_json: bool) -> bool:
@@ -257,60 +253,3 @@ def _descriptor() -> int | None:
         return sys.stdout.fileno()
     except io.UnsupportedOperation:
         return None
-
-
-def print_shown(shown: RenderableType) -> None:
-    """Print a table, or another object for a terminal.
-
-    Raises:
-        OutputFailed: as `Output.write`.
-    """
-    write_lines([rendered(shown)])
-
-
-def rendered(shown: RenderableType) -> bytes:
-    """Return the terminal's text of a table."""
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(shown)
-    return captured.get().encode(sys.stdout.encoding, sys.stdout.errors or "strict")
-
-
-def items_table(items: Iterable[Shown], codec: CodecName) -> Table:
-    """Return items as a table."""
-    table = Table(header_style="bold")
-    table.add_column("item", no_wrap=True)  # a column to copy from
-    table.add_column("rank", justify="right")
-    table.add_column("value", overflow="fold")
-    table.add_column("headers", overflow="fold")
-    for item in items:
-        with writing(item.position):
-            value = Text(encode_json(to_json(item.value, codec)))
-            headers = headers_text(item.headers)
-        rank = "" if item.position.rank is None else str(item.position.rank)
-        table.add_row(item.position.text, rank, value, headers)
-    table.columns = [one for one in table.columns if one.header not in ("rank", "headers") or any(map(str, one.cells))]
-    return table
-
-
-def headers_text(headers: Mapping[str, Any]) -> Text:
-    """Return headers for a cell of a table."""
-    return Text(encode_json(to_json(dict(headers), CodecName.msgpack)) if headers else "")
-
-
-def to_copy(table: Table, lines: Iterable[bytes]) -> bytes:
-    """Return a table whose first column is to be copied, or `lines` if a narrow terminal would cut that column."""
-    if max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS <= Console().width:
-        return rendered(table)
-    return b"".join(lines)
-
-
-def print_pairs(title: str, pairs: dict[str, Any]) -> None:
-    """Print names and numbers as a table."""
-    table = Table(title=Text(title), title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for name, value in pairs.items():
-        shown = f"{value:,}" if isinstance(value, int | float) else Text(str(value or ""), justify="left")
-        table.add_row(name.replace("_", " "), shown)
-    print_shown(table)

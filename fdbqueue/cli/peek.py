@@ -7,7 +7,8 @@ import typer
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, queue_of
-from fdbqueue.cli.output import items_table, line, print_shown, wants_table, write_lines
+from fdbqueue.cli.output import line, wants_table, write_lines
+from fdbqueue.cli.tables import items_columns, shown_rows
 from fdbqueue.layers.leases import StoredItem
 from fdbqueue.layers.leases.browsing import browse
 from fdbqueue.stored.items import Item
@@ -36,6 +37,6 @@ def peek(
     if item is None:
         raise typer.Exit(errors.EMPTY)
     if wants_table(as_json) and not raw:
-        print_shown(items_table([item], codec))
+        write_lines([shown_rows([item], items_columns(codec))])
     else:
         write_lines([line(item, codec, records=records, raw=raw)])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_shown, wants_table, write_lines
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.output import wants_table
+from fdbqueue.cli.tables import Column, line_of, print_rows, time_text
 from fdbqueue.layers.schedules import Schedule, Schedules
 
-COLUMNS = ("schedule", "task", "rule", "status", "next", "last")
+COLUMNS: tuple[Column[Schedule], ...] = (
+    Column("schedule", lambda one: one.name),
+    Column("task", lambda one: one.task),
+    Column("rule", lambda one: f"{one.rule}{', changed' * one.changed}"),
+    Column("status", lambda one: one.status),
+    Column("next", lambda one: time_text(one.next_at)),
+    Column("last", lambda one: time_text(one.last_at)),
+)
 
 
 def schedules(
@@ -63,17 +68,8 @@ def schedules(
         except LookupError as error:
             raise typer.BadParameter(str(error.args[0]), param_hint=f"--{next(iter(given))}") from error
         found = source.list(db)
-    if wants_table(as_json):
-        shown = Table(header_style="bold")
-        for column in COLUMNS:
-            shown.add_column(column, overflow="fold")
-        for one in found:
-            shown.add_row(one.name, one.task, f"{one.rule}{', changed' * one.changed}", *_cells(one))
-        if found:
-            print_shown(shown)
-    else:
-        write_lines([encode_json({"queue": queue, **_record(one)}).encode() + b"\n" for one in found])
-    if not found:
+    table = wants_table(as_json)
+    if not print_rows(found, COLUMNS, lambda one: line_of({"queue": queue, **_record(one)}), table=table):
         raise typer.Exit(errors.EMPTY)
 
 
@@ -87,11 +83,3 @@ def _record(one: Schedule) -> dict[str, Any]:
         "next": one.next_at,
         "last": one.last_at,
     }
-
-
-def _cells(one: Schedule) -> tuple[str, str, str]:
-    return one.status, _time(one.next_at), _time(one.last_at)
-
-
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

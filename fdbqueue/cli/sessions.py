@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.byposition import print_stored
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, queue_of
-from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
+from fdbqueue.cli.output import say, wants_table
 from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
+from fdbqueue.cli.tables import SCREENFUL, Column, line_of, number_text, print_rows, time_text
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo, Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
 
-SCREENFUL = 20
 MOST_ITEMS = 1_000
 """How many items of a session are printed if no number is given: one transaction reads them."""
 LETTERS_AT_ONCE = 100
 """How many dead letters one transaction changes."""
-COLUMNS = ("session", "status", "items", "delayed", "dead", "worker", "since", "until", "reason")
 
 
 class Status(StrEnum):
@@ -113,18 +109,7 @@ def sessions(
             behind = None if after is None else session_named(after, "--after")
             most = limit or (SCREENFUL if table else None)
             found = source.list(db, status=None if status is None else status.value, after=behind, limit=most)
-        printed = 0
-        shown = _table()
-        for one in found:
-            printed += 1
-            if table:
-                shown.add_row(*_cells(one))
-            else:
-                write_lines([encode_json({"queue": queue, **_record(one)}).encode() + b"\n"])
-    if table and printed:
-        for column in [one for one in shown.columns[2:] if not any(map(str, one.cells))]:
-            shown.columns.remove(column)
-        print_shown(shown)
+        printed = print_rows(found, COLUMNS, lambda one: line_of({"queue": queue, **_record(one)}), table=table)
     if given and not printed:
         say(f"The session {text} has nothing any more.")
     if not printed:
@@ -162,28 +147,23 @@ def _record(one: SessionInfo) -> dict[str, Any]:
     return record | {name: value for name, value in optional.items() if value is not None}
 
 
-def _table() -> Table:
-    table = Table(header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, overflow="fold", justify="right" if column in ("items", "delayed", "dead") else "left")
-    return table
-
-
-def _cells(one: SessionInfo) -> tuple[str | Text, ...]:
-    name = name_shown(one.session)
-    counts = (f"{one.items:,}", _number(one.delayed), _number(one.dead))
-    status = f"{one.status}, closing" if one.closing else one.status
-    shown = Text(name if isinstance(name, str) else encode_json(name))
-    return shown, status, *counts, Text(one.consumer), _time(one.since), _time(one.until), Text(_reason(one))
-
-
 def _reason(one: SessionInfo) -> str:
     return " ".join(one.reason.split()) if one.gate is None else f"waits at the gate {one.gate!r}"
 
 
-def _number(number: int) -> str:
-    return f"{number:,}" if number else ""
+def _name(one: SessionInfo) -> str:
+    name = name_shown(one.session)
+    return name if isinstance(name, str) else encode_json(name)
 
 
-def _time(seconds: float | None) -> str:
-    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+COLUMNS: tuple[Column[SessionInfo], ...] = (
+    Column("session", _name),
+    Column("status", lambda one: f"{one.status}, closing" if one.closing else one.status),
+    Column("items", lambda one: f"{one.items:,}", number=True),
+    Column("delayed", lambda one: number_text(one.delayed), number=True, optional=True),
+    Column("dead", lambda one: number_text(one.dead), number=True, optional=True),
+    Column("worker", lambda one: one.consumer, optional=True),
+    Column("since", lambda one: time_text(one.since), optional=True),
+    Column("until", lambda one: time_text(one.until), optional=True),
+    Column("reason", _reason, optional=True),
+)

@@ -7,9 +7,10 @@ from dataclasses import asdict
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
-from fdbqueue.cli.output import print_pairs, wants_table, write_lines
+from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.sessioning import session_stats
+from fdbqueue.cli.tables import print_pairs
 from fdbqueue.cli.values import encode_json
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.staged import StagedQueue

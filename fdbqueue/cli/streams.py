@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_shown, wants_table, write_lines
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.output import wants_table
+from fdbqueue.cli.tables import Column, line_of, print_rows, time_text
 
-COLUMNS = ("stream", "open batch", "items", "acked batch", "acked items", "reader seen")
+if TYPE_CHECKING:
+    from fdbqueue.layers.streams import StreamState
+
+COLUMNS: tuple[Column[StreamState], ...] = (
+    Column("stream", lambda one: one.name),
+    Column("open batch", lambda one: "" if one.batch is None else str(one.batch)),
+    Column("items", lambda one: f"{one.items:,}"),
+    Column("acked batch", lambda one: str(one.acked)),
+    Column("acked items", lambda one: f"{one.acked_items:,}"),
+    Column("reader seen", lambda one: time_text(one.seen_at)),
+)
 
 
 def streams(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
@@ -31,16 +39,5 @@ def streams(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     table = wants_table(as_json)
     with opened_queue(url, own) as db:
         found = list(all_streams(db, own.layout.space))
-    if not found:
+    if not print_rows(found, COLUMNS, lambda one: line_of({"queue": queue, **asdict(one)}), table=table):
         raise typer.Exit(errors.EMPTY)
-    if not table:
-        write_lines([encode_json({"queue": queue, **asdict(one)}).encode() + b"\n" for one in found])
-        return
-    shown = Table(header_style="bold")
-    for column in COLUMNS:
-        shown.add_column(column, overflow="fold")
-    for one in found:
-        seen = "" if one.seen_at is None else datetime.fromtimestamp(one.seen_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        batch = "" if one.batch is None else str(one.batch)
-        shown.add_row(Text(one.name), batch, f"{one.items:,}", str(one.acked), f"{one.acked_items:,}", seen)
-    print_shown(shown)

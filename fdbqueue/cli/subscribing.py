@@ -6,14 +6,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
-from fdbqueue.cli.output import print_shown, say, wants_table, write_lines
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.output import say, wants_table
+from fdbqueue.cli.tables import Column, line_of, print_rows
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
@@ -57,11 +55,7 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
     own = queue_of(queue)
     with opened_queue(url, own) as db:
         found = Subscriptions(own).stats(db)
-    if wants_table(as_json) and found:
-        print_shown(_table(found))
-    else:
-        write_lines([encode_json(asdict(one)).encode() + b"\n" for one in found])
-    if not found:
+    if not print_rows(found, COLUMNS, lambda one: line_of(asdict(one)), table=wants_table(as_json)):
         raise typer.Exit(errors.EMPTY)
 
 
@@ -77,15 +71,15 @@ def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
     say(f"{name} is not subscribed any more")
 
 
-def _table(found: list[SubscriptionStats]) -> Table:
-    table = Table(header_style="bold")
-    for column in ("name", "selector", "state"):
-        table.add_column(column, overflow="fold")
-    for column in ("credit", "held", "bytes held"):
-        table.add_column(column, justify="right")
-    for one in found:
-        selector = "a function" if one.selector is None else one.selector
-        state = "suspended" if one.suspended else "exclusive" if one.exclusive else "browser" if one.browser else ""
-        credit = "" if one.credit is None else f"{one.credit:,}"
-        table.add_row(Text(one.name), Text(selector), state, credit, f"{one.held:,}", f"{one.held_bytes:,}")
-    return table
+def _state(one: SubscriptionStats) -> str:
+    return "suspended" if one.suspended else "exclusive" if one.exclusive else "browser" if one.browser else ""
+
+
+COLUMNS: tuple[Column[SubscriptionStats], ...] = (
+    Column("name", lambda one: one.name),
+    Column("selector", lambda one: "a function" if one.selector is None else one.selector),
+    Column("state", _state),
+    Column("credit", lambda one: "" if one.credit is None else f"{one.credit:,}", number=True),
+    Column("held", lambda one: f"{one.held:,}", number=True),
+    Column("bytes held", lambda one: f"{one.held_bytes:,}", number=True),
+)

@@ -11,16 +11,15 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from fdbqueue.base.reprs import sparkline
 from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import session_stats
+from fdbqueue.cli.tables import Column, table_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.staged import StagedQueue, StagedStats
@@ -35,7 +34,7 @@ COLUMNS = {
     "age s": "oldest_age_at_least_s",
     "wait": "requests",
 }
-
+DEPTH = "depth"
 WIDE_COLUMNS = 110
 """A narrower terminal would cut off the names of queues."""
 
@@ -118,23 +117,16 @@ def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[
 
 def _table(look: dict[str, dict[str, float | int | None]], depths: dict[str, list[float]], width: int) -> Table:
     """Return the table: a row for each queue, or a column on a narrow terminal."""
+
+    def cell(name: str, head: str) -> str:
+        return sparkline(depths[name]) if head == DEPTH else _number(look[name][COLUMNS[head]])
+
+    heads = [*COLUMNS, DEPTH]
     if width < WIDE_COLUMNS:
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
-        table.add_column("queue", no_wrap=True)
-        for name in look:
-            table.add_column(Text(name), justify="right", overflow="fold")
-        for heading, column in COLUMNS.items():
-            table.add_row(heading, *(_number(row[column]) for row in look.values()))
-        table.add_row("depth", *(sparkline(depths[name]) for name in look))
-        return table
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
-    table.add_column("queue", overflow="fold", min_width=8)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("depth", no_wrap=True)
-    for name, row in look.items():
-        table.add_row(Text(name), *(_number(row[column]) for column in COLUMNS.values()), sparkline(depths[name]))
-    return table
+        names = [Column(name, partial(cell, name), number=True) for name in look]
+        return table_of(heads, [Column("queue", str, whole=True), *names], live=True)
+    columns = [Column(head, partial(cell, head=head), number=head != DEPTH, whole=True) for head in heads]
+    return table_of(look, [Column("queue", str, least=8), *columns], live=True)
 
 
 def _number(number: float | int | None) -> str:
