@@ -39,6 +39,15 @@ def mutated(source: str, mutant: Mutant) -> str:
     return source
 
 
+def copy_with(mutant: Mutant, folder: Path) -> None:
+    """Copy the library and its tests into an empty folder, without the mutant's guard."""
+    for part in ("fdbqueue", "layers", "tests"):
+        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    file = folder / mutant.file
+    file.write_text(mutated(file.read_text(), mutant))
+
+
 def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
     """Run chaos on a mutant; return the names of the promises that it broke.
 
@@ -46,11 +55,7 @@ def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
     """
     with tempfile.TemporaryDirectory(prefix="fdbqueue-mutant-") as folder:
         copy = Path(folder)
-        for part in ("fdbqueue", "layers", "tests"):
-            shutil.copytree(ROOT / part, copy / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        file = copy / mutant.file
-        file.write_text(mutated(file.read_text(), mutant))
+        copy_with(mutant, copy)
         command = ["tests.chaos", "--until-broken", "--url", url, "--seed", seed, "--seconds", f"{seconds}"]
         command += ["--round", f"{ROUND_SECONDS}"]
         if mutant.kind is not None:

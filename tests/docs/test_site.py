@@ -6,7 +6,6 @@ import doctest
 import html
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pytest
 from docs.site import build, drawing, mermaid, pictures, reference, transforms
 from docs.site.drawing import PALETTE
 from fdbqueue.engine.verb import Verb
+from tests.helpers.chromium import chromium
 
 pytestmark = [
     pytest.mark.slow,
@@ -124,19 +124,9 @@ def test_examples_of_its_tools_run(module: Any) -> None:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no chromium: sudo apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for one in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"):
-        options.add_argument(f"--{one}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    opened.set_script_timeout(300)  # axe looks at each part of a page; a busy machine takes its time
-    yield opened
-    opened.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        opened.set_script_timeout(300)  # axe looks at each part of a page; a busy machine takes its time
+        yield opened
 
 
 def show(browser: Any, page: Path, *, scheme: str = "light", width: int = 1280) -> None:

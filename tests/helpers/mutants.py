@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.chaos.mutants import Mutant
-from tests.chaos.mutations import ROOT, mutated
+from tests.chaos.mutations import ROOT, copy_with
 
 
 def assert_found(mutant: Mutant, folder: Path, tests: list[str], *, engines: str = "memory") -> None:
@@ -22,11 +21,7 @@ def assert_found(mutant: Mutant, folder: Path, tests: list[str], *, engines: str
         engines: which of their tests run, as of ``-k``.
     """
     assert [name for name in tests if not (ROOT / name).exists()] == []
-    for part in ("fdbqueue", "layers", "tests"):
-        shutil.copytree(ROOT / part, folder / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    file = folder / mutant.file
-    file.write_text(mutated(file.read_text(), mutant))
+    copy_with(mutant, folder)
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-k", engines, "-p", "no:cacheprovider", *tests]
     ended = subprocess.run(
         [*command, "--basetemp", str(folder / "temporary")],

@@ -14,6 +14,7 @@ import fdbqueue
 from fdbqueue import FDBError, Transaction
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Unique, Worker, immediately
+from tests.helpers.clock import Clock
 from tests.helpers.standin import StandIn
 
 POINTS = ("begun", "in the transaction", "after the transaction", "in the last call", "never")
@@ -22,6 +23,18 @@ TICKS = 1_000
 """The number of the calls that a schedule enqueues."""
 LATER_SECONDS = 100.0
 """How far the clocks of those are ahead that take over: all leases have ended there."""
+
+
+def dead_errors(app: Tasks, db: Any) -> list[str]:
+    """Return the errors of dead calls."""
+    return [letter.error for letter in app.lane.leases.dead.browse(db)]
+
+
+def run_out(app: Tasks, db: Any, clock: Clock) -> None:
+    """Run all attempts of all calls."""
+    for _ in range(10):
+        app.run_due(db)
+        clock.now += 1_000
 
 
 def later() -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.layers import Leases
+from tests.helpers.chromium import chromium
 from tests.web.conftest import EVIL
 
 COMMAND = (sys.executable, "-m", "fdbqueue", "web", "--listen", "127.0.0.1:0")
@@ -117,20 +117,9 @@ def test_a_port_in_use_is_an_error(folder: str) -> None:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("no chromium: sudo apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for one in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"):
-        options.add_argument(f"--{one}")
-    options.add_argument(f"--user-data-dir={tmp_path / 'profile'}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    opened.implicitly_wait(10)
-    yield opened
-    opened.quit()
+    with chromium(tmp_path / "profile") as opened:
+        opened.implicitly_wait(10)
+        yield opened
 
 
 @pytest.mark.slow

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.chaos.mutants import Mutant
-from tests.chaos.mutations import ROOT, mutated
-from tests.helpers.mutants import assert_found
 
 LANE = "layers/tasks/_lane.py"
 RUNNING = "layers/tasks/_running.py"
@@ -18,32 +12,31 @@ TASK = "layers/tasks/_task.py"
 SCHEDULES = "layers/schedules/_schedules.py"
 BUCKET = "layers/common/token_bucket.py"
 HANDLERS = "layers/common/handlers.py"
-FOLDER = "tests/layers/tasks"
 
 MUTANTS = (
     Mutant(
         "an enqueue does not conflict with one of an equal call",
         LANE,
         (("rows(tr, span.begin, span.end)", "rows(tr.snapshot, span.begin, span.end)"),),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "the end of a unique call is not noted",
         LANE,
         (("        yield from mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))\n", ""),),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "a call that was started keeps out others",
         LANE,
         (('if not found or found[0].state == "leased":', "if not found:"),),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "a period does not end",
         LANE,
         (("if self.leases.now_us() < record.until_us:", "if record:"),),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "the end of a period that began again is that of the first one",
@@ -54,13 +47,13 @@ MUTANTS = (
                 "                pass\n",
             ),
         ),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "two workers move a schedule without a conflict",
         SCHEDULES,
         (("stored = yield tr.get(self._key(plan.name))", "stored = yield tr.snapshot.get(self._key(plan.name))"),),
-        tests=("test_schedules",),
+        tests=("tasks/test_schedules",),
     ),
     Mutant(
         "a schedule moves in a transaction of its own",
@@ -74,13 +67,13 @@ MUTANTS = (
                 "                    db[self._key(plan.name)] = _encode(self.__dict__.pop('_later'))\n"),
             ),
         ),
-        tests=("test_schedules",),
+        tests=("tasks/test_schedules",),
     ),
     Mutant(
         "a worker follows its own rule",
         SCHEDULES,
         (("        times = record.rule.times\n", "        times = record.code.times\n"),),
-        tests=("test_schedules",),
+        tests=("tasks/test_schedules",),
     ),
     Mutant(
         "an operator's change comes before ticks that were enqueued already",
@@ -92,116 +85,103 @@ MUTANTS = (
         "each start undoes what an operator has changed",
         SCHEDULES,
         (("if was is None or was.code != plan.rule:", "if was is None or was.rule != plan.rule:"),),
-        tests=("test_schedules",),
+        tests=("tasks/test_schedules",),
     ),
     Mutant(
         "a time that the clock repeats is a tick of its second hour",
         "layers/schedules/ticks.py",
         (("if tick > at_us), NEVER_US)", "if tick), NEVER_US)"),),
-        tests=("test_ticks",),
+        tests=("tasks/test_ticks",),
     ),
     Mutant(
         "a task is not known by its aliases",
         TASKS,
         (("self.tasks |= dict.fromkeys((options.name, *options.aliases), task)", "self.tasks[options.name] = task"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_versions",),
     ),
     Mutant(
         "two tasks have one name",
         TASKS,
         (("            if name in self.tasks:\n", "            if name == 0:\n"),),
-        tests=("test_refusals",),
+        tests=("tasks/test_refusals",),
     ),
     Mutant(
         "arguments that do not fit are not a dead letter",
         RUNNING,
         (("raise GiveUp(told) if lease.attempt > retries else RetryIn(", "raise RetryIn(0.0 *"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_versions",),
     ),
     Mutant(
         "what follows may be unknown when a task begins",
         RUNNING,
         (("                self._app.find(one.task)  # before it has any effect\n", "                pass\n"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_results",),
     ),
     Mutant(
         "a call that kills its workers is tried for ever",
         RUNNING,
         (("if lease.attempt > options.retries + 1:", "if lease.attempt < 0:"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_attempts",),
     ),
     Mutant(
         "an error after the last transaction fails the call",
         RUNNING,
         (("if running.acked or lease.attempt > options.retries:", "if lease.attempt > 1_000:"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_running",),
     ),
     Mutant(
         "a body is committed without the ack",
         RUNNING,
         (("        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))\n", ""),),
-        tests=("test_tasks",),
+        tests=("tasks/test_running",),
     ),
     Mutant(
         "a rate is taken though another one is empty",
         BUCKET,
         (("                raise Empty(number, wait)  # it rolls back", "                return  # it rolls back"),),
-        tests=("test_limits",),
+        tests=("tasks/test_limits",),
     ),
     Mutant(
         "a full bucket is cleared beside a take of it",
         BUCKET,
         (("                tr.add_read_conflict_key(row.key)", "                pass"),),
-        tests=("../common/test_token_bucket",),
+        tests=("common/test_token_bucket",),
     ),
     Mutant(
         "buckets of many names stay for ever",
         BUCKET,
         (("            yield from self._clear_full(tr, now_us)\n", "            pass\n"),),
-        tests=("../common/test_token_bucket",),
+        tests=("common/test_token_bucket",),
     ),
     Mutant(
         "a limit is that of each call",
         TASK,
         (("            (one.limit, \"\" if one.by is None else key_of(one.by, self.arguments, call.bound))\n",
           "            (one.limit, secrets.token_hex(8))\n"),),
-        tests=("test_limits",),
+        tests=("tasks/test_limits",),
     ),
     Mutant(
         "equal calls with a limit are in two sessions",
         TASK,
         (("secrets.token_hex(8) if own is None else own.key", "secrets.token_hex(8)"),),
-        tests=("test_unique",),
+        tests=("tasks/test_unique",),
     ),
     Mutant(
         "what comes back as another value is stored",
         ARGUMENTS,
         (("if (found := getattr(back, name)) != value:", "if (found := getattr(back, name)) is value is None:"),),
-        tests=("test_arguments",),
+        tests=("tasks/test_arguments",),
     ),
     Mutant(
         "arguments that are unknown are left out",
         ARGUMENTS,
         (("kw_only=True, forbid_unknown_fields=True", "kw_only=True"),),
-        tests=("test_arguments",),
+        tests=("tasks/test_arguments",),
     ),
     Mutant(
         "a call waits for a thread that never comes free",
         HANDLERS,
         (("                raise Snooze(STUCK_SECONDS)\n", "                pass\n"),),
-        tests=("test_tasks",),
+        tests=("tasks/test_attempts",),
     ),
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
-    source = (ROOT / mutant.file).read_text()
-    compile(mutated(source, mutant), mutant.file, "exec")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_tests_of_tasks_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
-    assert_found(mutant, tmp_path, [f"{FOLDER}/{name}.py" for name in mutant.tests], engines="not file and not cluster")

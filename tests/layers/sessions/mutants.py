@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.chaos.mutants import Mutant
-from tests.chaos.mutations import ROOT, mutated
-from tests.helpers.mutants import assert_found
 
 LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/workers/working.py"
 TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session/session.py"
 GATES = "layers/sessions/line/gates.py"
 SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
 SHARDS, QUEUE = "layers/sessions/line/shards.py", "layers/sessions/line/line_queue.py"
-TESTS = (
-    "shards",
-    *("bounded", "gates_interleavings", "gates"),
-    *("concurrency", "concurrency_interleavings", "results", "groups", "interleavings", "fairness", "operators"),
-    *("failures", ""),
+_NAMES = (
+    "_shards",
+    *("_bounded", "_gates_interleavings", "_gates"),
+    *("_concurrency", "_concurrency_interleavings", "_results", "_groups", "_interleavings", "_fairness", "_operators"),
+    *("_failures", ""),
 )
-"""Which files of tests look for them; "" is test_sessions.py."""
+TESTS = tuple(f"sessions/test_sessions{name}" for name in _NAMES)
+"""Which files of tests look for them."""
 
 MUTANTS = (
     Mutant(
@@ -306,18 +301,3 @@ MUTANTS = (
         (("ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us)))", "ready"),),
     ),
 )
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
-    source = (ROOT / mutant.file).read_text()
-    compile(mutated(source, mutant), mutant.file, "exec")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_tests_of_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
-    assert_found(
-        mutant, tmp_path, [f"tests/layers/sessions/test_sessions{'_' * bool(name)}{name}.py" for name in TESTS]
-    )

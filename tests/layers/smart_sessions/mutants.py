@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.chaos.mutants import Mutant
-from tests.chaos.mutations import ROOT, mutated
-from tests.helpers.mutants import assert_found
 
 ADMITTING, SMART = "layers/smart_sessions/_admitting.py", "layers/smart_sessions/_smart_sessions.py"
 RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/session/session.py"
@@ -69,16 +63,3 @@ MUTANTS = (
         (("            mark_smart(tr, line.layout)\n", "            pass\n"),),
     ),
 )
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
-    source = (ROOT / mutant.file).read_text()
-    compile(mutated(source, mutant), mutant.file, "exec")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_tests_of_smart_sessions_find_a_mutant(mutant: Mutant, tmp_path: Path) -> None:
-    assert_found(mutant, tmp_path, [f"tests/layers/{name}.py" for name in TESTS])

@@ -1,0 +1,133 @@
+"""Tasks: calls that fail, that kill their workers, and whose time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Tasks, Worker, constant
+from tests.helpers.clock import Clock
+from tests.helpers.tasks import dead_errors
+
+
+def test_a_failed_call_is_tried_again_by_its_own_policy_and_then_dies(db: Any, app: Tasks, clock: Clock) -> None:
+    attempts: list[tuple[str, int]] = []
+
+    @app.task
+    def by_the_app() -> None:
+        attempts.append(("app", app.current.attempt))
+        raise ValueError("no")
+
+    @app.task(retries=1, backoff=constant(100))
+    async def by_itself() -> None:
+        attempts.append(("own", app.current.attempt))
+        raise ValueError("no, never")
+
+    by_the_app.enqueue(db)
+    by_itself.enqueue(db)
+    app.run_due(db)
+    clock.now += 11
+    app.run_due(db)
+    assert sorted(attempts) == [("app", 1), ("app", 2), ("own", 1)]
+    clock.now += 90
+    app.run_due(db)
+
+    assert sorted(attempts) == [("app", 1), ("app", 2), ("app", 3), ("own", 1), ("own", 2)]
+    assert sorted(dead_errors(app, db)) == ["ValueError: no", "ValueError: no, never"]
+
+
+def test_a_call_that_kills_its_workers_dies_after_its_last_attempt(db: Any, app: Tasks, clock: Clock) -> None:
+    @app.task(retries=1)
+    def deadly() -> None:
+        raise AssertionError("it must not run again")
+
+    deadly.enqueue(db)
+    for _ in range(2):  # two workers that died at it
+        assert app.lane.leases.lease(db, duration=5) is not None
+        clock.now += 10
+    app.run_due(db)
+
+    [error] = dead_errors(app, db)
+    assert error.startswith("The lease of ")
+    assert error.endswith("expired.")
+
+
+def test_a_coroutine_whose_time_is_over_fails_its_attempt(db: Any, space: Subspace, clock: Clock) -> None:
+    app = Tasks(space, clock=clock)
+
+    @app.task(timeout=0.01, retries=0)
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    endless.enqueue(db)
+    app.run_due(db)
+
+    assert "took longer than its 0.01 s" in dead_errors(app, db)[0]
+
+
+def test_a_function_whose_time_is_over_keeps_its_thread_and_not_the_call(db: Any, space: Subspace) -> None:
+    app, release = Tasks(space), threading.Event()
+
+    @app.task(timeout=0.01, retries=0)
+    def endless() -> None:
+        release.wait(20)
+
+    endless.enqueue(db)
+    app.run_due(db)
+    release.set()
+
+    assert "took longer than its 0.01 s" in dead_errors(app, db)[0]
+
+
+def test_the_time_of_a_task_begins_when_it_has_a_thread(db: Any, space: Subspace) -> None:
+    app, began, blocked, attempts = Tasks(space["a"]), threading.Event(), threading.Event(), []
+
+    @app.task
+    def blocks() -> None:
+        began.set()
+        blocked.wait(60)
+
+    @app.task(queue=space["b"], timeout=0.05, retries=0, keep_result=60)
+    def short() -> None:
+        attempts.append(app.current.attempt)
+
+    @app.task(queue=space["c"])
+    async def ends() -> None:
+        while not short.lane.leases.stats(db).leased:  # noqa: ASYNC110 - the database has no event of it
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)  # twice its time
+        blocked.set()
+
+    blocks.enqueue(db)
+
+    async def main() -> None:
+        async with Worker(app, concurrency=1).running(db):
+            await asyncio.to_thread(began.wait, 60)
+            handle = short.enqueue(db)
+            ends.enqueue(db)
+            await handle.result.aio(timeout=20)
+
+    asyncio.run(main())
+    assert attempts == [1]
+
+
+def test_a_worker_whose_threads_all_hang_keeps_no_call_from_others(db: Any, space: Subspace) -> None:
+    app, release = Tasks(space, retries=0), threading.Event()
+
+    @app.task(timeout=0.01)
+    def hangs() -> None:
+        release.wait(60)
+
+    @app.task
+    def other() -> int:
+        return 1
+
+    hangs.enqueue(db)
+    other.enqueue(db)
+    report = Worker(app, concurrency=1).drain(db)
+
+    assert (report.dead, report.snoozed) == (1, 1)
+    assert app.lane.leases.stats(db).delayed == 1
+    release.set()

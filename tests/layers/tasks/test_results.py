@@ -1,0 +1,117 @@
+"""Tasks: results, what follows a call, and groups of calls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import CompletionError, Queue, Transaction
+from fdbqueue.layers import Tasks, Worker
+from tests.helpers.clock import Clock
+from tests.helpers.tasks import dead_errors, run_out
+
+
+def test_a_result_that_did_not_come_says_why(db: Any, app: Tasks, clock: Clock) -> None:
+    @app.task(keep_result=60, retries=0)
+    def fail() -> int:
+        raise ZeroDivisionError("by zero")
+
+    handle = fail.enqueue(db)
+    app.run_due(db)
+
+    with pytest.raises(CompletionError, match="by zero"):
+        handle.result(timeout=5)
+
+
+def test_a_handle_is_awaited_in_an_event_loop(db: Any, app: Tasks) -> None:
+    @app.task(keep_result=60)
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return number * 2
+
+    async def main() -> int:
+        handle = await double.enqueue.aio(db, 4)
+        async with Worker(app).running(db):
+            return await handle
+
+    assert asyncio.run(main()) == 8
+
+
+def test_what_follows_is_enqueued_with_the_ack_and_gets_the_result(db: Any, app: Tasks) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    def start(number: int) -> int:
+        return number + 1
+
+    @app.task
+    def middle(number: int) -> int:
+        return number * 10
+
+    @app.task
+    def end(value: Any) -> None:
+        seen.append(value)
+
+    start.call(1).then(middle.then(end), end.call("own")).enqueue(db)
+    start.then(end).enqueue(db, 5)
+    app.run_due(db)
+
+    assert sorted(map(str, seen)) == ["20", "6", "own"]
+
+
+def test_what_follows_must_be_known_before_the_task_has_effects(db: Any, app: Tasks, clock: Clock) -> None:
+    ran: list[int] = []
+
+    @app.task
+    def start() -> None:
+        ran.append(1)
+
+    queue: Queue[Any] = app.queue
+    queue.enqueue(db, {"task": "start", "then": [{"task": "missing", "args": {}}]})
+    run_out(app, db, clock)
+
+    assert ran == []
+    assert "knows no task 'missing'" in dead_errors(app, db)[0]
+
+
+def test_a_group_is_waited_for_and_one_call_follows_it(db: Any, app: Tasks) -> None:
+    seen: list[str] = []
+
+    @app.task(keep_result=60)
+    def page(number: int) -> int:
+        seen.append(f"page {number}")
+        return number
+
+    @app.task
+    def bind(title: str) -> None:
+        seen.append(f"bind {title}")
+
+    group = app.group([page.call(number) for number in range(3)]).then(bind.call("book")).enqueue(db)
+    app.run_due(db)
+
+    assert group.wait(timeout=5).done == 3
+    assert [handle.result(timeout=5) for handle in group.handles] == [0, 1, 2]
+    assert seen[-1] == "bind book"
+    assert sorted(seen[:-1]) == ["page 0", "page 1", "page 2"]
+
+
+def test_a_group_in_a_transaction_and_of_many_calls(db: Any, app: Tasks) -> None:
+    count: list[int] = []
+
+    @app.task
+    def one(number: int) -> None:
+        count.append(number)
+
+    @fdbqueue.transactional
+    def enqueue(tr: Transaction) -> Any:
+        return app.group([one.call(1), one.call(2)]).enqueue(tr, "small")
+
+    enqueue(db)
+    group = app.group([one.call(number) for number in range(250)]).enqueue(db, "large")
+    app.run_due(db)
+
+    assert group.wait(timeout=5).done == 250
+    assert len(count) == 252
