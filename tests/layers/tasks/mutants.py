@@ -79,7 +79,7 @@ MUTANTS = (
         "an operator's change comes before ticks that were enqueued already",
         SCHEDULES,
         (("after_us = max(self._now_us(), record.last_us)", "after_us = self._now_us()"),),
-        tests=("test_schedules", "test_schedules_model"),
+        tests=("tasks/test_schedules", "tasks/test_schedules_model"),
     ),
     Mutant(
         "each start undoes what an operator has changed",
