@@ -118,6 +118,8 @@ def everything(url: str, engine: str) -> None:
     say(
         "\nAt the end of each quantum a consumer asks whether another session waits: a transaction of seven reads. With"
         " a quantum of 10 each item pays a tenth of it. An older answer would let another session wait for two quanta."
+        " An ack of these handlers lasts longer than a quantum, so its transaction can't answer in time. The question's"
+        " Python is a third of its cost. The rest is the wait to see what acks have just written."
     )
     backlogs = [(items, filled(db, 1, items)) for items in BACKLOGS]
     compare(

@@ -65,6 +65,11 @@ def main() -> None:
             compare(
                 question, [Contestant(one.name, partial(_worked, folder, one, seconds), one.wanted) for one in peers]
             )
+        say(
+            "\nOf the CPU of a no-op task of fdbqueue, half is its lease and its ack. A quarter is the line that the"
+            " worker prints. The way into a thread and back takes an eighth, and finding its function and"
+            " arguments the rest."
+        )
         question = f"{ONE_BY_ONE:,} tasks, enqueued one by one by one thread"
         compare(question, [Contestant(one.name, partial(_enqueued, one)) for one in peers])
         question = f"{PACED:,} tasks, one each {PACE_SECONDS * 1e3:.0f} ms: a call lasts from its enqueue to its start"

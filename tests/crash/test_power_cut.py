@@ -150,7 +150,7 @@ def commit_together(store: Store, some: list[CommitRequest]) -> None:
         assert each.error is None
 
 
-def die(disk: Durable, txn: int) -> None:
+def die(disk: Durable, txn: int, **how: bool) -> None:
     """Be killed instead of waiting for the disk."""
     raise KeyboardInterrupt
 

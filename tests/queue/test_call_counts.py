@@ -30,6 +30,16 @@ WAYS = {"enqueue": Way(20, 70, 76), "dequeue": Way(20, 66, 70)}
 """The ways of warm calls in memory. A change may make them a tenth longer; more asks for a reason, and a new figure."""
 
 
+@pytest.mark.engines("file")
+def test_waiting_for_the_disk_costs_few_calls(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    for _ in range(20):
+        queue.enqueue(db, b"x")
+
+    calls = min(python_calls(partial(queue.enqueue, db, b"x")) for _ in range(5))
+    assert calls <= 98
+
+
 @pytest.mark.parametrize("verb", WAYS)
 def test_a_call_takes_a_short_way(untouched: Any, space: Subspace, verb: str) -> None:
     db, queue = untouched, Queue(space)

@@ -28,10 +28,10 @@ def test_a_commit_that_another_thread_is_making_is_finished_before_the_files_are
     reached, go_on = threading.Event(), threading.Event()
     ensure = store._committer._disk.ensure
 
-    def slow(txn: int) -> None:
+    def slow(txn: int, **how: bool) -> None:
         reached.set()
         go_on.wait(30)
-        ensure(txn)
+        ensure(txn, **how)
 
     with patch.object(type(store._committer._disk), "ensure", side_effect=slow):
         request = sets((b"a", b"1"))

@@ -357,8 +357,7 @@ class Committer:
             else:
                 keys, ranges = written_by(accepted)
             tail, made = append(txn, self._dbs, recent.tail, key, now, keys, ranges)
-            if self._durable:
-                self._disk.label(txn_id, key, now, accepted)
+            has_redo = self._durable and self._disk.label(txn_id, key, now, accepted)
             try:
                 txn.commit()
             except lmdb.Error as error:
@@ -366,7 +365,7 @@ class Committer:
                 return
             if self._durable:
                 before = perf_counter_ns()
-                failure = self._not_kept(txn_id)
+                failure = self._not_kept(txn_id, has_redo=has_redo)
                 self.process_scheduler.waited(perf_counter_ns() - before)
                 if failure is not None:
                     self._unknown(failure, accepted)
@@ -443,11 +442,11 @@ class Committer:
             raise error
         self._unknown(error, accepted)
 
-    def _not_kept(self, txn_id: int) -> StorageError | None:
+    def _not_kept(self, txn_id: int, *, has_redo: bool) -> StorageError | None:
         """Wait until a commit is on the disk; return the error if that remains unknown."""
         while True:
             try:
-                self._disk.ensure(txn_id)
+                self._disk.ensure(txn_id, has_redo=has_redo)
             except StorageError as error:
                 return error
             except lmdb.MapResizedError:

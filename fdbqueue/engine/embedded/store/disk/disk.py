@@ -38,15 +38,18 @@ class Disk(Protocol):
             StorageError: the disk has failed: no process may write.
         """
 
-    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        """Label the commit `txn`, immediately before it is made.
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> bool:
+        """Label the commit `txn`, immediately before it is made. Return whether its label has a redo.
 
         Raises:
             StorageError: the disk refused the write.
         """
 
-    def ensure(self, txn: int) -> None:
+    def ensure(self, txn: int, *, has_redo: bool = False) -> None:
         """Wait until the commit `txn`, which was made, and all earlier commits are on the disk.
+
+        Args:
+            has_redo: whether the caller has made the commit, with a redo in its label. Otherwise its label is read.
 
         Raises:
             StorageError: the disk has failed: the commits may or may not be on it.
@@ -77,8 +80,10 @@ class Durable:
         elif self._folder_lock.failed:
             raise self._failure()
 
-    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        self.label_other(txn, redo.encode(version, time_us, requests, self._labels.room))
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> bool:
+        content = redo.encode(version, time_us, requests, self._labels.room)
+        self.label_other(txn, content)
+        return content is not None
 
     def label_other(self, txn: int, content: bytes | None) -> None:
         """Label the commit `txn` with the redo `content`; None if it has no redo."""
@@ -87,15 +92,14 @@ class Durable:
         except OSError as error:
             raise self._broken(error) from error
 
-    def ensure(self, txn: int) -> None:
+    def ensure(self, txn: int, *, has_redo: bool = False) -> None:
         folder_lock = self._folder_lock
         if folder_lock.synced >= txn:
             return
         with self._waiting:  # one wait is enough for all threads
             if folder_lock.synced >= txn:
                 return
-            whose, has_redo = self._label_at(txn)
-            if whose == txn and not has_redo:
+            if not has_redo and self._label_at(txn) == (txn, False):
                 # Its label must be removed. In the meantime the label could become another commit's, so lock out
                 # other commits.
                 self._locked(self._settle)
@@ -216,10 +220,10 @@ class Relaxed(Durable):
             # overwritten.
             self._unlabel(txn - 1)
 
-    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> None:
-        pass
+    def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> bool:
+        return False
 
-    def ensure(self, txn: int) -> None:
+    def ensure(self, txn: int, *, has_redo: bool = False) -> None:
         pass
 
     def release(self) -> None:

@@ -59,9 +59,14 @@ _decode: Final = msgspec.msgpack.Decoder(Redo).decode
 
 def encode(version: bytes, time_us: int, requests: Sequence[CommitRequest], room: int) -> bytes | None:
     """Return the redo of a commit; None if it has more than `room` bytes or too many mutations."""
-    if sum(request.size() for request in requests) > MOST_MUTATIONS:
+    if len(requests) == 1 and requests[0].rows is None:
+        mutations = [requests[0].mutations]  # as most commits
+        size = len(mutations[0])
+    else:
+        size, mutations = sum(request.size() for request in requests), []
+    if size > MOST_MUTATIONS:
         return None
-    redo = _encode((version, time_us, [request.all_mutations() for request in requests]))
+    redo = _encode((version, time_us, mutations or [request.all_mutations() for request in requests]))
     return redo if len(redo) <= room else None
 
 
