@@ -49,7 +49,7 @@ class QueueInfo(Shown):
     """A queue, as it was when it was listed."""
 
     name: tuple[Any, ...] | bytes
-    """Its key tuple; its prefix, if that is no tuple."""
+    """Its key tuple, as ``("orders",)``; its prefix, if that is no tuple. `text` is the name as a text."""
     codec: str
     """The name of its codec; "" if it is not registered."""
     order: str

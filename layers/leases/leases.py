@@ -516,13 +516,13 @@ class Leases(Named, ByPosition[V]):
         *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
         and one read and about four writes per timer; a second read if no timer is due.
         """
-        report = yield from self.fire_timers(tr, limit)
+        report = yield from self._fire_timers(tr, limit)
         if not report.reclaimed:
             yield from self.queue.read(tr, partial(check_renamed, layout=self.layout))
         return report
 
-    def fire_timers(self, tr: Transaction | Database, limit: int) -> Steps[ReclaimReport]:
-        """Fire due timers, as `reclaim`, of a queue that is known to have this name; for layers."""
+    def _fire_timers(self, tr: Transaction | Database, limit: int) -> Steps[ReclaimReport]:
+        """Fire due timers, as `reclaim`, of a queue that is known to have this name."""
         check_limit(limit, "timers to fire")
         if is_database(tr):
             adaptive = AdaptiveLimit(limit)

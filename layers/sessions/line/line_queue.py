@@ -117,9 +117,9 @@ class LineLeases(Leases[Held]):
     def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
         """Fire due timers of all shards, up to `limit` in each."""
         yield from self.queue.read(tr, self.line.shards.learn)
-        report = yield from self.fire_timers(tr, limit)
+        report = yield from self._fire_timers(tr, limit)
         for shard in range(1, self.line.shards.number):
-            further = yield from self.of_shard(shard).fire_timers(tr, limit)
+            further = yield from self.of_shard(shard)._fire_timers(tr, limit)
             report = ReclaimReport(report.reclaimed + further.reclaimed, report.more or further.more)
         if not report.reclaimed:
             yield from self.queue.read(tr, partial(check_renamed, layout=self.line.layout))
