@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -212,12 +212,12 @@ class SessionRun(Run):
                 self._count_acked(hold)
                 fresh = False
             else:
-                done = await self._done_with(hold, lease, result)
+                done = await self._done_with(hold, lease, result, stored)
                 if done is None:
                     return None
                 if self._sessions.has_messages and not self._stopping.done():
                     return await self._ack_and_next(hold, lease, result)
-                hold.add(replace(done, stored=stored))
+                hold.add(done)
                 if not isinstance(done.state, Unchanged):
                     state, fresh = done.state, True
                 if hold.lease.value.pointer.slot:
@@ -330,11 +330,12 @@ class SessionRun(Run):
         hold.over, hold.seen = following is None, began
         return following
 
-    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> TurnDone | None:
-        """Return the finished item with its new state. A state that can't be stored fails the attempt."""
+    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any, stored: bytes) -> TurnDone | None:
+        """Return the finished item, `stored` when it began, with its new state. A state that can't be stored fails the
+        attempt."""
         try:
-            stored = encode_result(self._done_of(result).result) if lease.wants_result else b""
-            return TurnDone(lease.position, self._turns.encoded(result), stored)
+            kept = encode_result(self._done_of(result).result) if lease.wants_result else b""
+            return TurnDone(lease.position, self._turns.encoded(result), kept, stored)
         except (CodecError, ValueError) as error:
             await self._fail(hold, lease, error)
             self._ended(hold)
