@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
-from html import escape
 from itertools import islice
 from typing import Any, cast
 
@@ -37,6 +36,22 @@ def brief(value: object, most: int = MOST_CHARACTERS) -> str:
         return f"{start[:-1]}…{start[-1]} ({len(value):,} {unit})"
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun, in the singular or plural.
+
+    >>> counted(1, "item"), counted(2_000, "item"), counted(0, "item was", "items were")
+    ('1 item', '2,000 items', '0 items were')
+    """
+    return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+
+
+def escape(text: str) -> str:
+    """Return a text with the signs of HTML escaped."""
+    import html  # it has a table of 2,000 entities, which programs without notebooks never need
+
+    return html.escape(text)
 
 
 class Shown:

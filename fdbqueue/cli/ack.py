@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost, with_those_held
@@ -58,15 +59,15 @@ def ack(
                 acked += len(with_those_held(ack_many, plain, on_lost=told_lost))
                 acked += _ack_sessions(db, sessions_of(leases.queue), of_sessions, done)
         except BadValue as error:
-            raise BadValue(f"{error} {acked:,} items were acked.") from error
+            raise BadValue(f"{error} {counted(acked, 'item was', 'items were')} acked.") from error
         except (FdbQueueError, FDBError, KeyboardInterrupt):
             if acked:
-                typer.echo(f"{acked:,} items were acked before.", err=True)
+                typer.echo(f"{counted(acked, 'item was', 'items were')} acked before.", err=True)
             raise
     if not taken:
         typer.echo("Standard input had no handles of leases: nothing was acked.", err=True)
         raise typer.Exit(errors.EMPTY)
-    say(f"{acked:,} items acked")
+    say(f"{counted(acked, 'item')} acked")
     if acked < taken:
         raise typer.Exit(errors.LOST)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli.byposition import Items, tell_missing
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import QueueName, Url, position, queue_of
@@ -32,5 +33,5 @@ def bury(
     leases = Leases(queue_of(queue))
     with opened_queue(url, leases.queue) as db:
         buried = [leases.dead.bury(db, one, error=error) for one in chosen]
-    say(f"{sum(buried):,} items buried")
+    say(f"{counted(sum(buried), 'item')} buried")
     tell_missing(chosen, buried, "is not available")

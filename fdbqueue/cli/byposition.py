@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.base.position import Position
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
@@ -127,7 +128,7 @@ def cancel(
     with opened_queue(url, own) as db:
         gone = _source(db, own, session).verb("cancel", db, chosen)()
         hint = hint_of_session(db, own, session, gone)
-    say(f"{sum(gone):,} items cancelled")
+    say(f"{counted(sum(gone), 'item')} cancelled")
     tell_missing(chosen, gone, hint=hint)
 
 
@@ -155,10 +156,10 @@ def _cancel_where(
         if not yes:
             found = list(found)  # only those that were asked for
             if found:
-                confirm_removal(f"{sum(map(len, found)):,} items of {queue} for which {where}", yes=yes)
+                confirm_removal(f"{counted(sum(map(len, found)), 'item')} of {queue} for which {where}", yes=yes)
         with noted("Some items may be cancelled already; the same command cancels the others."):
             gone = sum(sum(own.cancel_many(db, positions)) for positions in found)
-    say(f"{gone:,} items cancelled")
+    say(f"{counted(gone, 'item')} cancelled")
     if not gone:
         raise typer.Exit(errors.EMPTY)
 
@@ -244,13 +245,13 @@ def _reschedule_found(
     db: Any, source: NamedItems, found: list[list[Position]], which: str, terms: dict[str, Any], *, yes: bool
 ) -> None:
     if found:
-        confirm_removal(f"{sum(map(len, found)):,} items {which}", yes=yes, verb="reschedule")
+        confirm_removal(f"{counted(sum(map(len, found)), 'item')} {which}", yes=yes, verb="reschedule")
     moved = 0
     with noted("Some items may be rescheduled already; those that were printed are."):
         for positions in found:
             changed = source.verb("reschedule", db, positions)(**terms)
             moved += _print_changed(positions, changed)
-    say(f"{moved:,} items rescheduled")
+    say(f"{counted(moved, 'item')} rescheduled")
     if not moved:
         raise typer.Exit(errors.EMPTY)
 
@@ -263,7 +264,7 @@ def _source(db: Any, queue: Queue, session: str | None) -> NamedItems:
 
 
 def _tell_changed(chosen: list[Position], changed: list[Position | None], told: str, hint: str) -> None:
-    say(f"{_print_changed(chosen, changed):,} items {told}")
+    say(f"{counted(_print_changed(chosen, changed), 'item')} {told}")
     tell_missing(chosen, [after is not None for after in changed], hint=hint)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import fdbqueue
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
@@ -33,7 +34,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         for problem in problems:
             console.print(f"[red]✗[/red] {escape(problem)}")
         if not problems:
-            console.print(f"[green]✓[/green] {report.items:,} items, all well")
+            console.print(f"[green]✓[/green] {counted(report.items, 'item')}, all well")
         if not report.counted:
             console.print("The counters were not compared: items came and went meanwhile.")
         console.print(f"Looked at: {', '.join(report.looked_at)}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import QueueName, Url, Yes, queue_of
 from fdbqueue.cli.output import say
@@ -25,6 +26,6 @@ def clear(
     with opened_queue(url, cleared, renamed=True) as db:
         held = run(cleared.read(db, partial(read_stats, layout=cleared.layout)))  # also of an old name
         items = held.available + held.leased + held.delayed + held.dead + held.claimed
-        confirm_removal(f"the {items:,} items of {queue} and all that belongs to it", yes=yes)
+        confirm_removal(f"the {counted(items, 'item')} of {queue} and all that belongs to it", yes=yes)
         cleared.clear(db)
-    say(f"{items:,} items removed")
+    say(f"{counted(items, 'item')} removed")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.handles import with_those_held
@@ -215,4 +216,5 @@ class Drain:
             told += f" {len(self._printed) + len(self._waiting):,} more come back within {LEASE_SECONDS:g} s, of which"
             told += f" {len(self._printed):,} were printed."
             back = []
-        return f"{self.out:,} items were printed and are out of the queue, {len(back):,} went back to it.{told}"
+        out = counted(self.out, "item was printed and is", "items were printed and are")
+        return f"{out} out of the queue, {len(back):,} went back to it.{told}"

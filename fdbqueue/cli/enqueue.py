@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.grouping import GroupOption
 from fdbqueue.cli.input import groups_of_lines
@@ -142,12 +143,14 @@ def enqueue(
                 for number in enqueue_all(lines):
                     items += number
         except BadValue as error:
-            raise BadValue(f"{error} {f'{items:,} items were' if items else 'Nothing was'} enqueued.") from error
+            raise BadValue(
+                f"{error} {counted(items, 'item was', 'items were') if items else 'Nothing was'} enqueued."
+            ) from error
         except (FdbQueueError, FDBError, KeyboardInterrupt):
             if items:
-                typer.echo(f"{items:,} items were enqueued before.", err=True)
+                typer.echo(f"{counted(items, 'item was', 'items were')} enqueued before.", err=True)
             raise
-    say(f"{items:,} items enqueued")
+    say(f"{counted(items, 'item')} enqueued")
     if tracked.code:
         raise typer.Exit(tracked.code)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.known import tell_if_paused
@@ -127,7 +128,7 @@ def lease_sessions(
                 write_lines([_line(_decoded(lease, codec), codec, own)])
             except FdbQueueError:
                 source.snooze(db, lease, delay=0.0)
-                typer.echo(f"{printed:,} leases were printed, 1 more item went back.", err=True)
+                typer.echo(f"{counted(printed, 'lease was', 'leases were')} printed, 1 more item went back.", err=True)
                 raise
             printed += 1
         if printed < limit:
@@ -147,11 +148,12 @@ def _decoded(lease: SessionLease[bytes], codec: CodecName) -> Lease:
 
 def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -> str:
     """Give back the items that were not printed. Return a sentence that says how many."""
+    told = counted(printed, "lease was", "leases were")
     try:
         back = len(with_those_held(partial(leases.snooze_many, db, delay=0.0), rest))
     except (FdbQueueError, FDBError):
-        return f"{printed:,} leases were printed; {len(rest):,} more items come back when their leases are over."
-    return f"{printed:,} leases were printed, {back:,} more items went back."
+        return f"{told} printed; {len(rest):,} more items come back when their leases are over."
+    return f"{told} printed, {counted(back, 'more item')} went back."
 
 
 def _columns(codec: CodecName) -> tuple[Column[Lease], ...]:

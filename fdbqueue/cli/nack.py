@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost
 from fdbqueue.cli.opening import opened_queue
@@ -65,12 +66,15 @@ def nack(
                     write_lines([encode_json(one).encode() + b"\n" for one in shown])
         except (FdbQueueError, FDBError, KeyboardInterrupt):
             if fates.total():
-                typer.echo(f"{fates.total():,} items were given back before.", err=True)
+                typer.echo(f"{counted(fates.total(), 'item was', 'items were')} given back before.", err=True)
             raise
     if not taken:
         typer.echo("Standard input had no handles of leases: nothing was given back.", err=True)
         raise typer.Exit(errors.EMPTY)
-    say(f"{fates.total():,} items given back" + "".join(f", {number:,} {fate}" for fate, number in fates.items()))
+    say(
+        f"{counted(fates.total(), 'item')} given back"
+        + "".join(f", {number:,} {fate}" for fate, number in fates.items())
+    )
     if fates.total() < taken:
         raise typer.Exit(errors.LOST)
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.base.position import Position
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
@@ -55,6 +56,6 @@ def purge(
                 removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
             else:
                 removed = sum(leases.dead.purge(db, found, older_than=older_than) for found in wanted)
-    say(f"{removed:,} dead letters removed")
+    say(f"{counted(removed, 'dead letter')} removed")
     if not removed:
         raise typer.Exit(errors.EMPTY)

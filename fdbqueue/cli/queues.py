@@ -13,6 +13,7 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import Create, opened, opened_queue
@@ -147,7 +148,7 @@ def rename(
     """
     with opened(url) as db, noted("The rename may be unfinished. Run the same command again: it goes on."):
         report = rename_queue(db, named(queue), named(new))
-    say(f"{queue} is {new} now, with {report.items:,} items")
+    say(f"{queue} is {new} now, with {counted(report.items, 'item')}")
 
 
 def quota(

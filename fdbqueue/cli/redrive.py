@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
@@ -45,6 +46,6 @@ def redrive(
         else:
             lists = chosen_positions(db, where, leases.layout, ("dead",), limit, error)
             moved = sum(redriven(db, found) for found in lists)
-    say(f"{moved:,} dead letters redriven")
+    say(f"{counted(moved, 'dead letter')} redriven")
     if not moved:
         raise typer.Exit(errors.EMPTY)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.byposition import print_stored
 from fdbqueue.cli.opening import opened_queue
@@ -97,7 +98,7 @@ def sessions(
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
             if verb == "purge" and (there := source.info(db, name)) is not None and there.dead:
-                confirm_removal(f"the {there.dead:,} dead letters of the session {text}", yes=yes)
+                confirm_removal(f"the {counted(there.dead, 'dead letter')} of the session {text}", yes=yes)
             if verb in ("purge", "redrive"):
                 while getattr(source, verb)(db, name, limit=LETTERS_AT_ONCE) == LETTERS_AT_ONCE:
                     pass

@@ -23,7 +23,7 @@ from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, ClusterError, FDBError
 from fdbqueue.engine.steps import wait_in_thread
 
 API_VERSION = 730
-ANSWER_TIMEOUT_MS = 5000
+ANSWER_SECONDS = 5.0
 _NO_CLUSTER_FILE = 2104
 DEFAULT_CLUSTER_FILES = (
     "./fdb.cluster",
@@ -51,6 +51,7 @@ class ClusterDatabase:
 
     def __init__(self, cluster_file: str | None = None) -> None:
         self._cluster_file = cluster_file
+        self.answer_s = ANSWER_SECONDS  # how long the first use waits for the cluster
         self._raw: Any = None
         self._pid = 0
         self._closed = False
@@ -112,7 +113,7 @@ class ClusterDatabase:
                 raise ClusterError(f"{self!r} was closed. Call fdbqueue.open again for another one.")
             if self._pid != os.getpid():
                 path = _find_cluster_file(self._cluster_file)
-                raw = _open(path)
+                raw = _open(path, self.answer_s)
                 if self._raw is not None:
                     _inherited.append(self._raw)
                 self._raw = raw
@@ -158,11 +159,11 @@ def _load_binding() -> Any:
     return binding
 
 
-def _open(path: str) -> Any:
+def _open(path: str, answer_s: float) -> Any:
     binding = _load_binding()
     try:
         raw = binding.open(path)
-        _expect_answer(raw, path)
+        _expect_answer(raw, path, answer_s)
     except FDBError as error:
         if error.code != _NO_CLUSTER_FILE:
             raise
@@ -239,16 +240,16 @@ def _library_path() -> str | None:
     return None
 
 
-def _expect_answer(raw: Any, path: str) -> None:
+def _expect_answer(raw: Any, path: str, answer_s: float) -> None:
     tr = raw.create_transaction()
-    tr.options.set_timeout(ANSWER_TIMEOUT_MS)
+    tr.options.set_timeout(round(answer_s * 1000))
     try:
         wait_in_thread(tr.get_read_version())
     except FDBError as error:
         if error.code != TRANSACTION_TIMED_OUT:
             raise
         raise ClusterError(
-            f"The cluster of {path!r} did not answer within {ANSWER_TIMEOUT_MS / 1000:g} s. Look whether it runs"
+            f"The cluster of {path!r} did not answer within {answer_s:g} s. Look whether it runs"
             f" and can be reached: fdbcli -C {path} --exec status. A client older than the cluster gets no answer"
             " either."
         ) from error

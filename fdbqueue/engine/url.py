@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from typing import NamedTuple, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import UrlError
@@ -48,6 +47,8 @@ def parse(url: str) -> Parsed:
         path = os.path.expanduser(path)
     if "\0" in path:
         raise UrlError(f"{url!r}: a path has no byte 0.")
+    from urllib.parse import parse_qsl  # half the time of importing the engine, and needed once
+
     try:
         options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError as error:
@@ -57,6 +58,8 @@ def parse(url: str) -> Parsed:
 
 def _path_behind_slashes(url: str, scheme: str) -> str:
     """Return the decoded path after ``//``."""
+    from urllib.parse import unquote, urlsplit
+
     if "#" in url.partition("?")[0] or not url.isprintable():  # urlsplit would drop line ends and the part after '#'
         raise UrlError(f"{url!r}: write '#' as %23 behind //, and control characters as percent-escapes too.")
     try:

@@ -13,7 +13,6 @@ group costs about as many conflicts as it has workers, however many members it h
 
 from __future__ import annotations
 
-import random
 import struct
 from functools import lru_cache
 
@@ -156,6 +155,8 @@ def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[Non
     # member if there is one: a producer may extend its hold often.
     found = yield from rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
     if found:
+        import random  # it takes 3 ms, and few programs have groups
+
         members = [row.key for row in found if row.key >= keys.members]
         tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
         return

@@ -5,14 +5,14 @@ The colours are Okabe and Ito's, which colour-blind readers can tell apart. Each
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from functools import cache
-from html import escape
 from importlib.util import find_spec
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+
+from fdbqueue.base.reprs import escape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,6 +150,8 @@ def inspection_html(shown: Inspection) -> str:
         told = "\n\n".join(shown.charts())
         charts = f"<pre>{escape(told)}</pre>"
     else:
+        import base64
+
         picture = base64.b64encode(png(inspection_figure(shown))).decode()
         charts = f'<img alt="items by state, ages and depth" src="data:image/png;base64,{picture}"/>'
         charts += f"<p>{escape(shown.facts)}</p>"

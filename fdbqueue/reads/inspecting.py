@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
-from fdbqueue.base.reprs import Shown, Table, bar, brief, sparkline, utc
+from fdbqueue.base.reprs import Shown, Table, bar, brief, counted, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
@@ -229,8 +229,8 @@ class Inspection:
         """Totals, waiting processes and timers, in one line."""
         told = [f"{self.stats.enqueued:,} enqueued and {self.stats.dequeued:,} taken in total"]
         told += [] if self.quota is None else [f"quota: {self.quota.text}"]
-        told += [f"{self.waiting:,} waiting requests"] if self.waiting else []
-        told += [f"{self.overdue:,} timers overdue"] if self.overdue else []
+        told += [counted(self.waiting, "waiting request")] if self.waiting else []
+        told += [f"{counted(self.overdue, 'timer')} overdue"] if self.overdue else []
         if self.next_due_at is not None:
             told.append(f"next lease, delay or life ends at {utc(self.next_due_at)}")
         return "; ".join([*told, *(section.facts() for section in self.sections.values())])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from fdbqueue.base import reprs
 from fdbqueue.base.position import Position
 from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.stored.counters import COUNTED_RANKS
@@ -35,9 +36,13 @@ class OrderCheck:
         """Return the inconsistencies, one sentence each, given the high-water mark and the counters of the levels."""
         found = []
         if self._plain and mark.order is not None:
-            found.append(f"The queue has the order {mark.order!r}, but {self._plain:,} items without a rank.")
+            found.append(
+                f"The queue has the order {mark.order!r}, but {reprs.counted(self._plain, 'item')} without a rank."
+            )
         if self._ranked and mark.order is None:
-            found.append(f"The queue is first in, first out, but {self._ranked:,} items have a rank.")
+            found.append(
+                f"The queue is first in, first out, but {reprs.counted(self._ranked, 'item has', 'items have')} a rank."
+            )
         if self._last > mark.index:
             found.append(f"The high-water mark is {mark.index}, but there is an item with index {self._last}.")
         for rank in sorted({*self._levels, *counted}):

@@ -16,7 +16,6 @@ the items of every queue as they are stored, so that they can be rescued. It add
 
 from __future__ import annotations
 
-import json
 import time
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
@@ -71,6 +70,8 @@ def name_text(name: tuple[Any, ...] | bytes) -> str:
     if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
         return name[0]
     if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
+        import json
+
         return json.dumps(list(name), ensure_ascii=False)
     return repr(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeVar, get_args
@@ -101,7 +100,7 @@ class Administered(ByPosition[V]):
                 raise ValueError(
                     "by is empty. Give the name of the person or program that pauses the queue, or leave it out."
                 )
-        who = f"{socket.gethostname()}:{os.getpid()}" if by is None else by
+        who = f"{os.uname().nodename}:{os.getpid()}" if by is None else by
 
         def body(tr: Transaction) -> Steps[None]:
             paused = yield tr.get(self.layout.paused_key)

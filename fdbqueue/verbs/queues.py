@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -199,6 +198,8 @@ def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | byt
     >>> _nearest(("order",), [("Orders",), ("shop", "order"), ("zebra",)]), _nearest(("shop",), [("shop", "orders")])
     ([('shop', 'order'), ('Orders',)], [('shop', 'orders')])
     """
+    import difflib  # nobody needs it before a name is mistyped
+
     alike: list[tuple[float, tuple[Any, ...]]] = []
     for name in names:
         if isinstance(own, bytes) or isinstance(name, bytes):

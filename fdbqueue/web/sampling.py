@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fdbqueue
-from fdbqueue import FDBError, FdbQueueError, QueueInfo
+from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
 
 _log = logging.getLogger("fdbqueue.web")
 
@@ -128,13 +128,24 @@ class Sampler:
         if self._thread is not None:
             self._thread.join(5.0)
 
+    def _is_gone(self) -> bool:
+        """Return whether the database was closed."""
+        try:
+            self._db.create_transaction()
+        except (StorageError, ClusterError) as error:
+            return "was closed" in str(error)
+        return False
+
     def _run(self) -> None:
         while not self._closed:
             begun = time.monotonic()
             try:
                 self._sample()
             except (FdbQueueError, FDBError, OSError) as error:
-                _log.warning("The figures of the queues could not be read: %s", error)
+                ended = self._closed or self._is_gone()  # while this read: nothing is wrong
+                if not ended:
+                    _log.warning("The figures of the queues could not be read: %s", error)
+                self._closed = ended
                 old = self._last
                 self._last = Sample(
                     time.time() if old is None else old.at, 0.0, () if old is None else old.queues, str(error)

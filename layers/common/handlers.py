@@ -64,6 +64,9 @@ class RetryIn(Exception):
         reason: why the attempt failed.
     """
 
+    task: str = ""
+    """The task that failed, for the consumer's log record; "" if a plain handler did."""
+
     def __init__(self, seconds: float, reason: str = "") -> None:
         not_negative(seconds, "seconds")
         super().__init__(reason or f"It is tried again in {seconds} s.")
@@ -78,6 +81,9 @@ class GiveUp(Exception):
     Args:
         reason: why the attempt failed.
     """
+
+    task: str = ""
+    """As of `RetryIn`."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "No further attempt would help.")

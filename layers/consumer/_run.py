@@ -475,10 +475,12 @@ class Run(Keeping):
         reason = error_text(error)
         # The same error as at the attempt before has the same traceback, most likely.
         known = bool(lease.error) and reason.startswith(lease.error)
-        words = "A handler failed for the item %s of %r, at attempt %d: %s"
-        told = (lease.position.text, self._verbs.queue, lease.attempt, reason)
-        shown = None if known else cause_of(error)
-        _log.warning(words, *told, exc_info=shown, extra=item_fields(self._verbs.queue, lease))
+        task = error.task if isinstance(error, RetryIn | GiveUp) else ""
+        words = "%s failed for the item %s of %r, at attempt %d: %s"
+        called = f"The task {task}" if task else "A handler"
+        told = (called, lease.position.text, self._verbs.queue, lease.attempt, reason)
+        extra = item_fields(self._verbs.queue, lease) | ({"task": task} if task else {})
+        _log.warning(words, *told, exc_info=None if known else cause_of(error), extra=extra)
         delay, last = self._delay(lease.attempt, error), isinstance(error, GiveUp)
         nack = self._verbs.nack.aio(self._db, lease, delay=delay, error=reason, last=last)
         fate = await self._settle(hold, nack, "failed")

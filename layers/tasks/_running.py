@@ -131,10 +131,10 @@ class Handler:
         except (Snooze, GiveUp, RetryIn):
             raise
         except Exception as error:
-            self._tell(running, began, f"failed: {type(error).__name__}: {error}")
-            if running.acked or lease.attempt > options.retries:
-                raise GiveUp from error
-            raise RetryIn(options.backoff(lease.attempt)) from error
+            last = running.acked or lease.attempt > options.retries
+            failed: GiveUp | RetryIn = GiveUp() if last else RetryIn(options.backoff(lease.attempt))
+            failed.task = task.name  # the consumer logs each failure, once
+            raise failed from error
         self._tell(running, began, "done")
         return done
 

@@ -243,7 +243,7 @@ def test_waiting_processes_are_counted(db: Any, space: Subspace) -> None:
         assert taken.value == b"x"
 
     assert page.waiting == 1
-    assert "1 waiting requests" in repr(page)
+    assert "1 waiting request" in repr(page)
 
 
 @pytest.mark.parametrize("wrong", [None, "queue", 3, b"key", [1], {}])

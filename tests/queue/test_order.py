@@ -278,7 +278,7 @@ def test_check_finds_items_of_another_order_and_a_low_high_water_mark(db: Any, s
     db[queue.layout.prefix + pack(Position(9, b"high", rank=1))] = envelope
 
     problems = " ".join(queue.check(db).problems)
-    assert "has the order 'tens', but 1 items without a rank" in problems
+    assert "has the order 'tens', but 1 item without a rank" in problems
     assert "The high-water mark is 2, but there is an item with index 9." in problems
     db[queue.layout.high_water_mark_key] = (9).to_bytes(8, "big")
     db.add(queue.layout.level_count_key(2), (5).to_bytes(8, "little"))
@@ -305,7 +305,7 @@ def test_two_orders_given_at_the_same_instant_lose_nothing_and_check_tells(db: A
     one.commit().wait()
     other.commit().wait()
 
-    assert "has the order 'tens', but 1 items without a rank" in " ".join(queue.check(db).problems)
+    assert "has the order 'tens', but 1 item without a rank" in " ".join(queue.check(db).problems)
     with pytest.raises(OrderError):
         plain.enqueue(db, 30)
     assert sorted(drain(plain, db)) == [10, 20]

@@ -19,6 +19,20 @@ from tests.release import names
 from tests.release.__main__ import EPOCH, ROOT, direct, extras
 
 ON_DEMAND = {"lark", "rich", "typer", "pyarrow", "pyspark", "asyncio", "starlette", "uvicorn", "numpy", "http", "ssl"}
+ON_DEMAND |= {
+    "html",
+    "urllib",
+    "random",
+    "socket",
+    "difflib",
+    "base64",
+    "json",
+    "lmdb",
+    "argparse",
+    "logging",
+    "tempfile",
+}
+"""None of them is wanted before the first call; each has its share of the time of an import."""
 
 
 def test_the_public_names_are_those_that_a_review_has_seen() -> None:

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker, constant
 from tests.helpers.clock import Clock
-from tests.helpers.tasks import dead_errors
+from tests.helpers.tasks import dead_errors, run_out
 
 
 def test_a_failed_call_is_tried_again_by_its_own_policy_and_then_dies(db: Any, app: Tasks, clock: Clock) -> None:
@@ -131,3 +133,16 @@ def test_a_worker_whose_threads_all_hang_keeps_no_call_from_others(db: Any, spac
     assert (report.dead, report.snoozed) == (1, 1)
     assert app.lane.leases.stats(db).delayed == 1
     release.set()
+
+
+def test_a_failed_call_is_one_log_record(db: Any, app: Tasks, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(name="mail")
+    def mail() -> None:
+        raise RuntimeError("no server")
+
+    mail.enqueue(db)
+    with caplog.at_level("INFO", "fdbqueue"):
+        run_out(app, db, clock)
+
+    assert [vars(record).get("task") for record in caplog.records] == ["mail"] * 3, "one of each attempt"
+    assert all("The task mail failed" in one and "RuntimeError: no server" in one for one in caplog.messages)
