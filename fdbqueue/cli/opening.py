@@ -58,7 +58,8 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
         db = open(url)
     with db:
         if scheme == "fdb":
-            db.answer_s = min(db.answer_s, patience)
+            cluster: Any = db
+            cluster.answer_s = min(cluster.answer_s, patience)
         db.options.set_transaction_timeout(round(patience * 1000))
         try:
             yield db

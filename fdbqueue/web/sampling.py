@@ -129,7 +129,9 @@ class Sampler:
             self._thread.join(5.0)
 
     def _is_gone(self) -> bool:
-        """Return whether the database was closed."""
+        """Return whether this or the database was closed."""
+        if self._closed:
+            return True
         try:
             self._db.create_transaction()
         except (StorageError, ClusterError) as error:
@@ -142,7 +144,7 @@ class Sampler:
             try:
                 self._sample()
             except (FdbQueueError, FDBError, OSError) as error:
-                ended = self._closed or self._is_gone()  # while this read: nothing is wrong
+                ended = self._is_gone()  # while this read: nothing is wrong
                 if not ended:
                     _log.warning("The figures of the queues could not be read: %s", error)
                 self._closed = ended
