@@ -33,6 +33,8 @@ class Tools:
 
     db: Any
     """Logged, and faulty."""
+    space: Subspace
+    """Of the round."""
     own: Subspace
     """Where they write things of their own."""
     kind: Kind

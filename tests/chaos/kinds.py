@@ -55,10 +55,11 @@ class Kind(StrEnum):
     gates = "sessions with gates"
     shards = "sessions in shards"
     agents = "agents"
+    tasks = "tasks"
 
 
 WITH_SESSIONS = (Kind.sessions, Kind.gates, Kind.shards)
-OF_THEIR_OWN = (*WITH_SESSIONS, Kind.agents)
+OF_THEIR_OWN = (*WITH_SESSIONS, Kind.agents, Kind.tasks)
 """Kinds that have processes and promises of their own."""
 ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 

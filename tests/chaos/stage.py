@@ -23,13 +23,15 @@ from tests.chaos.agenthands import CAST as AGENTS_CAST
 from tests.chaos.agenthands import drain_agents
 from tests.chaos.blobhands import drain_blobs, sweep_all
 from tests.chaos.faults import Odds
-from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
+from tests.chaos.history import OK, History, Told, read_histories, told_claims, told_leases
 from tests.chaos.kinds import CREDIT, WITH_OPERATORS, WITH_SESSIONS, Kind, credit_of, log_of, most_attempts, queue_of
 from tests.chaos.oracle import Verdict, judge
 from tests.chaos.owners import reset
 from tests.chaos.rules import Rules
 from tests.chaos.sessionhands import check_of_sessions, drain_sessions
 from tests.chaos.streamhands import drain_streams
+from tests.chaos.taskhands import drain_tasks
+from tests.chaos.taskpromises import judge_tasks
 from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
@@ -113,12 +115,17 @@ class Round:
         stuck += self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
-        queue = queue_of(self.space, self.kind)
-        rules = Rules(self.kind, most_attempts(self.kind))
-        verdict = judge(self.db, queue.layout, log_of(self.space, self.kind), calls, rules)
+        verdict = self._judge(calls)
         verdict.violations["processes"] = stuck + [path.read_text() for path in sorted(folder.glob("*.failed"))]
         verdict.violations["check"] = self._check()
         return verdict
+
+    def _judge(self, calls: list[Told]) -> Verdict:
+        if self.kind is Kind.tasks:
+            return judge_tasks(self.db, self.space, calls)
+        queue = queue_of(self.space, self.kind)
+        rules = Rules(self.kind, most_attempts(self.kind))
+        return judge(self.db, queue.layout, log_of(self.space, self.kind), calls, rules)
 
     def _prepare(self) -> None:
         """Register what the round's processes find there."""
@@ -231,6 +238,8 @@ class Round:
                 logged = log_of(self.space, self.kind).of(self.db, by="drain", clock=clock)
                 drain_agents(logged, queue, history, clock=clock)
             return []
+        if self.kind is Kind.tasks:
+            return drain_tasks(self.db, self.space, ahead, history)
         stuck = []
         if self.kind is Kind.streams:
             logged = log_of(self.space, self.kind).of(self.db, by="drain")
