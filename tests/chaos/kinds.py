@@ -61,6 +61,8 @@ class Kind(StrEnum):
 WITH_SESSIONS = (Kind.sessions, Kind.gates, Kind.shards)
 OF_THEIR_OWN = (*WITH_SESSIONS, Kind.agents, Kind.tasks)
 """Kinds that have processes and promises of their own."""
+IN_TURN = tuple(kind for kind in Kind if kind is not Kind.tasks)
+"""Kinds that a run of all kinds has. Rounds of tasks are new, and are played by name only until long runs were made."""
 ON_THE_QUEUE = tuple(kind for kind in Kind if kind not in OF_THEIR_OWN)
 
 

@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue.engine import Subspace
 from tests.chaos.faults import COMMIT_FAULTS, DEATHS, JUMP, Odds
 from tests.chaos.idle import counted_wrongly
-from tests.chaos.kinds import Kind
+from tests.chaos.kinds import IN_TURN, Kind
 from tests.chaos.oracle import Verdict
 from tests.chaos.same import answered_differently
 from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
@@ -100,12 +100,12 @@ def run(
         seconds: how long it takes, but for the last round's end.
         tell: told after every round.
         until_broken: end after the first round that broke a promise.
-        kind: of the rounds; None: of all kinds in turn.
+        kind: of the rounds; None: of all kinds that are `IN_TURN`.
         patience: how much longer it may take, as a part of `seconds`, until every fault has happened at least once.
         round_seconds: how long a round lasts, without its start and its end.
     """
     started = time.monotonic()
-    kinds = random.Random(seed).sample(list(Kind), len(Kind)) if kind is None else [Kind(kind)]
+    kinds = random.Random(seed).sample(IN_TURN, len(IN_TURN)) if kind is None else [Kind(kind)]
     with _place(url) as place, fdbqueue.open(place.url) as db:
         report = Report(seed, place.url, asked_for=(*ASKED_FOR, *place.asked_for))
         _ask(db, report, seed)

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from tests.chaos.kinds import Kind
+from tests.chaos.kinds import IN_TURN, Kind
 from tests.chaos.report import lines
 from tests.chaos.run import run
 
@@ -15,7 +15,7 @@ SECONDS = 8.0
 
 @pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", IN_TURN)
 def test_faults_break_no_promise(url: str, kind: Kind) -> None:
     report = run(url, secrets.token_hex(4), SECONDS, kind=kind, patience=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.chaos.kinds import Kind
 from tests.chaos.mutants import Mutant
 
 LANE = "layers/tasks/_lane.py"
@@ -19,14 +18,12 @@ MUTANTS = (
         "an enqueue does not conflict with one of an equal call",
         LANE,
         (("rows(tr, span.begin, span.end)", "rows(tr.snapshot, span.begin, span.end)"),),
-        kind=Kind.tasks,
         tests=("tasks/test_unique",),
     ),
     Mutant(
         "the end of a unique call is not noted",
         LANE,
         (("        yield from mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))\n", ""),),
-        kind=Kind.tasks,
         tests=("tasks/test_unique",),
     ),
     Mutant(
@@ -56,7 +53,6 @@ MUTANTS = (
         "two workers move a schedule without a conflict",
         SCHEDULES,
         (("stored = yield tr.get(self._key(plan.name))", "stored = yield tr.snapshot.get(self._key(plan.name))"),),
-        kind=Kind.tasks,
         tests=("tasks/test_schedules",),
     ),
     Mutant(
@@ -137,7 +133,6 @@ MUTANTS = (
         "a body is committed without the ack",
         RUNNING,
         (("        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))\n", ""),),
-        kind=Kind.tasks,
         tests=("tasks/test_running",),
     ),
     Mutant(
@@ -163,7 +158,6 @@ MUTANTS = (
         TASK,
         (("            (one.limit, \"\" if one.by is None else key_of(one.by, self.arguments, call.bound))\n",
           "            (one.limit, secrets.token_hex(8))\n"),),
-        kind=Kind.tasks,
         tests=("tasks/test_limits",),
     ),
     Mutant(
