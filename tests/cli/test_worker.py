@@ -300,7 +300,7 @@ def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: S
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)
 
-    assert process.returncode == 0
+    assert process.returncode in (0, -signal.SIGTERM)  # the last signal may come while Python ends
     assert shop.app.lane.leases.stats(shop.db).available == 1
 
 
