@@ -30,7 +30,7 @@ from fdbqueue.cli.options import (
 from fdbqueue.cli.ordering import Priority, levels_of
 from fdbqueue.cli.output import headers_shown, rank_of, say, wants_table, write_lines, writing
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
-from fdbqueue.cli.tables import Column, headers_text, line_of, print_rows, value_text
+from fdbqueue.cli.tables import TableColumn, headers_text, line_of, print_rows, value_text
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import ChosenState, Where, check_chosen, chosen_positions, confirm_removal
@@ -315,12 +315,12 @@ def _line(item: StoredItem, codec: CodecName) -> bytes:
         return line_of(shown)
 
 
-def _columns(codec: CodecName) -> tuple[Column[StoredItem], ...]:
+def _columns(codec: CodecName) -> tuple[TableColumn[StoredItem], ...]:
     return (
-        Column("item", lambda one: place(one.position), whole=True),
-        Column("state", lambda one: one.state),
-        Column("value", lambda one: value_text(one, codec)),
-        Column("headers", lambda one: headers_text(one)),
-        Column("consumer", lambda one: one.consumer),
-        Column("error", lambda one: one.error),
+        TableColumn("item", lambda one: place(one.position), whole=True),
+        TableColumn("state", lambda one: one.state),
+        TableColumn("value", lambda one: value_text(one, codec)),
+        TableColumn("headers", lambda one: headers_text(one)),
+        TableColumn("consumer", lambda one: one.consumer),
+        TableColumn("error", lambda one: one.error),
     )

@@ -14,7 +14,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, wants_table, writing
-from fdbqueue.cli.tables import SCREENFUL, Column, line_of, print_rows, time_text, value_text
+from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, print_rows, time_text, value_text
 from fdbqueue.cli.values import to_json
 from fdbqueue.cli.where import ErrorBegins, Where, error_in, item_test, wanted_rows
 from fdbqueue.layers.leases import StoredItem
@@ -74,19 +74,19 @@ def _print_errors(
     print_rows(listed, BY_ERROR, lambda one: line_of({"error": one[0], "items": one[1]}), table=table)
 
 
-def _columns(codec: CodecName) -> tuple[Column[StoredItem], ...]:
+def _columns(codec: CodecName) -> tuple[TableColumn[StoredItem], ...]:
     return (
-        Column("item", lambda one: place(one.position), whole=True),
-        Column("value", lambda one: "null" if one.value is None else value_text(one, codec)),
-        Column("error", lambda one: one.error),
-        Column("attempt", lambda one: str(one.attempt)),
-        Column("died", lambda one: time_text(one.died_at or 0.0)),
+        TableColumn("item", lambda one: place(one.position), whole=True),
+        TableColumn("value", lambda one: "null" if one.value is None else value_text(one, codec)),
+        TableColumn("error", lambda one: one.error),
+        TableColumn("attempt", lambda one: str(one.attempt)),
+        TableColumn("died", lambda one: time_text(one.died_at or 0.0)),
     )
 
 
-BY_ERROR: tuple[Column[tuple[str, int]], ...] = (
-    Column("items", lambda one: f"{one[1]:,}", number=True),
-    Column("error", lambda one: one[0]),
+BY_ERROR: tuple[TableColumn[tuple[str, int]], ...] = (
+    TableColumn("items", lambda one: f"{one[1]:,}", number=True),
+    TableColumn("error", lambda one: one[0]),
 )
 
 

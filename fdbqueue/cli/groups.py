@@ -14,7 +14,7 @@ from fdbqueue.cli.grouping import groups_of, with_hold
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table
-from fdbqueue.cli.tables import SCREENFUL, Column, line_of, number_text, print_rows
+from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows
 from fdbqueue.cli.waiting import Wait, until_ended
 from fdbqueue.errors import CompletionError
 from fdbqueue.layers.groups import Groups, GroupStats
@@ -116,12 +116,12 @@ def _print(queue: str, found: list[_Found], *, table: bool) -> int:
     return print_rows(found, COLUMNS, line, table=table)
 
 
-def _count(state: str) -> Column[_Found]:
-    return Column(state, lambda one: number_text(getattr(one[1], state)), number=True)
+def _count(state: str) -> TableColumn[_Found]:
+    return TableColumn(state, lambda one: number_text(getattr(one[1], state)), number=True)
 
 
-COLUMNS: tuple[Column[_Found], ...] = (
-    Column("group", lambda one: one[0]),
-    Column("state", lambda one: f"{one[1].state}, ended" if one[1].ended else one[1].state),
+COLUMNS: tuple[TableColumn[_Found], ...] = (
+    TableColumn("group", lambda one: one[0]),
+    TableColumn("state", lambda one: f"{one[1].state}, ended" if one[1].ended else one[1].state),
     *map(_count, STATES),
 )

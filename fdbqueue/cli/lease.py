@@ -28,7 +28,7 @@ from fdbqueue.cli.output import (
 )
 from fdbqueue.cli.sessioning import name_shown, sessions_of
 from fdbqueue.cli.stopping import StopSignals
-from fdbqueue.cli.tables import Column, headers_text, shown_rows, value_text
+from fdbqueue.cli.tables import TableColumn, headers_text, shown_rows, value_text
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
@@ -156,12 +156,12 @@ def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -
     return f"{told} printed, {counted(back, 'more item')} went back."
 
 
-def _columns(codec: CodecName) -> tuple[Column[Lease], ...]:
+def _columns(codec: CodecName) -> tuple[TableColumn[Lease], ...]:
     return (
-        Column("lease", lambda one: str(one.handle), whole=True),
-        Column("attempt", lambda one: str(one.attempt), number=True),
-        Column("value", lambda one: value_text(one, codec)),
-        Column("headers", lambda one: headers_text(one)),
+        TableColumn("lease", lambda one: str(one.handle), whole=True),
+        TableColumn("attempt", lambda one: str(one.attempt), number=True),
+        TableColumn("value", lambda one: value_text(one, codec)),
+        TableColumn("headers", lambda one: headers_text(one)),
     )
 
 

@@ -11,16 +11,16 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table
-from fdbqueue.cli.tables import Column, line_of, print_rows, time_text
+from fdbqueue.cli.tables import TableColumn, line_of, print_rows, time_text
 from fdbqueue.layers.schedules import Schedule, Schedules
 
-COLUMNS: tuple[Column[Schedule], ...] = (
-    Column("schedule", lambda one: one.name),
-    Column("task", lambda one: one.task),
-    Column("rule", lambda one: f"{one.rule}{', changed' * one.changed}"),
-    Column("status", lambda one: one.status),
-    Column("next", lambda one: time_text(one.next_at)),
-    Column("last", lambda one: time_text(one.last_at)),
+COLUMNS: tuple[TableColumn[Schedule], ...] = (
+    TableColumn("schedule", lambda one: one.name),
+    TableColumn("task", lambda one: one.task),
+    TableColumn("rule", lambda one: f"{one.rule}{', changed' * one.changed}"),
+    TableColumn("status", lambda one: one.status),
+    TableColumn("next", lambda one: time_text(one.next_at)),
+    TableColumn("last", lambda one: time_text(one.last_at)),
 )
 
 

@@ -15,7 +15,7 @@ from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, queue_of
 from fdbqueue.cli.output import say, wants_table
 from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
-from fdbqueue.cli.tables import SCREENFUL, Column, line_of, number_text, print_rows, time_text
+from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows, time_text
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo, Sessions
@@ -157,14 +157,14 @@ def _name(one: SessionInfo) -> str:
     return name if isinstance(name, str) else encode_json(name)
 
 
-COLUMNS: tuple[Column[SessionInfo], ...] = (
-    Column("session", _name),
-    Column("status", lambda one: f"{one.status}, closing" if one.closing else one.status),
-    Column("items", lambda one: f"{one.items:,}", number=True),
-    Column("delayed", lambda one: number_text(one.delayed), number=True, optional=True),
-    Column("dead", lambda one: number_text(one.dead), number=True, optional=True),
-    Column("worker", lambda one: one.consumer, optional=True),
-    Column("since", lambda one: time_text(one.since), optional=True),
-    Column("until", lambda one: time_text(one.until), optional=True),
-    Column("reason", _reason, optional=True),
+COLUMNS: tuple[TableColumn[SessionInfo], ...] = (
+    TableColumn("session", _name),
+    TableColumn("status", lambda one: f"{one.status}, closing" if one.closing else one.status),
+    TableColumn("items", lambda one: f"{one.items:,}", number=True),
+    TableColumn("delayed", lambda one: number_text(one.delayed), number=True, optional=True),
+    TableColumn("dead", lambda one: number_text(one.dead), number=True, optional=True),
+    TableColumn("worker", lambda one: one.consumer, optional=True),
+    TableColumn("since", lambda one: time_text(one.since), optional=True),
+    TableColumn("until", lambda one: time_text(one.until), optional=True),
+    TableColumn("reason", _reason, optional=True),
 )

@@ -11,18 +11,18 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table
-from fdbqueue.cli.tables import Column, line_of, print_rows, time_text
+from fdbqueue.cli.tables import TableColumn, line_of, print_rows, time_text
 
 if TYPE_CHECKING:
     from fdbqueue.layers.streams import StreamState
 
-COLUMNS: tuple[Column[StreamState], ...] = (
-    Column("stream", lambda one: one.name),
-    Column("open batch", lambda one: "" if one.batch is None else str(one.batch)),
-    Column("items", lambda one: f"{one.items:,}"),
-    Column("acked batch", lambda one: str(one.acked)),
-    Column("acked items", lambda one: f"{one.acked_items:,}"),
-    Column("reader seen", lambda one: time_text(one.seen_at)),
+COLUMNS: tuple[TableColumn[StreamState], ...] = (
+    TableColumn("stream", lambda one: one.name),
+    TableColumn("open batch", lambda one: "" if one.batch is None else str(one.batch)),
+    TableColumn("items", lambda one: f"{one.items:,}"),
+    TableColumn("acked batch", lambda one: str(one.acked)),
+    TableColumn("acked items", lambda one: f"{one.acked_items:,}"),
+    TableColumn("reader seen", lambda one: time_text(one.seen_at)),
 )
 
 

@@ -11,7 +11,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, wants_table
-from fdbqueue.cli.tables import Column, line_of, print_rows
+from fdbqueue.cli.tables import TableColumn, line_of, print_rows
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
@@ -75,11 +75,11 @@ def _state(one: SubscriptionStats) -> str:
     return "suspended" if one.suspended else "exclusive" if one.exclusive else "browser" if one.browser else ""
 
 
-COLUMNS: tuple[Column[SubscriptionStats], ...] = (
-    Column("name", lambda one: one.name),
-    Column("selector", lambda one: "a function" if one.selector is None else one.selector),
-    Column("state", _state),
-    Column("credit", lambda one: "" if one.credit is None else f"{one.credit:,}", number=True),
-    Column("held", lambda one: f"{one.held:,}", number=True),
-    Column("bytes held", lambda one: f"{one.held_bytes:,}", number=True),
+COLUMNS: tuple[TableColumn[SubscriptionStats], ...] = (
+    TableColumn("name", lambda one: one.name),
+    TableColumn("selector", lambda one: "a function" if one.selector is None else one.selector),
+    TableColumn("state", _state),
+    TableColumn("credit", lambda one: "" if one.credit is None else f"{one.credit:,}", number=True),
+    TableColumn("held", lambda one: f"{one.held:,}", number=True),
+    TableColumn("bytes held", lambda one: f"{one.held_bytes:,}", number=True),
 )

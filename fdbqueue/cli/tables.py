@@ -28,7 +28,7 @@ BESIDE_COLUMNS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class TableColumn(Generic[T]):
     """A column of a table."""
 
     head: str
@@ -44,7 +44,9 @@ class Column(Generic[T]):
     """Its least width."""
 
 
-def print_rows(found: Iterable[T], columns: Sequence[Column[T]], line: Callable[[T], bytes], *, table: bool) -> int:
+def print_rows(
+    found: Iterable[T], columns: Sequence[TableColumn[T]], line: Callable[[T], bytes], *, table: bool
+) -> int:
     """Print rows as a table, or each as a line of JSON as soon as it is there. Return how many.
 
     If a narrow terminal would cut a first column that is to be copied, it prints the lines instead.
@@ -77,7 +79,7 @@ def line_of(record: Mapping[str, Any]) -> bytes:
     return encode_json(record).encode() + b"\n"
 
 
-def shown_rows(rows: Iterable[T], columns: Sequence[Column[T]], lines: Sequence[bytes] = ()) -> bytes:
+def shown_rows(rows: Iterable[T], columns: Sequence[TableColumn[T]], lines: Sequence[bytes] = ()) -> bytes:
     """Return the terminal's text of a table.
 
     Args:
@@ -89,7 +91,7 @@ def shown_rows(rows: Iterable[T], columns: Sequence[Column[T]], lines: Sequence[
     return rendered(table)
 
 
-def table_of(rows: Iterable[T], columns: Sequence[Column[T]], *, live: bool = False) -> Table:
+def table_of(rows: Iterable[T], columns: Sequence[TableColumn[T]], *, live: bool = False) -> Table:
     """Return rows as a table.
 
     Args:
@@ -114,13 +116,13 @@ def table_of(rows: Iterable[T], columns: Sequence[Column[T]], *, live: bool = Fa
     return table
 
 
-def items_columns(codec: CodecName) -> tuple[Column[Shown], ...]:
+def items_columns(codec: CodecName) -> tuple[TableColumn[Shown], ...]:
     """Return the columns of items as they are taken out or looked at."""
     return (
-        Column("item", lambda one: one.position.text, whole=True),
-        Column("rank", _rank, number=True, optional=True),
-        Column("value", lambda one: value_text(one, codec)),
-        Column("headers", lambda one: headers_text(one), optional=True),
+        TableColumn("item", lambda one: one.position.text, whole=True),
+        TableColumn("rank", _rank, number=True, optional=True),
+        TableColumn("value", lambda one: value_text(one, codec)),
+        TableColumn("headers", lambda one: headers_text(one), optional=True),
     )
 
 

@@ -19,7 +19,7 @@ from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import session_stats
-from fdbqueue.cli.tables import Column, table_of
+from fdbqueue.cli.tables import TableColumn, table_of
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.staged import StagedQueue, StagedStats
@@ -123,10 +123,10 @@ def _table(look: dict[str, dict[str, float | int | None]], depths: dict[str, lis
 
     heads = [*COLUMNS, DEPTH]
     if width < WIDE_COLUMNS:
-        names = [Column(name, partial(cell, name), number=True) for name in look]
-        return table_of(heads, [Column("queue", str, whole=True), *names], live=True)
-    columns = [Column(head, partial(cell, head=head), number=head != DEPTH, whole=True) for head in heads]
-    return table_of(look, [Column("queue", str, least=8), *columns], live=True)
+        names = [TableColumn(name, partial(cell, name), number=True) for name in look]
+        return table_of(heads, [TableColumn("queue", str, whole=True), *names], live=True)
+    columns = [TableColumn(head, partial(cell, head=head), number=head != DEPTH, whole=True) for head in heads]
+    return table_of(look, [TableColumn("queue", str, least=8), *columns], live=True)
 
 
 def _number(number: float | int | None) -> str:

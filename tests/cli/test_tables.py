@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from fdbqueue.cli.tables import Column, line_of, print_rows, shown_rows, table_of
+from fdbqueue.cli.tables import TableColumn, line_of, print_rows, shown_rows, table_of
 
 Row = tuple[str, str, int]
 HANDLE = "h" * 60
-COLUMNS: tuple[Column[Row], ...] = (
-    Column("lease", lambda one: one[0], whole=True),
-    Column("value", lambda one: one[1]),
-    Column("items", lambda one: f"{one[2]:,}" if one[2] else "", number=True, optional=True),
+COLUMNS: tuple[TableColumn[Row], ...] = (
+    TableColumn("lease", lambda one: one[0], whole=True),
+    TableColumn("value", lambda one: one[1]),
+    TableColumn("items", lambda one: f"{one[2]:,}" if one[2] else "", number=True, optional=True),
 )
 
 
