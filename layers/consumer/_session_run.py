@@ -390,14 +390,13 @@ class SessionRun(Run):
 
     def _ack_what_is_done(self) -> None:
         while self._done:
-            holds: dict[TurnHold, Settlement] = {}
-            items = 0
-            while self._done and items < BATCH_ITEMS:
+            holds: dict[TurnHold, int] = {}
+            while self._done and sum(holds.values()) < BATCH_ITEMS:
                 hold = self._done.popleft()
-                if isinstance(hold, TurnHold) and hold not in holds and not hold.over:
-                    holds[hold] = hold.to_settle()
-                    items += len(holds[hold].done) + 1
-            settlements, began = list(holds.values()), time.monotonic()
+                if isinstance(hold, TurnHold) and not hold.over:
+                    holds[hold] = len(hold.done) + 1
+            # Only now: what the event loop adds to a hold from here on, it has put into `_done` again.
+            settlements, began = [hold.to_settle() for hold in holds], time.monotonic()
             settled = run(self._sessions.queue.transact(self._db, partial(self._turns.settle, settlements=settlements)))
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.acked:

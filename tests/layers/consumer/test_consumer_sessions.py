@@ -24,7 +24,7 @@ from fdbqueue.layers import (
     constant,
     immediately,
 )
-from fdbqueue.layers.consumer._session_run import TurnHold
+from fdbqueue.layers.consumer._session_run import SessionRun, TurnHold
 from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
 from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
@@ -33,6 +33,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.counted import Counted
 from tests.helpers.raw import raw
 from tests.helpers.sessions import assert_sound, fill, keys_of, lease_of
+from tests.helpers.staging import wait_until
 
 
 @pytest.fixture
@@ -505,3 +506,35 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
         assert [sessions.state(db, name) for name in names] == [sum(items)] * 3, f"seed {seed}"
         assert (report.acked, report.lost) == (90, 0), f"seed {seed}"
         assert sessions.check(db).problems == ()
+
+
+def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
+    db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, to_settle, looked = threading.Event(), TurnHold.to_settle, []
+
+    def after_the_turn_has_ended(hold: TurnHold) -> Settlement:
+        settlement = to_settle(hold)
+        if not looked:
+            looked.append(settlement)
+            assert left.wait(20)
+        return settlement
+
+    def leave(run: SessionRun, hold: TurnHold, where: Any) -> None:
+        ending(run, hold, where)
+        left.set()
+
+    ending = SessionRun._leave
+    monkeypatch.setattr(TurnHold, "to_settle", after_the_turn_has_ended)
+    monkeypatch.setattr(SessionRun, "_leave", leave)
+    sessions.enqueue_many(db, ["a", "b"], session="Ann")
+    consumer = Consumer(sessions, lambda lease: None)
+    worker = threading.Thread(target=consumer.run, args=(db,), daemon=True)
+    worker.start()
+    try:
+        assert left.wait(20)
+        assert looked[0].leaving is None
+        wait_until(lambda: sessions.stats(db).busy == 0)
+    finally:
+        consumer.stop()
+        worker.join(20)

@@ -126,7 +126,7 @@ MUTANTS = (
     Mutant(
         "an error after the last transaction fails the call",
         RUNNING,
-        (("if running.acked or lease.attempt > options.retries:", "if lease.attempt > 1_000:"),),
+        (("last = running.acked or lease.attempt > options.retries", "last = lease.attempt > 1_000"),),
         tests=("tasks/test_running",),
     ),
     Mutant(
