@@ -186,7 +186,7 @@ def test_an_item_that_json_can_not_hold_stays_and_earlier_ones_are_printed(
 
     assert refused.exit_code == errors.VALUE
     assert "can't be written as JSON" in refused.stderr
-    assert "1 more items went back" in refused.stderr or "1 went back to it" in refused.stderr
+    assert "1 more item went back" in refused.stderr or "1 went back to it" in refused.stderr
     [printed] = lines(refused.stdout)
     assert (printed if command == "dequeue" else printed["value"]) == 1
     stats = Leases(queue).stats(db)

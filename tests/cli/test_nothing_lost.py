@@ -19,6 +19,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import LeaseLost
+from fdbqueue.base.reprs import counted
 from fdbqueue.cli import dequeue, errors
 from fdbqueue.cli.dequeue import Drain
 from fdbqueue.cli.errors import OutputFailed, Stopped
@@ -63,6 +64,11 @@ def values(count: int) -> list[str]:
     return [f"{n:04}" + "x" * 700 for n in range(count)]
 
 
+def taken_out(count: int) -> str:
+    """Return what `fdbqueue dequeue` says of so many items."""
+    return f"{counted(count, 'item was printed and is', 'items were printed and are')} out of the queue, "
+
+
 def left(db: Any, queue: fdbqueue.Queue) -> list[Any]:
     """Return what is in the queue, all of it available."""
     stats = Leases(queue).stats(db)
@@ -89,7 +95,7 @@ def test_an_interruption_at_any_point_loses_no_item(
             out, told = capfdbinary.readouterr()
             printed, there = lines(out.decode()), left(db, queue)
             assert printed + there == every
-            assert f"{len(printed)} items were printed and are out of the queue, " in told.decode()
+            assert taken_out(len(printed)) in told.decode()
         else:
             break
     assert look > 12, "it is to look between the pieces, too"
@@ -232,12 +238,12 @@ def test_a_signal_while_the_reader_is_stopped_loses_no_item(
     assert told.endswith(f"Error: Stopped by {number.name}.\n")
     if command == "dequeue":
         assert printed + left(db, queue) == every
-        assert f"{len(printed)} items were printed and are out of the queue, " in told
+        assert taken_out(len(printed)) in told
     else:
         stats = Leases(queue).stats(db)
         assert (stats.leased, stats.available) == (len(printed), 1_000 - len(printed))
         assert [one["value"] for one in printed] + [item.value for item in queue.browse(db)] == every
-        assert f"{len(printed)} leases were printed, " in told
+        assert f"{counted(len(printed), 'lease was', 'leases were')} printed, " in told
     assert 0 < len(printed) < 1_000
 
 
@@ -257,7 +263,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
         assert process.wait(60) == errors.ENGINE
 
     there = left(db, queue)
-    assert told.startswith(f"{1_000 - len(there)} items were printed and are out of the queue, ")
+    assert told.startswith(taken_out(1_000 - len(there)))
     assert there == every[-len(there) :]
     assert len(there) > 800, "a pipe takes 65,536 bytes"
 
