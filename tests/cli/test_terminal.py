@@ -138,7 +138,7 @@ def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_q
     assert "Error: Standard output can't be written: No space left on device." in failed.stderr
     told = {
         "dequeue": "0 items were printed and are out of the queue, 1 went back to it.",
-        "lease": "0 leases were printed, 1 more items went back.",
+        "lease": "0 leases were printed, 1 more item went back.",
     }
     assert told.get(command, "") in failed.stderr
     assert items_left(file_url) == 2

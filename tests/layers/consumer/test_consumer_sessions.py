@@ -511,7 +511,8 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
 def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, to_settle, looked = threading.Event(), TurnHold.to_settle, []
+    left, to_settle = threading.Event(), TurnHold.to_settle
+    looked: list[Settlement] = []
 
     def after_the_turn_has_ended(hold: TurnHold) -> Settlement:
         settlement = to_settle(hold)
