@@ -1,8 +1,8 @@
 """Run the benchmarks: ``python -m tests.benchmarks [NAME …] [--out FOLDER] [--quick | --full]``.
 
 Each module ``bench_NAME`` has a ``main()`` that prints Markdown. With ``--out`` each of its titles becomes a page, each
-question gets a chart, and ``FOLDER/README.md`` is the front page. FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds
-the cluster's half; without it that half is skipped and says so.
+question gets a chart, and ``FOLDER/README.md`` is the front page. A run of named benchmarks replaces their pages only.
+FDB_CLUSTER_FILE, or FDBQUEUE_TEST_CLUSTER_FILE, adds the cluster's half; without it that half is skipped and says so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     from tests.benchmarks import page
     from tests.benchmarks.preface import preface
 
-    with page.writing(given.out):
+    with page.writing(given.out, whole=not given.names):
         preface()
         _run(chosen)
     return 0

@@ -15,15 +15,19 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
+import fdbqueue
 from tests.benchmarks.samples import Figures
 
 NAME = "README.md"
 CHARTS = "charts"
 LIMITS = "What this does not show"
 """The section that stays on the front page."""
+BACK = f"From the [benchmarks]({NAME}).\n\n"
+WHERE_IT_RAN = "where-it-ran.md"
 QUESTIONS = {
     "How many consumers can share one queue?": (
         "Consumers that each take one item after another, with a server, threads over 4 processes",
@@ -44,10 +48,12 @@ class Page(io.TextIOBase):
     Args:
         folder: where the page and its charts go.
         terminal: where the text goes as well.
+        whole: whether this is a run of all benchmarks, whose pages replace all that are there.
     """
 
-    def __init__(self, folder: Path, terminal: TextIO) -> None:
+    def __init__(self, folder: Path, terminal: TextIO, *, whole: bool) -> None:
         self.folder = folder
+        self._whole = whole
         self._terminal = terminal
         self._text: list[str] = []
         self._charts: set[str] = set()
@@ -71,13 +77,23 @@ class Page(io.TextIOBase):
         self.write(f"![{question.replace('[', '(').replace(']', ')')}]({CHARTS}/{name}.svg)\n\n")
 
     def save(self) -> None:
-        """Write the pages into the folder, and remove the pages and charts of an earlier run."""
-        pages = divided(re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n")
+        """Write the pages into the folder, and remove the pages and charts of an earlier run.
+
+        A run of some benchmarks replaces their pages only, and says there when it was made.
+        """
+        text = re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n"
+        kept = {} if self._whole else {path.name: path.read_text() for path in self.folder.glob("*.md")}
+        if kept:
+            alone = f"Measured by itself on {datetime.now(UTC):%Y-%m-%d}, with fdbqueue {fdbqueue.__version__}.\n\n"
+            pages = joined(kept, divided(text), alone)
+        else:
+            pages = divided(text)
+        shown = {name for page in pages.values() for name in re.findall(rf"\({CHARTS}/(.*)\)", page)}
         for old in [*self.folder.glob("*.md"), *(self.folder / CHARTS).glob("*.svg")]:
-            if old.name not in pages and old.stem not in self._charts:
+            if old.name not in pages and old.name not in shown:
                 old.unlink()
-        for name, text in pages.items():
-            (self.folder / name).write_text(text)
+        for name, page in pages.items():
+            (self.folder / name).write_text(page)
 
 
 def divided(text: str) -> dict[str, str]:
@@ -98,20 +114,40 @@ def divided(text: str) -> dict[str, str]:
     """
     opening, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     pages: dict[str, str] = {}
-    titles: dict[str, str] = {}
     limits = ""
     for section in sections:
         title, _, body = section.removeprefix("## ").partition("\n")
         if title == LIMITS:
             limits = section.strip() + "\n"
             continue
-        name = f"{_slug(title)}.md"
-        titles[name] = title
         body = re.sub(r"^#(##+ )", r"\1", body.strip(), flags=re.MULTILINE)
-        pages[name] = f"# {title}\n\nFrom the [benchmarks]({NAME}).\n\n{body}\n"
+        pages[f"{_slug(title)}.md"] = f"# {title}\n\n{BACK}{body}\n"
+    return {NAME: _front(opening, pages, limits)} | pages
+
+
+def joined(kept: dict[str, str], new: dict[str, str], alone: str) -> dict[str, str]:
+    """Return the pages of an earlier run, of which a run of some benchmarks has replaced its own.
+
+    >>> whole = divided("# All\\n\\n## One\\n\\n1\\n\\n## Two\\n\\n2\\n")
+    >>> pages = joined(whole, divided("# All\\n\\n## Two\\n\\n3\\n"), "Alone. ")
+    >>> pages["one.md"].splitlines()[-1], pages["two.md"].splitlines()[-1]
+    ('1', 'Alone. 3')
+    """
+    opening, *sections = re.split(r"^(?=## )", kept[NAME], flags=re.MULTILINE)
+    limits = next((section for section in sections if section.startswith(f"## {LIMITS}\n")), "")
+    listed = re.findall(r"^- \[.*\]\((.*)\)$", kept[NAME], flags=re.MULTILINE)
+    replaced = {
+        name: page.replace(BACK, BACK + alone, 1) for name, page in new.items() if name not in (NAME, WHERE_IT_RAN)
+    }
+    pages = {name: kept[name] for name in listed if name in kept} | replaced
+    return {NAME: _front(opening, pages, limits)} | pages
+
+
+def _front(opening: str, pages: dict[str, str], limits: str) -> str:
+    titles = {name: text.partition("\n")[0].removeprefix("# ") for name, text in pages.items()}
     listed = "".join(f"- [{title}]({name})\n" for name, title in titles.items())
     parts = [opening.strip() + "\n", *_answers(pages), f"## All pages\n\n{listed}", limits]
-    return {NAME: "\n".join(part for part in parts if part)} | pages
+    return "\n".join(part for part in parts if part)
 
 
 def _answers(pages: dict[str, str]) -> Iterator[str]:
@@ -134,10 +170,15 @@ _open: ContextVar[Page | None] = ContextVar("page", default=None)
 
 
 @contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Write a page while the block runs; what is there by then is saved also if it fails."""
+def writing(folder: Path, *, whole: bool = True) -> Iterator[None]:
+    """Write pages while the block runs; what is there by then is saved also if it fails.
+
+    Args:
+        folder: of the pages and their charts.
+        whole: whether all benchmarks run. Otherwise the pages of others stay.
+    """
     (folder / CHARTS).mkdir(parents=True, exist_ok=True)
-    page = Page(folder, sys.stdout)
+    page = Page(folder, sys.stdout, whole=whole)
     token = _open.set(page)
     try:
         with contextlib.redirect_stdout(page):
