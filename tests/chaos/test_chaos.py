@@ -10,7 +10,7 @@ from tests.chaos.kinds import IN_TURN, Kind
 from tests.chaos.report import lines
 from tests.chaos.run import run
 
-SECONDS = 8.0
+SECONDS = 4.0
 
 
 @pytest.mark.slow

@@ -282,7 +282,7 @@ def test_items_of_a_killed_command_return_and_none_is_lost(url: str, name: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_signals_at_random_points_lose_nothing(
     url: str, name: str, db: Any, queue: fdbqueue.Queue, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -30,6 +30,7 @@ PAGES_PER_COMMIT = 14
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(SECONDS + 300)
 def test_churn_with_abandoned_transactions_leaves_the_file_bounded_and_the_head_fast(tmp_path: Path) -> None:
     with opened(tmp_path, durability="relaxed") as store:

@@ -137,7 +137,10 @@ def show(browser: Any, page: Path, *, scheme: str = "light", width: int = 1280) 
     browser.get(page.as_uri())
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [("light", 1280), *(pytest.param(*look, marks=pytest.mark.nightly) for look in (("dark", 1280), ("light", 390)))],
+)
 def test_axe_finds_no_fault(site: Path, browser: Any, scheme: str, width: int) -> None:
     axe = pytest.importorskip("axe_core_python.selenium").Axe()
     found = []

@@ -140,7 +140,7 @@ def test_the_smart_option_must_name_an_existing_function() -> None:
 
 @pytest.mark.spark
 @pytest.mark.engines("file")
-@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+@pytest.mark.parametrize("delivery", [pytest.param("exactlyOnce", marks=pytest.mark.nightly), "atLeastOnce"])
 def test_a_dataframe_without_the_option_is_refused_by_a_smart_queue(
     spark: SparkSession, db: Any, url: str, queue_name: str, delivery: str
 ) -> None:

@@ -309,6 +309,7 @@ def test_a_commit_that_fails_or_is_in_doubt_changes_no_order(db: Any, space: Sub
 
 
 @pytest.mark.spark
+@pytest.mark.nightly
 @pytest.mark.engines("file", "cluster")
 def test_a_dataframe_is_in_sessions_once_and_in_its_order(
     spark: SparkSession, db: Any, url: str, queue_name: str

@@ -36,14 +36,8 @@ def run(repository: Path, folder: Path, *arguments: str) -> int:
     return done.returncode
 
 
-def points() -> list[Any]:
-    """Each point is a test, and each needs two runs of Spark: all but one are for the night."""
-    early = ("rows stored",)
-    names = [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS, *EXECUTOR_POINTS]
-    return [pytest.param(name, marks=[] if name in early else [pytest.mark.nightly]) for name in names]
-
-
-@pytest.mark.parametrize("point", points())
+@pytest.mark.nightly
+@pytest.mark.parametrize("point", [*SOURCE_POINTS, *SINK_POINTS, *AT_ONCE_POINTS, *EXECUTOR_POINTS])
 def test_a_kill_loses_and_doubles_nothing(
     db: Any,
     url: str,

@@ -81,7 +81,7 @@ def test_other_rows_under_the_id_of_a_committed_job_are_refused(
     assert Queue(queue_name).stats(db).enqueued == 4000
 
 
-@pytest.mark.parametrize("by_one_call", [False, True])
+@pytest.mark.parametrize("by_one_call", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_other_rows_under_the_id_of_a_failed_job_are_refused_before_one_is_enqueued(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str, by_one_call: bool
 ) -> None:

@@ -282,6 +282,8 @@ def test_mutants_of_the_protocol_are_noticed(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.engines("file", "cluster")
 def test_spark_writes_each_batch_once_with_staging_of_repeated_ones(
     spark: SparkSession, db: Any, url: str, queue_name: str, tmp_path: Path
