@@ -17,6 +17,11 @@ OTHERS = {
     REBUILT: "the log rebuilds every key that is stored",
     "check": "the queue's own check finds nothing",
     "processes": "every process ends as it should",
+    "calls": "each call of a task takes effect once, and not more often if its enqueue's outcome is unknown",
+    "ticks": "each tick of a schedule is enqueued once, and none is missing",
+    "unique calls": "no two equal unique calls wait or run at the same time",
+    "limits": "no more calls run than a gate lets through",
+    "tasks check": "the check of the tasks' queues finds nothing",
 }
 
 
