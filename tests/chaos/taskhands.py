@@ -148,9 +148,9 @@ class Caller(TaskHand):
         def enqueue(tr: Transaction) -> bool:
             handle = self.app.tasks["once"].enqueue(tr, key, name)
             if handle.is_new:
-                if tr[spaces.open.pack((key,))].present():
-                    tr[spaces.broken.pack(("a unique call has an equal one beside it", name))] = b""
-                tr[spaces.open.pack((key,))] = b""
+                if tr.get(spaces.open.pack((key,))).wait().present():
+                    tr.set(spaces.broken.pack(("a unique call has an equal one beside it", name)), b"")
+                tr.set(spaces.open.pack((key,)), b"")
             return handle.is_new
 
         self._enqueue("once", [name], lambda: {"is_new": enqueue(self.db)})

@@ -53,9 +53,10 @@ def _of_calls(done: set[str], effects: dict[str, int], calls: list[Told]) -> Any
         yield f"{name} took effect, and nobody enqueued it"
     for name, told in asked.items():
         times = effects.get(name, 0)
-        most = int(told.answer.get("is_new", True))
-        if times > most or (told.outcome == OK and times < most):
-            yield f"{name} ({told.verb}, {told.outcome}) took effect {times} times, and not {most}"
+        # A transaction that is repeated after an unknown outcome may find its own call, and answer that it is not new.
+        least = int(told.outcome == OK and told.answer.get("is_new", True))
+        if not least <= times <= 1:
+            yield f"{name} ({told.verb}, {told.outcome}) took effect {times} times, and not {least} to 1"
 
 
 def _of_ticks(ticks: dict[str, int]) -> Any:
