@@ -1,8 +1,8 @@
 """What every test has: a database of each engine, a fresh subspace, processes that do not outlive the test.
 
 A test that names `db` (or `url`) runs once per engine: `memory`, `file` and `cluster`. One that is about some
-of them only says so: ``@pytest.mark.engines("file", "cluster")``. The databases live as long as the session:
-a test keeps to its `space`, which no other test has.
+of them only says so: ``@pytest.mark.engines("file", "cluster")``. Each file of tests has embedded databases of its
+own, and the cluster's lives as long as the session: a test keeps to its `space`, which no other test has.
 """
 
 from __future__ import annotations
@@ -91,6 +91,16 @@ def cluster_file() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def shared(cluster_file: str) -> Iterator[Any]:
+    """The cluster's database."""
+    db = fdbqueue.open(f"fdb:{cluster_file}")
+    yield db
+    db.clear_range_startswith(Subspace(SESSION_PREFIX).key())
+    db.clear_range_startswith(CATALOGUE + Subspace(SESSION_PREFIX).key())
+    db.close()
+
+
+@pytest.fixture(scope="module")
 def databases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
     opened = Databases(request, tmp_path_factory)
     yield opened
@@ -98,7 +108,10 @@ def databases(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 class Databases:
-    """The session's databases, each opened when the first test asks for it."""
+    """The databases of a file of tests, each opened when its first test asks for it.
+
+    The embedded ones are its own: what a call costs must not depend on what a thousand other tests left there.
+    """
 
     def __init__(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
         self._request = request
@@ -119,15 +132,14 @@ class Databases:
         return f"fdb:{self._request.getfixturevalue('cluster_file')}"
 
     def db(self, engine: str) -> Any:
+        if engine == "cluster":
+            return self._request.getfixturevalue("shared")
         if engine not in self._opened:
             self._opened[engine] = fdbqueue.open(self.url(engine))
         return self._opened[engine]
 
     def close(self) -> None:
-        for engine, db in self._opened.items():
-            if engine == "cluster":
-                db.clear_range_startswith(Subspace(SESSION_PREFIX).key())
-                db.clear_range_startswith(CATALOGUE + Subspace(SESSION_PREFIX).key())
+        for db in self._opened.values():
             db.close()
 
 
@@ -147,6 +159,14 @@ def db(engine: str, databases: Databases) -> Any:
 def untouched() -> Iterator[Any]:
     """A database in memory that no other test has used, since watches and threads lengthen the way of a commit."""
     db = fdbqueue.open("memory:")
+    yield db
+    db.close()
+
+
+@pytest.fixture
+def untouched_file(tmp_path: Path) -> Iterator[Any]:
+    """The same in a folder."""
+    db = fdbqueue.open(f"file:{tmp_path / 'db'}")
     yield db
     db.close()
 

@@ -121,11 +121,14 @@ def test_without_an_sdk_a_span_of_somebody_else_is_carried_to_the_handler(db: An
     assert seen == [2, 2, 0]
 
 
-@pytest.mark.engines("memory")
-def test_without_an_sdk_a_call_enters_few_functions_more(db: Any, leases: Leases) -> None:
+def test_without_an_sdk_a_call_enters_few_functions_more(untouched: Any, space: Subspace) -> None:
     """What that costs in time, three percent at most, is measured by `python -m tests.benchmarks telemetry`."""
+    db, leases = untouched, Leases(Queue(space, codec="str"))
 
     def entered(name: str) -> int:
+        return min(entered_once(name) for _ in range(5))  # now and then a commit trims the log
+
+    def entered_once(name: str) -> int:
         leases.enqueue(db, "a")
         held = leases.lease(db)
         leases.enqueue(db, "b")

@@ -30,9 +30,8 @@ WAYS = {"enqueue": Way(20, 70, 76), "dequeue": Way(20, 66, 70)}
 """The ways of warm calls in memory. A change may make them a tenth longer; more asks for a reason, and a new figure."""
 
 
-@pytest.mark.engines("file")
-def test_waiting_for_the_disk_costs_few_calls(db: Any, space: Subspace) -> None:
-    queue = Queue(space)
+def test_waiting_for_the_disk_costs_few_calls(untouched_file: Any, space: Subspace) -> None:
+    db, queue = untouched_file, Queue(space)
     for _ in range(20):
         queue.enqueue(db, b"x")
 
