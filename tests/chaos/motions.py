@@ -46,11 +46,12 @@ def is_untaken(step: Step, before: Leased, after: Leased | None) -> bool:
     """Say whether a lease ends since its grant was not taken in time: its attempt does not count.
 
     The same transaction may lease the item again. Then it has the same attempt under another token. Or it takes the
-    item out, or removes it since its life is over.
+    item out, or removes it since its life is over, or since its group was cancelled.
     """
     fired = any(at_us <= now_us(step.record) for at_us in step.grants)
     if after is None:
-        return fired and (step.counts["dequeued"] > 0 or is_expired(step, before))
+        swept = step.counts["deleted"] > 0 and bool(before.notes.group)
+        return fired and (step.counts["dequeued"] > 0 or swept or is_expired(step, before))
     if not fired or after.notes.token == before.notes.token:
         return False
     return after.notes.attempt == before.notes.attempt - (after.state != "leased")

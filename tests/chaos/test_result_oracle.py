@@ -10,11 +10,13 @@ from fdbqueue.layers.groups import Group, Groups
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.results import Completion, FollowUp, Results
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored.layout import GO, pack
-from tests.chaos.history import told_claims, value_of
+from tests.chaos.history import told_claims, told_leases, value_of
 from tests.chaos.kinds import Kind
 from tests.chaos.scene import Scene
+from tests.helpers.staging import register
 
 
 @pytest.fixture
@@ -74,6 +76,25 @@ def test_results_follow_ups_and_groups_break_nothing(scene: Scene) -> None:
     ack(scene, lease, "well done", then="after")
     wait(scene, completion)
     open_group(scene, "b", "c").close(scene.db)
+    assert drained(scene) == set()
+
+
+def test_an_untaken_grant_of_a_cancelled_groups_member_breaks_nothing(scene: Scene) -> None:
+    group = open_group(scene, "b", "c")
+    register(scene.db, scene.queue, scene.clock, duration=30.0, process=b"")
+    told = scene.told("staged lease", {})
+    with calling(f"staged lease#{told.number}"):
+        lease = StagedQueue(scene.leases, consumer="me").lease(scene.db)  # grants "b" to the process that is not there
+    assert lease is not None
+    told.answer = {"leases": told_leases([lease])}
+    told = scene.told("cancel group", {"group": "g"})
+    with calling(f"cancel group#{told.number}"):
+        tr = scene.db.create_transaction()
+        group.cancel(tr)
+        tr.commit().wait()
+    scene.clock.now += 1
+    assert scene.lease() is None  # one transaction puts the grant back and sweeps the group
+    ack(scene, lease, "well done")
     assert drained(scene) == set()
 
 
