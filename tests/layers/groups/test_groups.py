@@ -28,6 +28,7 @@ from fdbqueue.layers.groups._group import BATCH_ITEMS
 from fdbqueue.layers.leases.sweeping import SWEEP_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
+from tests.helpers.standin import StandIn
 
 
 @pytest.fixture
@@ -279,6 +280,30 @@ def test_a_sweep_passes_any_number_of_members_at_work(db: Any, leases: Leases, g
     leases.ack_many(db, held)
     assert group.stats(db).ended
     assert consistent(leases, db)
+
+
+class Forgetful(StandIn):
+    """A database whose groups' times are over before each further transaction."""
+
+    def __init__(self, db: Any, leases: Leases, clock: Clock) -> None:
+        self._db, self._leases, self._clock = db, leases, clock
+        self._begun = False
+
+    def create_transaction(self) -> Any:
+        if self._begun:
+            self._clock.now += 100
+            self._leases.reclaim(self._db)
+        self._begun = True
+        return self._db.create_transaction()
+
+
+def test_a_cancelled_group_whose_time_is_over_at_once_has_stats(
+    db: Any, leases: Leases, groups: Groups, clock: Clock
+) -> None:
+    group = groups.open(db, "import", keep=1)
+    assert group.cancel(Forgetful(db, leases, clock)).state == "cancelled"
+    with pytest.raises(CompletionError, match="Nothing is known"):
+        group.stats(db)
 
 
 def test_of_a_take_and_a_cancel_at_the_same_time_one_runs_again(db: Any, leases: Leases, groups: Groups) -> None:
