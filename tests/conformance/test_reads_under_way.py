@@ -210,3 +210,12 @@ def test_a_read_version_that_is_asked_for_after_the_commit_is_under_way_too(db: 
     version = tr.get_read_version()
     tr.reset()
     assert outcome(version) == 1025
+
+
+def test_a_writing_commit_has_taken_the_read_version_that_is_asked_for_afterwards(db: Any, key: bytes) -> None:
+    tr = db.create_transaction()
+    tr[key] = b""
+    tr.commit().wait()
+    version = tr.get_read_version()
+    tr.reset()
+    assert version.wait() > 0

@@ -543,7 +543,10 @@ class ReadApi(TransactionRead):
         if code:
             return FutureInt64(error=code)
         if self._version is None:
+            known = self._has_version()  # taken by the commit
             self._opened()
+            if known:
+                self._version_since = -1
         if self._snap is not None:
             self._store.pin(self._snap)
         return FutureInt64(self._version, self._snap if self._version_since == waits.count else None)
@@ -567,6 +570,9 @@ class ReadApi(TransactionRead):
         return self._split_points(begin_key, end_key, integer(chunk_size))
 
     def _broken_error(self) -> int:
+        raise NotImplementedError
+
+    def _has_version(self) -> bool:
         raise NotImplementedError
 
     def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
