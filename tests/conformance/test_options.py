@@ -426,6 +426,19 @@ def test_a_special_range_is_refused_unless_it_keeps_to_a_module(db: Any, begin: 
     assert code_of(rows.to_list) == code
 
 
+def test_a_broken_transaction_shows_its_writes_before_it_refuses_its_reads(db: Any, space: Subspace) -> None:
+    key = space["key"].key()
+    tr = db.create_transaction()
+    tr[key] = b""
+    tr.commit().wait()
+    assert code_of(tr.get(key).wait) == 2017
+    for limit in (1, 2):
+        rows = tr.get_range(READS, WRITES + key + b"x", limit=limit, reverse=True).to_list()
+        assert [bytes(row.key) for row in rows] == [WRITES + key + b"\0", WRITES + key][:limit]
+    assert code_of(tr.get_range(READS, WRITES + key + b"x", limit=3, reverse=True).to_list) == 2017
+    assert code_of(tr.get_range(READS, WRITES + key + b"x", limit=1).to_list) == 2017
+
+
 @pytest.mark.engines("memory", "file")
 def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -> None:
     tr = db.create_transaction()

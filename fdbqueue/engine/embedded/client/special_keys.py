@@ -76,10 +76,11 @@ def get_range(
         return FutureKeyValueArray(error=code)
     rows = _rows(tr)
     keys = [row.key for row in rows]
-    if (begin.key < READS_END and end.key > READS) or _through_reads(keys, begin) or _through_reads(keys, end):
-        code = tr._broken_error() or tr._read_error
-        if code:
-            return FutureKeyValueArray(error=code)
+    refused = tr._broken_error() or tr._read_error  # of read conflicts only
+    if refused and (_through_reads(keys, begin) or _through_reads(keys, end)):
+        return FutureKeyValueArray(error=refused)
+    if not (begin.key < READS_END and end.key > READS):
+        refused = 0
     first, last = _index(keys, begin), _index(keys, end)
     chosen = rows[first:last]
     if reverse:
@@ -87,10 +88,14 @@ def get_range(
     limits = PageLimits(limit or UNLIMITED, size)
     page: list[KeyValue] = []
     for row in chosen:
+        if refused and (row.key < READS_END if reverse else row.key >= READS):
+            break
         page.append(row)
         limits.take(row.key, row.value)
         if limits.reached:
             return FutureKeyValueArray((page, len(page), True))
+    if refused:
+        return FutureKeyValueArray(error=refused)
     return FutureKeyValueArray((page, len(page), False))
 
 
