@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.agents import GREETING, Host, World, confirming, played, receiving, reference, sending
 
-FUZZED = int(os.environ.get("FDBQUEUE_FUZZ_AGENTS", "10000" if os.environ.get("FDBQUEUE_NIGHTLY") else "2000"))
+FUZZED = int(os.environ.get("FDBQUEUE_FUZZ_AGENTS", "10000" if os.environ.get("FDBQUEUE_NIGHTLY") else "500"))
 """How many scripts the fuzzer plays; 1,000,000 for a night."""
 WORLDS = [
     World(),

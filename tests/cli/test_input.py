@@ -19,6 +19,7 @@ from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
+from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
 
 COMMAND = [sys.executable, "-m", "fdbqueue"]
@@ -92,7 +93,7 @@ def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue
         assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])
 def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(
     file_url: str, queue: fdbqueue.Queue, number: signal.Signals
 ) -> None:
@@ -115,7 +116,7 @@ def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("command", ["enqueue", "ack", "nack", "clear", "purge"])
+@pytest.mark.parametrize("command", ["enqueue", "clear", *at_night("ack", "nack", "purge")])
 def test_a_closed_standard_input_is_a_usage_error(file_url: str, queue: fdbqueue.Queue, command: str) -> None:
     with fdbqueue.open(file_url) as db:
         dead_letter(db, queue)
@@ -126,7 +127,7 @@ def test_a_closed_standard_input_is_a_usage_error(file_url: str, queue: fdbqueue
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("command", ["enqueue", "ack", "nack"])
+@pytest.mark.parametrize("command", ["enqueue", *at_night("ack", "nack")])
 def test_a_standard_input_that_can_not_be_read_is_an_error(
     file_url: str, queue: fdbqueue.Queue, command: str, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
+from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
 
 COMMAND = [sys.executable, "-m", "fdbqueue"]
@@ -216,7 +217,7 @@ def test_a_lease_that_can_not_be_printed_goes_back(url: str, name: str, db: Any,
     assert lease.attempt == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, *at_night(signal.SIGTERM, signal.SIGHUP)])
 @pytest.mark.parametrize("command", ["dequeue", "lease"])
 def test_a_signal_while_the_reader_is_stopped_loses_no_item(
     url: str, name: str, db: Any, queue: fdbqueue.Queue, command: str, number: signal.Signals
@@ -282,7 +283,7 @@ def test_items_of_a_killed_command_return_and_none_is_lost(url: str, name: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT)])
 def test_signals_at_random_points_lose_nothing(
     url: str, name: str, db: Any, queue: fdbqueue.Queue, tmp_path: Path, number: signal.Signals
 ) -> None:

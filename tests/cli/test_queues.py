@@ -21,6 +21,7 @@ from fdbqueue.stored.states import STATES
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
+from tests.helpers.nightly import at_night
 
 pytestmark = pytest.mark.engines("file", "cluster")
 
@@ -254,7 +255,7 @@ LONG = '["shop", "europe", "warehouse-notifications", "outgoing-emails-to-custom
 
 
 @pytest.mark.engines("file")
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, *at_night(120)])
 def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
     url = f"file:{tmp_path / 'db'}"
     with fdbqueue.open(url) as db:
@@ -288,7 +289,7 @@ def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
 
 
 @pytest.mark.engines("file")
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [80, *at_night(120)])
 def test_a_page_about_a_queue_fits_a_terminal(tmp_path: Path, columns: int) -> None:
     url = f"file:{tmp_path / 'db'}"
     with fdbqueue.open(url) as db:

@@ -19,6 +19,7 @@ from fdbqueue.cli.errors import Stopped
 from fdbqueue.cli.stopping import SIGNALS, StopSignals
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
+from tests.helpers.nightly import at_night
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -166,7 +167,7 @@ def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
     assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, alarm)
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])
 def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, number: signal.Signals) -> None:
     url = f"file:{tmp_path / 'db'}"
     now = 1_000.0

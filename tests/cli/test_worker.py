@@ -28,6 +28,7 @@ from fdbqueue.cli.worker import _log
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
 from tests.cli.conftest import Run
+from tests.helpers.nightly import at_night
 
 MODULE = """
 import os, threading
@@ -258,7 +259,7 @@ def test_each_process_has_its_own_health_and_metrics(shop: Shop) -> None:
     assert [one.name for one in shop.folder.glob("health*")] == []
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", *at_night("2")])
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -313,7 +314,7 @@ def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: S
         ("shop_tasks:not_an_app", "'not_an_app' of shop_tasks is 7, and not Tasks"),
     ],
 )
-@pytest.mark.parametrize("options", [[], ["--processes", "2"]])
+@pytest.mark.parametrize("options", [[], *at_night(["--processes", "2"])])
 def test_what_is_no_app_is_told_once(shop: Shop, app: str, told: str, options: list[str]) -> None:
     code, _, err = ended(shop.start(*options, app=app))
 

@@ -42,16 +42,8 @@ def test_notebook_runs_to_its_end(path: Path, tmp_path: Path, url: str, monkeypa
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    # `make demo` does by day what the notebook of the flights does.
-    [
-        pytest.param(path, marks=pytest.mark.nightly) if path.stem.startswith("06") else path
-        for path in NOTEBOOKS
-        if of_spark(path)
-    ],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.nightly  # by day the demo and the first block of the guide to Spark start a Spark of their own
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if of_spark(path)], ids=lambda path: path.stem)
 def test_notebook_of_spark_runs_to_its_end(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = why_no_spark()
     if missing:
