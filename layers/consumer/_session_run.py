@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
+from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, pack, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.moves.outcomes import encode_result
@@ -298,11 +299,13 @@ class SessionRun(Run):
         await asyncio.sleep(0)  # handlers that never wait would keep the loop from learning what was leased ahead
         if self._ready or time.monotonic() - hold.looked > AHEAD_SECONDS:
             return False
-        found = await self._look(hold, (), 1)
-        if found is None or found.others or found.leaves or not found.rows or found.edits != hold.edits:
-            return False
         first = self._turns.key(hold.lease, hold.done[0]) if hold.done else ahead[0].key
-        return found.rows[0].key >= first  # no more urgent item has come
+        ask = partial(self._turns.may_go_on, pointer=hold.lease, first=first, edits=hold.edits)
+        began = time.monotonic()
+        good = await run_async(repeated(self._db.create_transaction(), ask, commits=False))
+        if good:
+            hold.seen = began
+        return good
 
     async def _ack_and_next(self, hold: TurnHold, lease: SessionLease, result: Any) -> SessionLease | None:
         """Ack an item, and begin the session's next one in the same transaction. Return it; None if the turn is over.

@@ -163,6 +163,28 @@ class Turns(Generic[V]):
         stored = bytes(state) if state.present() else None
         return Ahead(left[:over], stored, others_wait, leaves, turn.pointer.edits, turn.pointer.acked)
 
+    def may_go_on(self, tr: Transaction, pointer: Lease[Held], *, first: bytes, edits: int) -> Steps[bool]:
+        """Return whether a turn may go on with items that were read ahead, at the end of a quantum.
+
+        It may if no other session waits, no more urgent item has come, and nobody has changed the session or its items.
+
+        Args:
+            first: the key of the first item that the consumer has read and does not know to be acked.
+            edits: how many calls had changed waiting items when these were read.
+
+        *Conflicts:* none. *Cost:* five reads in parallel. The caller need not commit: that would wait until all it has
+        read is on disk. If the power fails before, the consumer ends too, and begins no item by this answer.
+        """
+        held = pointer.value.pointer
+        session, now_us = self._line.session(held.name, held.generation), self._line.leases.now_us()
+        others = started(self._line.others_wait(tr, now_us, None))
+        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        if (yield from others) or turn is None or turn.notes.token != pointer.token:
+            return False
+        if not head.rows or head.rows[0].key < first or head.is_due(now_us):
+            return False
+        return turn.pointer.edits == edits and not (_is_stopped(turn) or turn.record.limit)
+
     def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
     ) -> Steps[SessionLease[V]]:

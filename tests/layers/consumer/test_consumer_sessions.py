@@ -378,6 +378,8 @@ def test_an_item_of_a_session_alone_costs_a_consumer_few_reads(db: Any, space: S
     report = Consumer(sessions, handle, concurrency=1).drain(counted)
     assert report.acked == 1_000
     assert counted.did["reads"] / 1_000 < 1.5  # it was 2.2 while each ack read the items again
+    looks = counted.transactions - counted.did["commits"]
+    assert looks > 20, "at the end of a quantum the consumer waits for no commit"
 
 
 def test_a_paused_session_ends_its_turn(db: Any, space: Subspace) -> None:

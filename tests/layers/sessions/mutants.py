@@ -6,6 +6,7 @@ from tests.chaos.mutants import Mutant
 
 LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/workers/working.py"
 TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session/session.py"
+AHEAD = "layers/sessions/workers/read_ahead.py"
 GATES = "layers/sessions/line/gates.py"
 SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
 SHARDS, QUEUE = "layers/sessions/line/shards.py", "layers/sessions/line/line_queue.py"
@@ -73,6 +74,21 @@ MUTANTS = (
         "a worker leaves its session though no other waits",
         WORKING,
         (("over = yield from self._line.others_wait(tr, now_us, turn.record)", "over = True"),),
+    ),
+    Mutant(
+        "a consumer goes on though another session waits",
+        AHEAD,
+        (("if (yield from others) or turn is None", "if turn is None"),),
+    ),
+    Mutant(
+        "a consumer goes on though an item was changed",
+        AHEAD,
+        (("return turn.pointer.edits == edits and not", "return not"),),
+    ),
+    Mutant(
+        "a consumer goes on though a more urgent item has come",
+        AHEAD,
+        (("head.rows[0].key < first or ", ""),),
     ),
     Mutant(
         "the pointer of a paused session stays in the line",

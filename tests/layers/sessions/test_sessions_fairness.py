@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from fdbqueue import Queue
 from fdbqueue.layers import Consumer, SessionLease, Sessions
+from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import do_all, fill, lease_of
 
@@ -144,3 +147,32 @@ def test_between_two_items_of_a_session_others_get_at_most_a_quantum_each(db: An
         done += 1
         lease = sessions.ack_and_next(db, lease) or sessions.lease(db)
     assert done >= 60, f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["nothing", "another session", "an urgent item", "a delayed item", "an update", "a pause", "a limit", "its end"],
+)
+def test_a_consumer_goes_on_with_what_it_has_read_if_nothing_has_changed(db: Any, queue: Queue, change: str) -> None:
+    clock = Clock()
+    sessions = Sessions(queue, clock=clock)
+    fill(sessions, db, "ann:1", "ann:2", "ann:3")
+    pointer: Any = sessions.staged.lease(db, duration=1_000)
+    [_, third] = [item.position for item in sessions.scheduled(db, "ann", limit=3)]
+    first = pointer.value.row.key
+    ask = partial(sessions.turns.may_go_on, pointer=pointer, first=first, edits=0)
+    changes: dict[str, Callable[[], object]] = {
+        "nothing": lambda: None,
+        "another session": lambda: fill(sessions, db, "bob:1"),
+        "an urgent item": lambda: sessions.enqueue(db, "4", session="ann", level=0),
+        "a delayed item": lambda: sessions.enqueue(db, "4", session="ann", delay=10),
+        "an update": lambda: sessions.update(db, "ann", third, value="4"),
+        "a pause": lambda: sessions.pause(db, "ann"),
+        "a limit": lambda: sessions.set_concurrency(db, "ann", 2),
+        "its end": lambda: sessions.line.leases.snooze(db, pointer, delay=0),
+    }
+    changes[change]()
+    if change == "a delayed item":
+        assert run(sessions.queue.read(db, ask)), "it is not due"
+        clock.now += 11
+    assert run(sessions.queue.read(db, ask)) == (change == "nothing")
