@@ -58,6 +58,12 @@ def main() -> None:
                 served = partial(with_bare_server, least)
                 contestants.append(Contestant("a bare asyncio server", partial(measured, served, 1, DATA)))
             compare(f"dialogs of {len(DATA)} bytes, {clients} clients at once", contestants)
+            if clients == 1:
+                say(
+                    "\nThe last two rows are the bound for one client: a transaction that sets one key, durably, in the"
+                    " client's own process; and a bare asyncio server that makes such a transaction for each dialog. It"
+                    " reads no line, leases nothing and keeps no order."
+                )
         large = Contestant("agents", partial(measured, partial(with_agents, own), 64, LARGE))
         compare("dialogs of 64 KiB, 64 clients at once", [large])
 
