@@ -16,8 +16,11 @@ with `verbs/queue.py`. Each folder opens with a page of its own. Code that may w
 (`engine/steps.py`), so that blocking and asyncio callers run the same code.
 
 `layers/` (LEVEL 2) builds on the public names here, one recipe a folder. `spark/` and `cli/` (LEVEL 3) build on both.
-Nothing here imports them.
+Nothing here imports them. Of the queue's own modules some are imported at first use: see `_LATER`.
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.report import BulkReport
@@ -52,18 +55,28 @@ from fdbqueue.errors import (
 )
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import Quota
-from fdbqueue.reads.check import CheckReport
 from fdbqueue.stored.codecs import Codec, JsonCodec, MsgpackCodec
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Item
 from fdbqueue.stored.order import Order
 from fdbqueue.stored.states import StoredItem
-from fdbqueue.verbs.checking import check
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
-from fdbqueue.verbs.renaming import RenameReport, rename
+
+if TYPE_CHECKING:
+    from fdbqueue.reads.check import CheckReport
+    from fdbqueue.verbs.checking import check
+    from fdbqueue.verbs.renaming import RenameReport, rename
 
 __version__ = "0.2.0"
+
+_LATER = {
+    "CheckReport": "reads.check",
+    "RenameReport": "verbs.renaming",
+    "check": "verbs.checking",
+    "rename": "verbs.renaming",
+}
+"""Names of operators, with their modules. A program that only uses queues does not pay for their import."""
 
 __all__ = [
     "BulkInterrupted",
@@ -118,3 +131,15 @@ __all__ = [
     "rename",
     "transactional",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
@@ -36,8 +36,6 @@ from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import count_members, settle
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
-from fdbqueue.reads.check import CheckReport, check_queue
-from fdbqueue.reads.inspecting import Inspection, inspect_queue
 from fdbqueue.stored.catalogue import check_decodes, forget_queue, path_of
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
@@ -71,6 +69,10 @@ from fdbqueue.writes.batches import Encoding, Payloads
 from fdbqueue.writes.bulk import enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.writes.indices import forget, reserve
 from fdbqueue.writes.once import Once
+
+if TYPE_CHECKING:  # `inspect` and `check` import these when they are called
+    from fdbqueue.reads.check import CheckReport
+    from fdbqueue.reads.inspecting import Inspection
 
 T = TypeVar("T")
 
@@ -375,6 +377,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         ...     orders.inspect(db).head[0].value
         'teapot'
         """
+        from fdbqueue.reads.inspecting import inspect_queue
+
         check_limit(limit, "items to show at each end")
         yield from check_decodes(tr, self.home)
         return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
@@ -388,6 +392,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
         """
+        from fdbqueue.reads.check import check_queue
+
         return blocking(lambda: check_queue(tr, self.layout))
 
     def encode(self, value: V) -> bytes:

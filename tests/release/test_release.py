@@ -33,6 +33,15 @@ ON_DEMAND |= {
     "tempfile",
 }
 """None of them is wanted before the first call; each has its share of the time of an import."""
+OF_OPERATORS = {
+    "fdbqueue.arrow.stored",
+    "fdbqueue.reads.check",
+    "fdbqueue.reads.figures",
+    "fdbqueue.reads.inspecting",
+    "fdbqueue.verbs.checking",
+    "fdbqueue.verbs.renaming",
+}
+"""Modules of the library that a program which only uses queues never needs."""
 
 
 def test_the_public_names_are_those_that_a_review_has_seen() -> None:
@@ -46,9 +55,22 @@ def test_the_public_names_are_those_that_a_review_has_seen() -> None:
 
 
 def test_an_import_loads_nothing_that_is_not_used_yet() -> None:
-    code = "import sys, fdbqueue; print(*{name.split('.')[0] for name in sys.modules})"
+    code = "import sys, fdbqueue; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not ON_DEMAND & set(loaded)
+    assert not ON_DEMAND & {name.split(".")[0] for name in loaded}
+    assert not OF_OPERATORS & set(loaded)
+    assert "fdbqueue.layers" not in loaded
+
+
+def test_every_public_name_is_there_and_is_listed_though_some_are_imported_later() -> None:
+    code = (
+        "import fdbqueue; listed = dir(fdbqueue);"
+        "print(*[name for name in fdbqueue.__all__ if name not in listed or not hasattr(fdbqueue, name)])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == []
+    with pytest.raises(AttributeError, match="has no attribute 'enqueue'"):
+        fdbqueue.enqueue  # noqa: B018
 
 
 def test_a_deprecated_name_warns_its_caller() -> None:
