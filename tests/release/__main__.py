@@ -2,7 +2,8 @@
 
 ``make release-check`` runs it. It needs `uv` and the network: ``pip install uv``. ``--python 3.12`` names the Pythons
 (or a path), ``--extra spark`` the extras, ``--resolution highest`` the versions. ``--quick`` leaves one environment,
-without extras. In the environment of all extras the tests of `WIDE` run, in that without extras those of `TESTED`.
+without extras. In the environment of all extras the tests of `WIDE` run, in that without extras those of `TESTED`;
+``--no-tests`` leaves `smoke.py`, which uses the queue and each extra. A failure ends its environment, not the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,7 @@ def main() -> None:
     parser.add_argument("--dist", type=Path, default=ROOT / "dist")
     parser.add_argument("--python", action="append", help="a version; several: again")
     parser.add_argument(
-        "--extra", action="append", help="an extra, or all; several: again; default: none, each, and all"
+        "--extra", action="append", help="an extra, none, or all; several: again; default: none, each, and all"
     )
     parser.add_argument("--resolution", action="append", choices=RESOLUTIONS, help="one of both; default: both")
     parser.add_argument("--no-tests", action="store_true", help="use the wheel in each environment, without the tests")
@@ -163,14 +165,19 @@ def main() -> None:
     if given.quick:
         sets = [[]]
     elif given.extra:
-        sets = [extras() if name == "all" else [name] for name in given.extra]
-    for python in pythons:
-        for names in sets:
-            for resolution in resolutions:
-                tests = {0: "few", len(extras()): "wide"}.get(len(names), "none")
-                if given.quick or given.no_tests:
-                    tests = "none"
-                print(try_environment(wheel, python, names, resolution, tests=tests), flush=True)
+        sets = [{"all": extras(), "none": []}.get(name, [name]) for name in given.extra]
+    failed = []
+    for python, names, resolution in product(pythons, sets, resolutions):
+        tests = {0: "few", len(extras()): "wide"}.get(len(names), "none")
+        if given.quick or given.no_tests:
+            tests = "none"
+        try:
+            print(try_environment(wheel, python, names, resolution, tests=tests), flush=True)
+        except SystemExit as error:
+            failed.append(f"Python {python}, {','.join(names) or 'no extra'}, {resolution}")
+            print(f"FAILED: {failed[-1]}\n{error}", flush=True)
+    if failed:
+        raise SystemExit("\n".join(["These environments failed:", *failed]))
 
 
 if __name__ == "__main__":
