@@ -11,6 +11,7 @@ from msgspec import structs
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue, QueueFull
 from fdbqueue.arrow.needs import TableRow
+from fdbqueue.engine.errors import TRANSACTION_TOO_OLD
 from fdbqueue.lowlevel import (
     Database,
     FDBError,
@@ -137,7 +138,9 @@ def enqueue_with_notes(
             while parts:
                 part = parts.pop()
                 try:
-                    positions = yield from queue.transact(tr, partial(_fitting, append, part, own_transactions))
+                    splits = own_transactions and len(part) > 1
+                    body = partial(_fitting, append, part, own_transactions)
+                    positions = yield from queue.transact(tr, body, on_retry=_halving if splits else _again)
                 except _Split:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
@@ -170,7 +173,17 @@ def enqueue_with_notes(
 
 
 class _Split(Exception):
-    """Some of the items may have room, and not all."""
+    """Some of the items may have room, or be in soon enough, and not all."""
+
+
+def _halving(error: FDBError) -> None:
+    """Repeat no transaction that took too long: half of it may not."""
+    if error.code == TRANSACTION_TOO_OLD:
+        raise _Split from error
+
+
+def _again(error: FDBError) -> None:
+    """Repeat the transaction, whatever the error."""
 
 
 def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Transaction) -> Steps[list[Position]]:

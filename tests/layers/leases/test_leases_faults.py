@@ -93,3 +93,19 @@ def test_an_error_that_is_not_retryable_is_raised_and_nothing_was_done(db: Any, 
     with pytest.raises(FDBError, match="1031"):
         leases.ack(FaultyDatabase.failing_at(db, {0}, ("before", 1031)), lease)
     assert leases.queue.stats(db).leased == 1
+
+
+def test_a_batch_that_takes_too_long_is_halved_until_it_does_not(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue(db, b"first")
+    faulty = FaultyDatabase.failing_at(db, {0, 1}, ("before", 1007))
+    report = leases.enqueue_many(faulty, [b"a", b"b", b"c", b"d"])
+    assert (report.items, report.transactions, faulty.commits) == (4, 3, 5)
+    assert [item.value for item in leases.queue.browse(db)] == [b"first", b"a", b"b", b"c", b"d"]
+
+
+def test_one_item_alone_is_tried_again(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue(db, b"first")
+    faulty = FaultyDatabase.failing_at(db, {0, 1}, ("before", 1007))
+    assert leases.enqueue_many(faulty, [b"a"]).transactions == 1
