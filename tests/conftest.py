@@ -53,9 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return what `-n auto` is: one process more than cores, since tests also wait; none for single files."""
+    """Return what `-n auto` is: one process more than cores, since slow tests also wait; none for single files."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + 1
+    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + (not FAST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

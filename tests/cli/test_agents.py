@@ -22,6 +22,8 @@ from fdbqueue.agents import AgentClient, queue_of_type
 from fdbqueue.cli import app
 from fdbqueue.layers.leases import Leases
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "fdbqueue", "agents"]
 
 

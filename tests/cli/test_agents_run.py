@@ -20,6 +20,8 @@ from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving
 from tests.helpers.nightly import at_night
 
+pytestmark = pytest.mark.slow
+
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [*COMMAND, "run", "--url", f"file:{folder / 'db'}", *arguments]

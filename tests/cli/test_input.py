@@ -22,6 +22,8 @@ from tests.cli.test_leasing import lines
 from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "fdbqueue"]
 
 

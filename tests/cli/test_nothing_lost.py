@@ -36,7 +36,7 @@ from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
 
 COMMAND = [sys.executable, "-m", "fdbqueue"]
-pytestmark = pytest.mark.engines("file", "cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
 
 class StopsAt(StopSignals):

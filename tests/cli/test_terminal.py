@@ -16,6 +16,8 @@ import pytest
 import fdbqueue
 from tests.helpers.nightly import at_night
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "fdbqueue"]
 
 

@@ -30,6 +30,8 @@ from fdbqueue.layers import Tasks
 from tests.cli.conftest import Run
 from tests.helpers.nightly import at_night
 
+pytestmark = pytest.mark.slow
+
 MODULE = """
 import os, threading
 from fdbqueue.layers import Tasks

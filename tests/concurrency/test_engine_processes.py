@@ -29,6 +29,8 @@ from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import commit, contents, opened, put, sets, store_of, view
 
+pytestmark = pytest.mark.slow
+
 _forking = multiprocessing.get_context("fork")
 
 ADDERS, ADDITIONS = 4, 100

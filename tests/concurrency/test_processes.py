@@ -17,6 +17,8 @@ from fdbqueue.engine import FDBError, Subspace, aio
 from fdbqueue.engine.steps import Steps, run
 from tests.helpers.processes import Processes
 
+pytestmark = pytest.mark.slow
+
 PRODUCERS, CONSUMERS, ITEMS = 3, 3, 200
 
 

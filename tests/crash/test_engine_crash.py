@@ -23,6 +23,8 @@ from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import commit, contents, opened, put, sets, view
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("FDBQUEUE_CRASH_SEED") or secrets.randbits(32))
 ROUNDS = int(os.environ.get("FDBQUEUE_CRASH_ROUNDS", "5"))
 WRITERS = 3

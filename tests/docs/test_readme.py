@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import typer
 import fdbqueue
 from examples.demo.java import why_no_spark
 from fdbqueue.cli.app import app
+from tests.helpers.processes import Processes
 
 ROOT = Path(fdbqueue.__file__).parents[1]
 DOCUMENTS = [
@@ -63,16 +66,42 @@ def test_no_picture_has_a_semicolon_which_ends_a_statement_in_mermaid() -> None:
     assert not [picture for picture in pictures if ";" in picture]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block", [block for block in blocks("python") if not (needs_cluster(block) or needs_spark(block))]
 )
-def test_python_blocks_run_unchanged(block: str, tmp_path: Path) -> None:
+def test_python_blocks_run_unchanged(block: str, tmp_path: Path, processes: Processes) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    process = processes.start(as_a_program, block, folder, tmp_path)
+    process.join(120)
+
+    assert process.exitcode == 0, (tmp_path / "stderr").read_text()
+    assert (tmp_path / "stdout").read_text() == "".join(expected(block))
+
+
+@pytest.mark.nightly  # by day a process that has imported the library runs them, which takes a fifth of the time
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("python") if not (needs_cluster(block) or needs_spark(block))]
+)
+def test_python_blocks_run_unchanged_in_a_fresh_interpreter(block: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", block], cwd=tmp_path, capture_output=True, text=True
     )
 
     assert run.returncode == 0, run.stderr
     assert run.stdout == "".join(expected(block))
+
+
+def as_a_program(block: str, folder: Path, printed: Path) -> None:
+    """Run a block in a folder as the interpreter runs a program, with what it prints in files."""
+    for number, name in (1, "stdout"), (2, "stderr"):
+        with (printed / name).open("wb") as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(folder)
+    warnings.simplefilter("error", DeprecationWarning)
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(block, "<block>", "exec"), vars(main))
 
 
 @pytest.mark.cluster

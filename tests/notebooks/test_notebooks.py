@@ -33,6 +33,7 @@ def of_spark(path: Path) -> bool:
     return "pyspark" in path.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory", "cluster")  # an embedded folder differs in nothing that a notebook shows
 @pytest.mark.parametrize("path", [path for path in NOTEBOOKS if not of_spark(path)], ids=lambda path: path.stem)
 def test_notebook_runs_to_its_end(path: Path, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

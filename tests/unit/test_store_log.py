@@ -44,6 +44,7 @@ def _commit_of(store: Store, number: int, size: int) -> tuple[int, list[bytes]]:
     return put(store, *((key, b"") for key in keys)).version, keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [60, log_rows.TAIL_BYTES])
 def test_commits_of_another_process_are_read_from_the_log(
     tmp_path: Path, processes: Processes, tail: int, monkeypatch: pytest.MonkeyPatch

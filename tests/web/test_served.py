@@ -22,6 +22,8 @@ from tests.helpers.chromium import chromium
 from tests.helpers.nightly import at_night
 from tests.web.conftest import EVIL
 
+pytestmark = pytest.mark.slow
+
 LISTENS = ("--listen", "127.0.0.1:0")
 COMMAND = (sys.executable, "-m", "fdbqueue", "web", *LISTENS)
 

@@ -29,6 +29,8 @@ from fdbqueue.layers.leases import Backoff, Lease, Leases, constant, immediately
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue
 
+pytestmark = pytest.mark.slow
+
 MAX_ATTEMPTS = 3
 STATES = ("available", "leased", "delayed", "dead")
 

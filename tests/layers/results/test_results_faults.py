@@ -16,6 +16,8 @@ from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whic
 from tests.helpers.leasing import lease_of
 from tests.helpers.staging import wait_until
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 

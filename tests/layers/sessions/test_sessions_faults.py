@@ -15,6 +15,8 @@ from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 from tests.helpers.sessions import lease_of
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 

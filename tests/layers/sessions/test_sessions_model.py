@@ -21,6 +21,8 @@ from fdbqueue import LeaseLost, Queue, SessionClosed
 from fdbqueue.layers import SessionLease, Sessions, constant
 from fdbqueue.layers.sessions.session.records import pack_name
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["ann", b"ann", ("ann", 1)]
 QUANTUM = 3
 MAX_ATTEMPTS = 3

@@ -18,6 +18,8 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Sessions
 from tests.helpers.processes import Processes, kill_9
 
+pytestmark = pytest.mark.slow
+
 ACCOUNTS = int(os.environ.get("FDBQUEUE_TEST_ACCOUNTS", "40"))
 """How many bank accounts. 1,000 is for a machine of its own."""
 DURATION_S = 0.5

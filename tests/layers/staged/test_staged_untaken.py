@@ -32,6 +32,8 @@ from tests.helpers.processes import Processes, kill_9
 from tests.helpers.sessions import lease_of
 from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 Granted = tuple[StagedQueue, Lease, FaultyDatabase]
 
 

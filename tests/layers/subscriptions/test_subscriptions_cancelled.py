@@ -238,6 +238,7 @@ def test_calls_that_are_cancelled_at_random_keep_nothing(
     assert is_as_if_never_called(subscriptions, db, available=0)
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 @pytest.mark.parametrize("what", ["an item", "a delivery", "nothing"])
 def test_ctrl_c_at_any_line_leaves_no_lease_and_no_waiter(
