@@ -58,6 +58,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + (not FAST)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return what shares the tests among processes."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.helpers.scheduling import OneSpark
+
+    return OneSpark(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not NIGHTLY:
         skip = pytest.mark.skip(reason="long, so left to the night: run it with `make test NIGHTLY=1`")
