@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from fdbqueue.cli import app
 from fdbqueue.cli.app import COMMANDS
+from tests.helpers.nightly import at_night
 
-WIDTHS = (40, 80, 120, 200)
+WIDTHS = (40, 200, *at_night(80, 120))
 names = pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
 
 

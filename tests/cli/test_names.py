@@ -146,8 +146,9 @@ def test_no_command_uses_a_database_that_ends_with_it(
     url: str, run: Run, name: str, command: str, tmp_path: Path
 ) -> None:
     exported = tmp_path / "in.jsonl"
-    assert run("enqueue", name, "1").exit_code == 0
-    assert run("export", name, "--to", str(exported)).exit_code == 0
+    if command == "import":
+        assert run("enqueue", name, "1").exit_code == 0
+        assert run("export", name, "--to", str(exported)).exit_code == 0
     own = {"enqueue": ["1"], "import": ["--from", str(exported)]}
     more = {**NEED_A_QUEUE, **MAY_CREATE, **own}.get(command, [])
     places = {"url": "memory:", "other": url, "folder": str(tmp_path)}

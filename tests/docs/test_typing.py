@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_readme import blocks
+from tests.helpers.nightly import at_night
 
 PROGRAMS = Path(__file__).parent / "typed"
 MYPY_CONFIG = """[mypy]
@@ -73,11 +74,10 @@ def collected(files: list[Path], found: list[tuple[Path, int]], printed: str) ->
 
 
 Checker = Callable[[list[Path], Path, Path], dict[str, set[int]]]
-CHECKERS = pytest.mark.parametrize("checker", [mypy, pyright])
 
 
 @pytest.mark.slow
-@CHECKERS
+@pytest.mark.parametrize("checker", [mypy, *at_night(pyright)])
 def test_the_readmes_blocks_have_no_type_errors(checker: Checker, tmp_path: Path, repository: Path) -> None:
     files = []
     for number, block in enumerate(blocks("python")):
@@ -88,7 +88,7 @@ def test_the_readmes_blocks_have_no_type_errors(checker: Checker, tmp_path: Path
 
 
 @pytest.mark.slow
-@CHECKERS
+@pytest.mark.parametrize("checker", [mypy, pyright])
 def test_a_users_program_has_no_type_errors_and_each_mistake_is_one(
     checker: Checker, tmp_path: Path, repository: Path
 ) -> None:
