@@ -9,6 +9,8 @@ import pytest
 from tests.conformance.kept import difference, kept
 from tests.conformance.kinds import KINDS
 
+pytestmark = pytest.mark.slow
+
 BY_DAY = 3
 """Programs of each kind that run by day."""
 TIMED = "endings"

@@ -10,6 +10,8 @@ from fdbqueue.engine import Subspace
 from tests.conformance.recorded import PREFIX, difference, programs
 from tests.conftest import SESSION_PREFIX
 
+pytestmark = pytest.mark.slow
+
 CHUNK = 100
 TOTAL = 800
 

@@ -115,7 +115,7 @@ def wait_until(reached: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-pytestmark = pytest.mark.engines("file", "cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 Done = Callable[[str], int]
 Start = Callable[..., Demo]
 

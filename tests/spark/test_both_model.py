@@ -12,6 +12,8 @@ from fdbqueue.engine import Subspace
 from tests.spark import test_sink_model
 from tests.spark.simulated_stream import Checkpoint, Killer, Query, dying, stream_options
 
+pytestmark = pytest.mark.slow
+
 HISTORIES = 60
 
 

@@ -20,7 +20,7 @@ from tests.helpers.processes import Processes, kill_9
 VALUES = [b"%d" % number for number in range(3_000)]
 SCHEMA = StructType().add("value", BinaryType())
 
-pytestmark = pytest.mark.engines("file", "cluster")
+pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
 
 def attempt(writer: FdbQueueWriter, seed: int | None, start: Any, done: Any) -> None:

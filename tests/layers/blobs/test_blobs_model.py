@@ -24,6 +24,8 @@ from fdbqueue.layers import Blobs, BlobWriter, Lease, Leases
 from tests.helpers.blobs import BATCH_BYTES, data_of, kept_keys, small_pieces
 from tests.helpers.clock import Clock
 
+pytestmark = pytest.mark.slow
+
 LEASE_S = 60.0
 
 

@@ -15,6 +15,8 @@ from fdbqueue.layers.leases import Lease, Leases, immediately
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.staging import wait_until
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 ITEMS = 40
 

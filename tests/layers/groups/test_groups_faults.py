@@ -12,6 +12,8 @@ from fdbqueue.layers import FollowUp, Groups, Leases, StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020)]
 
 

@@ -16,6 +16,8 @@ from fdbqueue.writes.adaptive_limit import PATIENCE
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 

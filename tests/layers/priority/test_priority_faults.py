@@ -13,6 +13,8 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 
+pytestmark = pytest.mark.slow
+
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 

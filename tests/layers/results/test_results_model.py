@@ -14,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fdbqueue import GroupError, LeaseLost, Position, Queue
 from fdbqueue.layers import FollowUp, Group, Groups, Lease, Leases, Results, StagedQueue
 
+pytestmark = pytest.mark.slow
+
 MAX_ATTEMPTS = 2
 OPEN = ("available", "delayed", "leased")
 SNOOZE = 3.1

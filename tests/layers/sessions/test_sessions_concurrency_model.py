@@ -19,6 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.layers import SessionLease, Sessions
 
+pytestmark = pytest.mark.slow
+
 NAMES = ["ann", "bob"]
 MAX_ATTEMPTS = 3
 DEFAULT = 2

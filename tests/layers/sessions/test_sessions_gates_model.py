@@ -20,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.layers import Gate, SessionLease, Sessions
 
+pytestmark = pytest.mark.slow
+
 NAMES = [("a", "x", 1), ("a", "x", 2), ("a", "x", 3), ("a", "y", 1), ("b", "x", 1)]
 GATES: list[Any] = ["a", "b", ("a", "x"), ("a", "y"), ("b", "x")]
 MOST_LOOKS = 2_000

@@ -33,6 +33,8 @@ from fdbqueue.layers import (
 from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome
 from fdbqueue.layers.smart._types import Sees
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("ann", "bob")
 LIFE = 10.0
 LIMIT = 3

@@ -24,6 +24,8 @@ from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.staging import left_behind
 
+pytestmark = pytest.mark.slow
+
 DEEPEST = 3
 """How many calls stand still in front of a commit at most, each inside the one before."""
 

@@ -20,6 +20,8 @@ from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until
 
+pytestmark = pytest.mark.slow
+
 LINE = (
     "layers/common/batcher.py",
     "layers/common/waiting.py",

@@ -15,6 +15,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Follower, Leases, PriorityQueue, Subscriptions
 from fdbqueue.layers.subscriptions import _following
 
+pytestmark = pytest.mark.slow
+
 STEPS = st.one_of(
     st.tuples(st.just("enqueue"), st.integers(1, 40)),
     st.tuples(st.just("enqueue many"), st.integers(1, 40)),

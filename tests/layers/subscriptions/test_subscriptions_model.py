@@ -23,6 +23,8 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 
+pytestmark = pytest.mark.slow
+
 WANTS = {"all": None, "even": "n = 0 OR n = 2", "two": "n = 2", "none": "n > 7"}
 SELECTED = {"all": {0, 1, 2}, "even": {0, 2}, "two": {2}, "none": set()}
 OWNERSHIP = 30

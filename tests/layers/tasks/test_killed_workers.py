@@ -20,6 +20,8 @@ from tests.conftest import NIGHTLY
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.tasks import LATER_SECONDS, POINTS, TICKS, later, make, work, work_and_die, work_on
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = range(12)
 KILLS = 30
 

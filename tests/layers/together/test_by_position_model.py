@@ -15,6 +15,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Lease, Leases, PriorityQueue
 from tests.helpers.clock import Clock
 
+pytestmark = pytest.mark.slow
+
 LEVELS = 3
 WHICH = st.integers(0, 5)
 STEPS = st.one_of(

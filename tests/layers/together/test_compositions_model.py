@@ -15,6 +15,8 @@ from fdbqueue import GroupError, LeaseLost, Queue
 from fdbqueue.layers import Blobs, Completion, Group, Groups, Results, SessionLease, Sessions
 from tests.helpers.blobs import data_of, small_pieces
 
+pytestmark = pytest.mark.slow
+
 MAX_ATTEMPTS = 2
 NAMES = ("ann", "bob", "cid")
 GROUPS = ("red", "blue")
