@@ -116,6 +116,18 @@ def test_the_clock_makes_delays_leases_and_lives_end(fdbqueue_db: fdbqueue.Datab
     assert datetime.datetime.now(datetime.UTC).month == 3
 
 
+def test_the_clock_lets_waits_end_after_it_was_moved_and_after_a_fault(
+    fdbqueue_db: fdbqueue.Database, fdbqueue_clock: Clock, fdbqueue_faults: Faults
+) -> None:
+    orders = Leases(fdbqueue.Queue("orders", codec="str"))
+    began = time.monotonic()
+    fdbqueue_faults.fail_commit(1021, after=True)  # the retry waits, by the monotonic clock
+    orders.enqueue(fdbqueue_db, "teapot")
+    fdbqueue_clock.move(86_400)
+    assert orders.lease(fdbqueue_db) is not None
+    assert 0 < time.monotonic() - began < 3_600
+
+
 def test_run_due_runs_what_follows_in_another_queue(fdbqueue_db: fdbqueue.Database, fdbqueue_clock: Clock) -> None:
     bills = Sessions(fdbqueue.Queue("bills", codec="str"))
     orders = Results(Leases(fdbqueue.Queue("orders", codec="str")), type=int)
