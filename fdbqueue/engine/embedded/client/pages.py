@@ -239,7 +239,7 @@ def first(
     `likely` is the number of rows that probably fit in `size`. It saves a second read.
     """
     rows: list[Row] | None = None
-    if 0 < limit <= FIRST_ROWS or not likely:
+    if 0 < limit <= FIRST_ROWS or likely <= FIRST_ROWS:  # `fill` reads as many at first
         wanted = min(limit, FIRST_ROWS) or FIRST_ROWS
         rows = snap.rows(begin, end, wanted, reverse)
         room = size == UNLIMITED or size > sum([ROW_OVERHEAD + len(key) + len(value) for key, value in rows])

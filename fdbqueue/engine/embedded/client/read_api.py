@@ -367,8 +367,9 @@ class ReadApi(TransactionRead):
             if self._gets or self._known or len(fresh) >= FEW_READS:
                 if self._now_known().meets(begin, end):
                     return None
-            elif fresh and any(begin < known_end and known < end for known, known_end in fresh):
-                return None
+            for known, known_end in fresh:
+                if begin < known_end and known < end:
+                    return None
             try:
                 snap = self._snap or self._opened()
                 if limit == 1:
@@ -619,7 +620,17 @@ class SnapshotReads(TransactionRead):
         return self._tr._db
 
     def get(self, key: Any) -> Value:
-        return self._tr._get(key if type(key) is bytes else key_to_bytes(key), True)
+        tr = self._tr
+        if type(key) is not bytes:
+            key = key_to_bytes(key)
+        if tr._odd or key >= TOP or len(key) > READ_KEY_LIMIT or not tr._writes.empty:
+            return tr._get(key, True)
+        try:
+            snap = tr._snap or tr._opened()
+            found = snap.get(key)
+        except FDBError:
+            return tr._get(key, True)
+        return Value(found, tr._looked_at(key, snap))
 
     def get_key(self, key_selector: Any) -> Key:
         key = key_selector.key

@@ -137,8 +137,12 @@ class Read(FutureString):
     # Short ways for the methods that every read needs.
 
     def wait(self) -> Any:
-        if self._source is not None:
-            self._arrive(self._source)
+        source = self._source
+        if source is not None:  # as `_arrive`
+            if source.cut_at == self._asked_at:
+                raise FDBError(source.error)
+            waits.count += 1
+            self._source = None
         return self
 
     def __bytes__(self) -> Any:
@@ -151,14 +155,14 @@ class Read(FutureString):
         return self._source is not None and self._asked_at == waits.count
 
     def is_ready(self) -> bool:
-        if self._source is not None:
-            self.block_until_ready()
+        source = self._source
+        if source is not None and source.cut_at != self._asked_at:
+            waits.count += 1
+            self._source = None
         return True
 
     def block_until_ready(self) -> None:
-        if self._source is not None and self._source.cut_at != self._asked_at:
-            waits.count += 1
-            self._source = None
+        self.is_ready()
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
         self.block_until_ready()

@@ -208,9 +208,8 @@ class WriteApi(ReadApi):
 
     def clear(self, key: Any) -> None:
         """Clear `key`, or the key that a selector names."""
-        if hasattr(key, "or_equal"):
-            key = self.get_key(key)
-        key = key_to_bytes(key)
+        if type(key) is not bytes:
+            key = key_to_bytes(self.get_key(key) if hasattr(key, "or_equal") else key)
         if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.plain:
             self._clear_oddly(key)
             return
@@ -312,8 +311,10 @@ class WriteApi(ReadApi):
     def add_read_conflict_range(self, begin: Any, end: Any) -> None:
         """Add a read conflict on ``[begin, end)``, as a read of the range does."""
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin <= end <= TOP:
+            if len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
+                begin, end = cut(begin), cut(end)
             with self._lock:
-                self._add_conflict(cut(begin), cut(end))
+                self._add_conflict(begin, end)
             return
         begin, end = _ordered(begin, end)
         if self._deferred_error() or not self._may_write():

@@ -16,6 +16,8 @@ _SET: Final = 0
 _CLEAR_RANGE: Final = 1
 _STAMPED_KEY: Final = 14
 _STAMPED_VALUE: Final = 15
+_STAMPED: Final = (_STAMPED_KEY, _STAMPED_VALUE)
+_BYTE_MAX: Final = 17
 _ADD: Final = 2
 _COUNT: Final = struct.Struct("<Q")
 _MOST: Final = (1 << 64) - 1
@@ -35,27 +37,31 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
     put, get, operations = txn.put, txn.get, atomics.OPERATIONS
     stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
-        if op == _STAMPED_KEY:
-            key = atomics.stamp(key, version + batch.to_bytes(2, "big"))
-            stamped += (key,)
-            op = _SET
-        elif op == _STAMPED_VALUE:
-            param = atomics.stamp(param, version + batch.to_bytes(2, "big"))
-            op = _SET
-        if op == _SET:
+        direct = 0 < len(key) <= DIRECT_KEY
+        # First what most mutations are.
+        if op == _SET and direct:
+            put(key, param)
+        elif op == _ADD and direct and len(param) == 8 and len(old := get(key, b"")) in (0, 8):
+            # A counter. This is `atomics.add`, whose numbers have any length.
+            put(key, _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST) if old else param)
+        elif op == _CLEAR_RANGE:
+            if direct and param == key + b"\0":
+                txn.delete(key)
+            else:
+                clear_range(txn, dbs, key, param)
+        elif op == _BYTE_MAX and direct:
+            put(key, max(get(key, b""), param))  # as `atomics.byte_max`: the high-water mark
+        elif op == _SET or op in _STAMPED:
+            if op == _STAMPED_KEY:
+                key = atomics.stamp(key, version + batch.to_bytes(2, "big"))
+                stamped += (key,)
+            elif op == _STAMPED_VALUE:
+                param = atomics.stamp(param, version + batch.to_bytes(2, "big"))
             if 0 < len(key) <= DIRECT_KEY:
                 put(key, param)
             else:
                 LongKeys(txn, dbs).put(key, param)
-        elif op == _CLEAR_RANGE:
-            if param == key + b"\0" and 0 < len(key) <= DIRECT_KEY:
-                txn.delete(key)
-            else:
-                clear_range(txn, dbs, key, param)
-        elif op == _ADD and len(param) == 8 and 0 < len(key) <= DIRECT_KEY and len(old := get(key, b"")) in (0, 8):
-            # A counter, as most operations are. This is `atomics.add`, whose numbers have any length.
-            put(key, _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST) if old else param)
-        elif 0 < len(key) <= DIRECT_KEY:
+        elif direct:
             old = get(key)
             new = operations[op](old, param)
             if new is not None:
