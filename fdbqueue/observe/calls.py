@@ -16,6 +16,7 @@ from typing import Any, Final
 from opentelemetry import trace
 from opentelemetry.context import get_current
 
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.errors import BulkInterrupted, LeaseLost
 from fdbqueue.layers.leases import Disposition
@@ -195,6 +196,7 @@ class _ObservedAio:
 
 _plain_aio = vars(BoundVerb)["aio"]
 _plain_call = BoundVerb.__call__
+_new: Any = object.__new__
 
 
 class _ObservedCall(BoundVerb[Any, Any]):
@@ -205,9 +207,17 @@ class _ObservedCall(BoundVerb[Any, Any]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         operation = self.operation
-        # Most programs have no SDK, and most calls no context that an item could carry.
-        if operation.telemetry.is_silent() and not (operation.sends and get_current()):
-            return _plain_call(self, *args, **kwargs)
+        telemetry = operation.telemetry
+        # Most programs have no SDK, and most calls no context that an item could carry: these enter no function more
+        # than a plain call, but for the look at the context.
+        if (telemetry.clock() < telemetry.silent_until or telemetry.is_silent()) and not (
+            operation.sends and get_current()
+        ):
+            try:
+                begun = self.steps(*args, **kwargs)
+            except TypeError:
+                return _plain_call(self, *args, **kwargs)  # it raises the error again, and may explain it
+            return run(begun)
         told = operation.begin(self.steps.__self__, args, kwargs)  # type: ignore[attr-defined]
         if told is None:
             return _plain_call(self, *args, **kwargs)
@@ -232,7 +242,7 @@ class ObservedVerb(Verb[Any, Any, Any]):
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        bound = object.__new__(_ObservedCall)
+        bound = _new(_ObservedCall)
         bound.steps = MethodType(self._steps, instance)
         bound.operation = self._operation
         return bound

@@ -52,9 +52,10 @@ class Telemetry:
         self.tracer = trace.get_tracer(SYSTEM, __version__, tracer_provider, schema_url=SCHEMA_URL)
         meter = metrics.get_meter(SYSTEM, __version__, meter_provider, schema_url=SCHEMA_URL)
         self._own = tracer_provider is not None or meter_provider is not None
-        self._clock = clock
+        self.clock = clock
         self._look_at = -1.0
-        self._was_silent = False
+        self.silent_until = -1.0
+        """Until when nobody listens, by `clock`, as far as the last look knows; -1: somebody does."""
         self.dup = "messaging/dup" in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").replace(" ", "").split(",")
 
         def durations(name: str, told: str, buckets: list[float] = DURATIONS) -> Any:
@@ -93,11 +94,12 @@ class Telemetry:
         """Return whether nobody listens: no SDK was set up, as far as the last look within a second knows."""
         if self._own:
             return False
-        if (now := self._clock()) >= self._look_at:
+        if (now := self.clock()) >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             providers: tuple[Any, ...] = (trace.get_tracer_provider(), metrics.get_meter_provider())
-            self._was_silent = all(type(provider).__name__ in _SILENT for provider in providers)
-        return self._was_silent
+            silent = all(type(provider).__name__ in _SILENT for provider in providers)
+            self.silent_until = self._look_at if silent else -1.0
+        return now < self.silent_until
 
     def span(self, kind: str, name: str, queue: str, **terms: Any) -> trace.Span:
         """Start a span.
