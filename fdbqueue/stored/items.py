@@ -232,7 +232,7 @@ def notes_of(value: bytes) -> Notes:
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
     """
-    return _split_notes(value)[0]
+    return NO_NOTES if value[:1] == PLAIN else _split_notes(value)[0]
 
 
 def salvaged_notes(value: bytes) -> tuple[Notes, bool]:

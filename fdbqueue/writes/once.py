@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import (
@@ -90,7 +90,8 @@ class Once:
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             yield coming
-        claim = SlotClaim(cast(_Client, client))
+        assert client is not None  # `sweep` has made one
+        claim = SlotClaim(client)
         try:
             while True:
                 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -217,10 +217,11 @@ def read_leased(
                 tr.add_read_conflict_key(leased.key(packed))
             return {leased.packed(row.key): row.value for row in near}
     reader = tr if keeps else tr.snapshot
-    reads = [(packed, reader.get(leased.key(packed))) for packed in places]
+    reads: list[tuple[bytes, Any]] = [(packed, reader.get(leased.key(packed))) for packed in places]
     found = {}
     for packed, read in reads:
-        value = yield read
+        # As in `rows`: a value that is there already need not resume every caller in between.
+        value = read.wait() if getattr(read, "comes_at_once", False) else (yield read)
         if value.present():
             found[packed] = bytes(value)
     return found

@@ -318,7 +318,7 @@ class Leases(Named, ByPosition[V]):
         adaptive = AdaptiveLimit(limit)
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
-            if (yield from keep_out(tr, self.layout, self.now_us)):
+            if not self.layout.known.is_open() and (yield from keep_out(tr, self.layout, self.now_us)):
                 return Taken([], again=False), False
             return (yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us()))
 
@@ -365,7 +365,7 @@ class Leases(Named, ByPosition[V]):
         three more writes for a completion.
         """
         done = [] if result is None and then is NO_FOLLOW_UPS else [done_of(result, then)]
-        yield from self._ack(tr, [lease], done)
+        return self._ack(tr, [lease], done)
 
     @verb
     def ack_many(

@@ -124,16 +124,19 @@ class Line:
         """
         pointer = pointer_of(stored) if value is None else value.pointer
         session = self.session(pointer.name, pointer.generation)
-        recorded, stated = tr.snapshot.get(session.record_key), tr.snapshot.get(session.state_key)
+        recorded: Any = tr.snapshot.get(session.record_key)
+        stated: Any = tr.snapshot.get(session.state_key)
+        # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
+        at_once = getattr(recorded, "comes_at_once", False)
         if pointer.slot:
             row = yield from self.slots.lend(tr, session, pointer, now_us)
         else:
             head = yield from session.first(tr, now_us=now_us)
-            record = record_of((yield recorded))
+            record = record_of(recorded.wait() if at_once else (yield recorded))
             # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
             runs = record is not None and not record.paused and not record.blocked and not record.limit
             row = head.rows[0] if head.rows and runs else None
-        state = yield stated
+        state = stated.wait() if at_once else (yield stated)
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
