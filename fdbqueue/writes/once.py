@@ -84,13 +84,12 @@ class Once:
         if self._adopted() is not db:
             adopt_binding()
             self._adopted = weakref.ref(db)
-        client = self._client
+        client: Any = self._client
         if client is None or client.pid != os.getpid():
             yield from self.sweep(db)
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             yield coming
-        assert client is not None  # `sweep` has made one
         claim = SlotClaim(client)
         try:
             while True:

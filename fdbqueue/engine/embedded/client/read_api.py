@@ -363,11 +363,10 @@ class ReadApi(TransactionRead):
             writes = self._writes
             if not writes.empty and writes.touches(begin, end):
                 return None
-            fresh = self._fresh
-            if self._gets or self._known or len(fresh) >= FEW_READS:
-                if self._now_known().meets(begin, end):
-                    return None
-            for known, known_end in fresh:
+            many = self._gets or self._known or len(self._fresh) >= FEW_READS
+            if many and self._now_known().meets(begin, end):  # it takes in the fresh ones
+                return None
+            for known, known_end in self._fresh:
                 if begin < known_end and known < end:
                     return None
             try:
