@@ -358,7 +358,7 @@ class WriteBuffer:
                 out.append((SET, key, point))
             elif point is None:
                 out.append((CLEAR_RANGE, key, key + b"\0"))
-            elif len(point.ops) == 1 and (param := point.ops[0][1]) is not None:
+            elif isinstance(point, Stack) and len(point.ops) == 1 and (param := point.ops[0][1]) is not None:
                 out.append((point.ops[0][0], key, param))
             else:
                 emit(key, point, out)
