@@ -11,7 +11,6 @@ from msgspec import structs
 
 from fdbqueue import BulkInterrupted, BulkReport, Position, Queue, QueueFull
 from fdbqueue.arrow.needs import TableRow
-from fdbqueue.engine.errors import TRANSACTION_TOO_OLD
 from fdbqueue.lowlevel import (
     Database,
     FDBError,
@@ -28,6 +27,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.quotas import may_fit_in_parts, note_interrupt
+from fdbqueue.writes.adaptive_limit import Halving
 
 from .times import positive, visible_at
 from .transitions import Transitions
@@ -133,31 +133,27 @@ def enqueue_with_notes(
     counted = _Counted(values)
     append = append or partial(_append, queue=queue, notes=notes)
     try:
-        for batch in _batches(queue, counted, headers, label, row, cut=own_transactions):
-            parts = [batch.items]
-            while parts:
-                part = parts.pop()
-                try:
-                    splits = own_transactions and len(part) > 1
-                    body = partial(_fitting, append, part, own_transactions)
-                    positions = yield from queue.transact(tr, body, on_retry=_halving if splits else _again)
-                except _Split:
-                    middle = len(part) // 2
-                    parts += [part[middle:], part[:middle]]
-                    continue
-                except KeyboardInterrupt as stop:
-                    note_interrupt(stop, len(part))
-                    if items:
-                        stop.add_note(f"{items:,} items before them are in.")
-                    raise
-                except FDBError as error:
-                    if leaves_in_doubt(error):
-                        unknown = [(items, items + len(part))]
-                    raise
-                first, last = first or positions[0], positions[-1]
-                items += len(positions)
-                size_bytes += sum(item.size_bytes for item in part)
-                transactions += own_transactions
+        halving = Halving(batch.items for batch in _batches(queue, counted, headers, label, row, cut=own_transactions))
+        for part in halving:
+            body = partial(_fitting, append, part, own_transactions)
+            try:
+                positions = yield from queue.transact(tr, body, on_retry=partial(_repeating, halving))
+            except _Split:
+                halving.halve()
+                continue
+            except KeyboardInterrupt as stop:
+                note_interrupt(stop, len(part))
+                if items:
+                    stop.add_note(f"{items:,} items before them are in.")
+                raise
+            except FDBError as error:
+                if leaves_in_doubt(error):
+                    unknown = [(items, items + len(part))]
+                raise
+            first, last = first or positions[0], positions[-1]
+            items += len(positions)
+            size_bytes += sum(item.size_bytes for item in part)
+            transactions += own_transactions
     except Exception as error:
         # An error of a value, its codec or the database. The caller must learn that some values are already enqueued.
         if not items:
@@ -176,14 +172,12 @@ class _Split(Exception):
     """Some of the items may have room, or be in soon enough, and not all."""
 
 
-def _halving(error: FDBError) -> None:
-    """Repeat no transaction that took too long: half of it may not."""
-    if error.code == TRANSACTION_TOO_OLD:
-        raise _Split from error
-
-
-def _again(error: FDBError) -> None:
-    """Repeat the transaction, whatever the error."""
+def _repeating(halving: Halving[Encoded], error: FDBError) -> None:
+    """Repeat no batch that takes too long, or is too large: half of it may not."""
+    try:
+        halving.note(error)
+    except FDBError as too_much:
+        raise _Split from too_much
 
 
 def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Transaction) -> Steps[list[Position]]:

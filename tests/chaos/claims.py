@@ -41,6 +41,8 @@ ONE_TRANSACTION = frozenset(
     }
 )
 """Calls that take effect in a transaction of their own: all of it, or none."""
+HALVED = frozenset({"enqueue some"})
+"""Those that go on in halves after two transactions that were too old. No content may come twice all the same."""
 NOT_COMMITTED = frozenset({"error 1007", "error 1009", "error 1020", "error 1037"})
 
 

@@ -100,14 +100,21 @@ def test_an_error_that_is_not_retryable_is_raised_and_nothing_was_done(db: Any, 
 def test_a_batch_that_takes_too_long_is_halved_until_it_does_not(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     leases.enqueue(db, b"first")
-    faulty = FaultyDatabase.failing_at(db, {0, 1}, ("before", 1007))
+    faulty = FaultyDatabase.failing_at(db, {0, 1, 2, 3}, ("before", 1007))
     report = leases.enqueue_many(faulty, [b"a", b"b", b"c", b"d"])
-    assert (report.items, report.transactions, faulty.commits) == (4, 3, 5)
+    assert (report.items, report.transactions, faulty.commits) == (4, 3, 7)
     assert [item.value for item in leases.queue.browse(db)] == [b"first", b"a", b"b", b"c", b"d"]
+
+
+def test_a_batch_that_took_too_long_once_is_tried_as_a_whole(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue(db, b"first")
+    faulty = FaultyDatabase.failing_at(db, {0}, ("before", 1007))
+    assert leases.enqueue_many(faulty, [b"a", b"b"]).transactions == 1
 
 
 def test_one_item_alone_is_tried_again(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     leases.enqueue(db, b"first")
-    faulty = FaultyDatabase.failing_at(db, {0, 1}, ("before", 1007))
+    faulty = FaultyDatabase.failing_at(db, {0, 1, 2}, ("before", 1007))
     assert leases.enqueue_many(faulty, [b"a"]).transactions == 1
