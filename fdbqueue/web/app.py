@@ -24,6 +24,7 @@ from fdbqueue.stored.catalogue import name_of as tuple_of
 from fdbqueue.stored.catalogue import name_text
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
+from fdbqueue.web.said import Told
 from fdbqueue.web.sampling import Sampler
 from fdbqueue.web.searching import STATES, WantedItems, search
 
@@ -92,6 +93,7 @@ class AdminApp:
         self._has_login = token is not None
         self._within = within
         self._sampler = Sampler(db, within)
+        self._told = Told()
         self._pages = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -182,7 +184,13 @@ class AdminApp:
         page = queue.inspect(self._db)
         history = self._sampler.history(tuple_of(queue.layout.prefix))
         came, went = history.rates()
-        return {"page": page, "spark": shown.spark(history.depths, 480, 60), "rates": (came, went)}
+        spark = shown.spark(history.depths, 480, 60)
+        return {
+            "page": page,
+            "spark": spark,
+            "rates": (came, went),
+            "failed": looks.failed_first(self._db, queue, page),
+        }
 
     async def _items(self, request: Request) -> Response:
         return await self._shown(request, "items.html", self._items_of)
@@ -307,7 +315,7 @@ class AdminApp:
         number = changes.apply(self._db, queue, name, fields, positions)
         _log.info("%s by the web page: %d", name, number, extra={"queue": fields["queue"], "change": name})
         self._sampler.refresh()
-        told = f"{changes.change_named(name).title}: {number:,} done"
+        told = self._told.keep(f"{changes.change_named(name).title}: {number:,} done")
         page = "session" if name.startswith("session-") and name != "session-remove" else _page_behind(name)
         query = {"queue": fields["queue"], "told": told}
         if page == "session":
@@ -355,7 +363,7 @@ class AdminApp:
             "kinds": changes.CHANGES,
             "queue": given.get("queue", ""),
             "given": given,
-            "told": request.query_params.get("told", ""),
+            "told": self._told.take(request.query_params.get("told", "")),
             "plain": lambda value: shown.plain(value)[0],
             "session_text": shown.session_text,
             "name_text": name_text,

@@ -13,6 +13,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream
+from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import NO_NOTES, Notes, salvaged_notes
 from fdbqueue.stored.layout import pack
@@ -25,7 +26,19 @@ MOST_LISTED = 50
 """How many sessions, gates, groups or subscriptions a page lists; it offers to go on."""
 MOST_DEAD = 1_000
 """How many dead letters are read to group them by their errors."""
+MANY_ATTEMPTS = 3
+"""A first item that failed so often is named by the page of its queue."""
 NO_ERROR = "(no error was stored)"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFirst:
+    """The first item of a queue, which failed often."""
+
+    position: str
+    attempts: int
+    error: str
+    """The first line of its last error; "" if none was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,15 @@ def notes_at(db: Any, queue: Queue[Any], position: Position) -> Notes:
 
     found = run(queue.read(db, body))
     return salvaged_notes(found[0].stored)[0] if found else NO_NOTES
+
+
+def failed_first(db: Any, queue: Queue[Any], page: Inspection) -> FailedFirst | None:
+    """Return the first item if it failed often, with its last error; None if it did not."""
+    if not page.head or page.head[0].attempt < MANY_ATTEMPTS:
+        return None
+    first = page.head[0]
+    error = notes_at(db, queue, first.position).error.partition("\n")[0]
+    return FailedFirst(first.position.text, first.attempt, error)
 
 
 def streams_of(db: Any, queue: Queue[Any]) -> list[Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue.cli.options import queue_of
-from fdbqueue.layers import Sessions, constant
+from fdbqueue.layers import Leases, Sessions, constant
 from fdbqueue.stored.catalogue import name_of, name_text
-from tests.web.conftest import Browser
+from tests.web.conftest import Browser, Shop
 
 
 def test_the_page_says_that_the_first_item_cant_be_read(pages: Browser, db: Any, space: Any) -> None:
@@ -42,3 +42,35 @@ def test_a_session_that_waits_for_its_back_off_goes_on_after_a_pause(pages: Brow
     again = bank.lease(db)
     assert again
     assert (again.value, again.attempt) == (1, 2)
+
+
+ASKED = "Is a consumer running?"
+
+
+def test_the_page_of_a_paused_queue_asks_for_no_consumer(pages: Browser, db: Any, space: Any) -> None:
+    queue = fdbqueue.Queue(space["idle"], codec="json")
+    queue.enqueue(db, 1)
+    name = name_text(name_of(space["idle"].key()))
+    assert ASKED in pages.text("queue", queue=name)
+    queue.pause(db)
+    assert ASKED not in pages.text("queue", queue=name)
+
+
+def test_the_page_names_a_first_item_that_failed_often(pages: Browser, db: Any, space: Any) -> None:
+    mails = Leases(fdbqueue.Queue(space["mails"], codec="json"), max_attempts=None, backoff=constant(0))
+    position = mails.enqueue(db, {"to": "Ann"})
+    for _ in range(9):
+        lease = mails.lease(db)
+        assert lease
+        mails.nack(db, lease, error="SMTPError: no such box\nsecond line")
+    page = pages.text("queue", queue=name_text(name_of(space["mails"].key())))
+    assert f">{position.text}</a>, has failed 9 times; last error: SMTPError: no such box." in page
+    assert ASKED not in page
+
+
+def test_no_link_makes_the_page_say_something(pages: Browser, shop: Shop) -> None:
+    assert "All orders were deleted" not in pages.text("queue", queue=shop.name, told="All orders were deleted")
+    fields = {"csrf": pages.csrf(), "queue": shop.name, "change": "pause"}
+    answer = pages.send("apply", fields)
+    assert "Pause: 1 done" in answer.text
+    assert "Pause: 1 done" not in pages.client.get(str(answer.url)).text  # a reload
