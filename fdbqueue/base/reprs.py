@@ -20,6 +20,8 @@ MOST_CHARACTERS = 200
 """A longer value is cut."""
 MOST_ROWS = 50
 """A longer table is cut."""
+MOST_NEAR = 3
+"""How many texts are proposed in place of a mistyped one."""
 MOST_IN_A_CELL = 80
 LEAST_COLUMNS = 10
 """A column of texts is not cut below this width."""
@@ -45,6 +47,18 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     ('1 item', '2,000 items', '0 items were')
     """
     return f"1 {one}" if number == 1 else f"{number:,} {many or one + 's'}"
+
+
+def near_texts(text: str, others: Iterable[str]) -> list[str]:
+    """Return up to three texts that are most like `text`, the nearest first, without regard to case.
+
+    >>> near_texts("ordrs", ["orders", "mails", "Order"])
+    ['orders', 'Order']
+    """
+    import difflib  # nobody needs it before a name is mistyped
+
+    folded = {other.casefold(): other for other in others}
+    return [folded[near] for near in difflib.get_close_matches(text.casefold(), folded, MOST_NEAR)]
 
 
 def escape(text: str) -> str:

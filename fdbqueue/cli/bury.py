@@ -18,7 +18,8 @@ def bury(
     queue: QueueName,
     items: Items,
     error: Annotated[
-        str | None, typer.Option("--error", help="Why, for those who look at the dead letters. Default: nothing.")
+        str | None,
+        typer.Option("--error", help="Why, for people who look at the dead letters. Default: the item's last error."),
     ] = None,
     url: Url = None,
 ) -> None:

@@ -50,6 +50,7 @@ def metrics(
     """
     server = metrics_server(listen, include=include or (), exclude=exclude or ())
     with opened(url) as db:
+        _tell_unmatched(db, include)
         if once:
             write_lines([server.text(db)])
             return
@@ -59,6 +60,15 @@ def metrics(
             with OnSignals(lambda: stopping.append(True)):
                 while not stopping:  # no event: the signal's handler runs in the thread that would wait for it
                     time.sleep(LOOK_SECONDS)
+
+
+def _tell_unmatched(db: Database, include: list[str] | None) -> None:
+    """Say which patterns fit no queue yet."""
+    from fdbqueue.observe.figures import Wanted, queue_names
+
+    if include:
+        for sentence in Wanted(include).unmatched(queue_names(db)):
+            typer.echo(sentence, err=True)
 
 
 @contextmanager

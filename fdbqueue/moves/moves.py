@@ -279,17 +279,18 @@ class Moves:
         self.tally("dead", 1)
         count(self._tr, self._home, died=1)  # in total. Those of sessions are counted beside their line.
 
-    def bury(self, packed: bytes, stored: bytes, error: str, *, cleared: bool = False) -> None:
+    def bury(self, packed: bytes, stored: bytes, error: str | None, *, cleared: bool = False) -> None:
         """Make an available item a dead letter, also one that can't be read. Of that, the stored bytes stay.
 
         Args:
             packed: its packed position.
             stored: its stored bytes.
-            error: why.
+            error: why; None: the item keeps its last error.
             cleared: the caller clears its key together with others.
         """
         notes, is_readable = salvaged_notes(stored)
         self.leave_available(packed, notes, cleared=cleared)
+        error = notes.error if error is None else error
         if is_readable:
             told = cut_error(error, notes)
             self.enter_dead(packed, stored, at_rest(notes, error=told, died_at_us=self.now_us()))

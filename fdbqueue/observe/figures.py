@@ -7,13 +7,14 @@ The counters, which atomic adds keep, tell most of it. Beside them each queue ha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, cast
 
+from fdbqueue.base.reprs import near_texts
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows, run
@@ -92,6 +93,19 @@ class Wanted:
             return False
         return not _fits(queue, self.exclude)
 
+    def unmatched(self, queues: Collection[str]) -> list[str]:
+        """Return a sentence for each pattern of `include` that fits none of these queues.
+
+        >>> Wanted(["ordrs", "mail*"]).unmatched(["orders", "mails"])
+        ["No queue matches 'ordrs'. Did you mean orders?"]
+        """
+        told = []
+        for pattern in self.include:
+            if not any(_fits(queue, [pattern]) for queue in queues):
+                near = " or ".join(near_texts(pattern, queues))
+                told.append(f"No queue matches {pattern!r}." + (f" Did you mean {near}?" if near else ""))
+        return told
+
 
 def _fits(queue: str, patterns: Iterable[str]) -> bool:
     # A key tuple has brackets, which mean something in a pattern.
@@ -129,9 +143,7 @@ def read_all(
 
     *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
     """
-    begin, end = CATALOGUE, strinc(CATALOGUE)
-    while begin < end:
-        page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
+    for page in _pages(db, timeout_ms):
         chosen = [(prefix, codec) for prefix, codec in page if wanted(queue_text(prefix))]
         for start in range(0, len(chosen), TOGETHER):
             now = clock()
@@ -141,9 +153,22 @@ def read_all(
             found = run(attempts(db, partial(_read, prefixes=prefixes, late_us=late_us, timeout_ms=timeout_ms)))
             for read, (_, codec) in zip(found, some, strict=True):
                 yield figures_of(read, now, ages, codec)
-        begin = CATALOGUE + page[-1][0] + b"\x00" if len(page) == PAGE_QUEUES else end
     if ages is not None:
         ages.forget_unseen()
+
+
+def queue_names(db: Database) -> list[str]:
+    """Return the names of the registered queues, as the command line takes them. *Conflicts:* none."""
+    return [queue_text(prefix) for page in _pages(db, 0) for prefix, _ in page]
+
+
+def _pages(db: Database, timeout_ms: int) -> Iterator[list[tuple[bytes, Codec[Any] | None]]]:
+    """Yield the prefixes and codecs of the registered queues, up to 1,000 at a time."""
+    begin, end = CATALOGUE, strinc(CATALOGUE)
+    while begin < end:
+        page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
+        yield page
+        begin = CATALOGUE + page[-1][0] + b"\x00" if len(page) == PAGE_QUEUES else end
 
 
 def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: int) -> Steps[list[ReadRows]]:

@@ -93,9 +93,14 @@ def check_health(
 
     *Conflicts:* none. *Cost:* three commits that write nothing, and the reads of a scrape (`read_all`).
     """
-    limits = limits or Limits()
+    limits, wanted, names = limits or Limits(), wanted or Wanted(), list[str]()
+
+    def is_wanted(queue: str) -> bool:
+        names.append(queue)
+        return wanted(queue)
+
     report = HealthReport(commit_s=sorted(_commit_seconds(db) for _ in range(ROUNDS))[ROUNDS // 2])
-    for one in read_all(db, wanted or Wanted(), clock=clock, grace=GRACE_SECONDS):
+    for one in read_all(db, is_wanted, clock=clock, grace=GRACE_SECONDS):
         report.queues += 1
         report.ahead_s = max(report.ahead_s, one.ahead_s)
         if one.oldest_age_s is not None and one.oldest_age_s > (report.oldest_age_s or -1.0):
@@ -104,12 +109,12 @@ def check_health(
             report.stuck[one.queue] = one.stuck
         if one.problem:
             report.unreadable[one.queue] = one.problem
-    report.problems = list(_problems(report, limits))
+    report.problems = wanted.unmatched(names) + _problems(report, limits)
     return report
 
 
 def _problems(report: HealthReport, limits: Limits) -> list[str]:
-    found = []
+    found: list[str] = []
     if report.commit_s > limits.commit_s:
         found.append(f"A commit takes {report.commit_s:.2f} s, more than {limits.commit_s:g} s.")
     if report.ahead_s > limits.skew_s:

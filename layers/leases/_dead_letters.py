@@ -105,7 +105,7 @@ class DeadLetters(Named, Generic[V]):
         Args:
             tr: a transaction, or a database.
             position: the item's position, as `FormatError.position` and `CodecError.position` have it.
-            error: why, for those who look at the dead letters.
+            error: why, for people who look at the dead letters; None: the item keeps its last error.
 
         *Conflicts:* with a transaction that takes or changes this item. *Cost:* one read and about three writes.
 
@@ -128,7 +128,7 @@ class DeadLetters(Named, Generic[V]):
                 yield from check_renamed(tr, self._layout)
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
-            moves.bury(packed, bytes(found), error or "")
+            moves.bury(packed, bytes(found), error)
             yield from moves.settle()
             moves.finish()
             return True

@@ -132,3 +132,14 @@ def test_a_first_item_that_its_codec_does_not_read_is_unreadable(own: Any) -> No
     assert set(report.unreadable) == {"bad"}
     assert "The first item can't be decoded as json" in report.unreadable["bad"]
     assert not report.ok
+
+
+def test_an_include_that_fits_no_queue_is_a_problem(url: str) -> None:
+    with fdbqueue.open(url) as db:
+        Queue("orders", codec="str").enqueue(db, "a")
+    told = run("--include", "ordrs", "--include", "ord*", "--json", url=url)
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["problems"] == ["No queue matches 'ordrs'. Did you mean orders?"]
+    metrics = CliRunner().invoke(app, ["metrics", "--once", "--include", "ordrs"], env={"FDBQUEUE_URL": url})
+    assert metrics.exit_code == 0
+    assert metrics.stderr == "No queue matches 'ordrs'. Did you mean orders?\n"
