@@ -13,8 +13,12 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Position, Queue
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
+from fdbqueue.layers.sessions.operators.changes import Operating
+from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
 from fdbqueue.web.shown import session_name
 
@@ -110,10 +114,32 @@ def _of_session(verb: str) -> Callable[..., int]:
             return 0
         if verb in ("purge", "redrive"):
             return _all_dead(partial(getattr(sessions, verb), db, name, limit=LETTERS_AT_ONCE))
+        before = _marks(db, sessions, name)
         found = getattr(sessions, verb)(db, name)
-        return int(found) if isinstance(found, int) else 1
+        return int(found) if isinstance(found, int) else int(_marks(db, sessions, name) != before)
 
     return apply
+
+
+def _marks(db: Any, sessions: Sessions[Any], name: Any) -> tuple[bool, int] | None:
+    """Return whether a session is paused, also while it is busy or blocked, and whether it ends; None: it has gone."""
+
+    def body(tr: Transaction) -> Steps[Any]:
+        return (yield from Operating(sessions.line).read(tr.snapshot, pack_name(name)))
+
+    _, record = run(sessions.queue.read(db, body))
+    return None if record is None else (record.paused, record.closing)
+
+
+def _try_now(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    """Make the first item of a waiting session due: that of the back-off, or the first that has its time."""
+    sessions, name = Sessions(queue), session_name(fields.get("session", ""))
+    session = sessions.info(db, name)
+    waits = sessions.scheduled(db, name) if session is not None and session.status == "waiting" else []
+    if not waits:
+        return 0
+    first = min(waits, key=lambda item: (item.state == "delayed", item.visible_at or 0.0))
+    return int(sessions.reschedule(db, name, first.position, delay=0) is not None)
 
 
 def _cancel_in_session(db: Any, queue: Queue[Any], fields: Fields) -> int:
@@ -144,6 +170,7 @@ CHANGES: Mapping[str, PageChange] = {
     "sweep": PageChange("Fire the due timers of", "queue", _sweep),
     "session-pause": PageChange("Pause", "session", _of_session("pause")),
     "session-resume": PageChange("Resume", "session", _of_session("resume")),
+    "session-try": PageChange("Try now", "session", _try_now),
     "session-skip": PageChange("Unblock", "session", _of_session("skip")),
     "session-redrive": PageChange("Redrive the dead letters of", "session", _of_session("redrive")),
     "session-purge": PageChange("Purge the dead letters of", "session", _of_session("purge"), danger=True),

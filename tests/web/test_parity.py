@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "watchdog QUEUE --once",
     "session-pause": "sessions QUEUE --pause Bob",
     "session-resume": "sessions QUEUE --resume Bob",
+    "session-try": "reschedule QUEUE OF_BOB --session Bob --delay 0",
     "session-skip": "sessions QUEUE --skip Ann",
     "session-redrive": "sessions QUEUE --redrive Ann",
     "session-purge": "sessions QUEUE --purge Ann --yes",
@@ -49,7 +50,7 @@ FORMS: dict[str, dict[str, str]] = {
     "bury": {"state": "available", "position": "FIRST", "why": "broken"},
     "pause": {"reason": "stocktaking"},
     "quota": {"items": "9"},
-    **{name: {"session": "Bob"} for name in ("session-pause", "session-resume", "session-remove")},
+    **{name: {"session": "Bob"} for name in ("session-pause", "session-resume", "session-try", "session-remove")},
     "session-cancel": {"session": "Bob", "position": "OF_BOB"},
     **{name: {"session": "Ann"} for name in ("session-skip", "session-redrive")},
     "session-purge": {"session": "Ann"},
@@ -127,6 +128,11 @@ def prepare(change: str, own: Own) -> None:
         assert Leases(own.queue, clock=lambda: time.time() - 3_600).lease(own.db, duration=5) is not None
     if change == "session-resume":
         own.sessions.pause(own.db, "Bob")
+    if change == "session-try":
+        again = Sessions(own.queue, max_attempts=9)
+        turn = again.lease(own.db)
+        assert turn is not None
+        again.nack(own.db, turn, delay=3_600)
     if change.startswith("schedule-"):
         tasks = Tasks(own.leases)
         tasks.periodic("0 8 * * *", name="daily")(tasks.task(name="daily")(daily))

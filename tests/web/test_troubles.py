@@ -25,7 +25,7 @@ def test_the_page_says_that_the_first_item_cant_be_read(pages: Browser, db: Any,
     assert "can't be read" not in pages.text("queue", queue=name)
 
 
-def test_a_session_that_waits_for_its_back_off_goes_on_after_a_pause(pages: Browser, db: Any, space: Any) -> None:
+def test_a_session_that_waits_for_its_back_off_is_tried_now(pages: Browser, db: Any, space: Any) -> None:
     bank = Sessions(fdbqueue.Queue(space["slow"], codec="json"), backoff=constant(3_600))
     bank.enqueue_many(db, [1, 2], session="Ann")
     turn = bank.lease(db)
@@ -34,14 +34,39 @@ def test_a_session_that_waits_for_its_back_off_goes_on_after_a_pause(pages: Brow
     name = name_text(name_of(space["slow"].key()))
 
     page = pages.text("session", queue=name, session="Ann")
-    assert "pause the session, and resume it" in page
+    assert "Try now ends the wait" in page
     assert "the ledger is down" in page
     assert bank.lease(db) is None
-    pages.change("session-pause", name, session="Ann")
-    pages.change("session-resume", name, session="Ann")
+    assert "Try now: 1 done" in pages.change("session-try", name, session="Ann")
     again = bank.lease(db)
     assert again
     assert (again.value, again.attempt) == (1, 2)
+    assert "Try now: nothing changed" in pages.change("session-try", name, session="Ann")
+    assert 'value="session-try"' not in pages.text("session", queue=name, session="Ann")
+
+
+def test_try_now_takes_the_item_whose_time_comes_first(pages: Browser, db: Any, space: Any) -> None:
+    bank = Sessions(fdbqueue.Queue(space["slow"], codec="json"))
+    bank.enqueue(db, "later", session="Ann", delay=7_200)
+    bank.enqueue(db, "soon", session="Ann", delay=3_600)
+    pages.change("session-try", name_text(name_of(space["slow"].key())), session="Ann")
+    turn = bank.lease(db)
+    assert turn
+    assert turn.value == "soon"
+
+
+def test_the_page_says_that_nothing_changed(pages: Browser, shop: Shop) -> None:
+    told = [
+        pages.change(change, shop.bank_name, session="Bob")
+        for change in ("session-resume", "session-pause", "session-pause", "session-resume", "session-remove")
+    ]
+    numbers = [1 if ": 1 done" in page else 0 for page in told]
+    assert numbers == [0, 1, 0, 1, 1]
+    assert "Resume: nothing changed" in told[0]
+    assert "Resume: nothing changed" in pages.change("session-resume", shop.bank_name, session="Ann")  # it is blocked
+    assert "Pause: 1 done" in pages.change("session-pause", shop.bank_name, session="Ann")
+    assert "Resume: 1 done" in pages.change("session-resume", shop.bank_name, session="Ann")
+    assert "Remove: nothing changed" in pages.change("session-remove", shop.bank_name, session="Bob")
 
 
 ASKED = "Is a consumer running?"
