@@ -42,6 +42,9 @@ def health(
     Exits with 0 if all is well, with 1 if something is wrong, and with 3 if the database does not answer. It looks at
     the time of a commit, the clocks, the oldest item, expired leases that nobody ends, and items that can't be read.
 
+    Dead letters, pauses, items at their fifth attempt or later, and sessions that wait for more than 10 minutes are
+    warnings: they change no exit code.
+
     Example: fdbqueue health --max-age 600
     """
     from fdbqueue.observe.figures import Wanted
@@ -79,5 +82,6 @@ def _cell(value: object) -> object:
     if isinstance(value, list):
         return "\n".join(map(str, value))
     if isinstance(value, dict):
-        return "\n".join(f"{name}: {told}" for name, told in value.items())
+        told = [(name, one) for name, some in value.items() for one in (some if isinstance(some, list) else [some])]
+        return "\n".join(f"{name}: {one}" for name, one in told)
     return value

@@ -24,6 +24,7 @@ from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
+from fdbqueue.moves.pausing import pause_of
 from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
 from fdbqueue.stored.catalogue import queue_text, read_about
@@ -72,6 +73,12 @@ class QueueFigures:
     streams: Mapping[str, int] = field(default_factory=dict)
     """How many items each stream has yet to ack: those of its open batches, and the available ones."""
     paused: bool = False
+    pause: str = ""
+    """Who paused it, since when and why, as far as that can be read."""
+    attempt: int = 0
+    """The highest attempt of the first and the leased items that were read."""
+    prefix: bytes = b""
+    """The prefix of its keys."""
     problem: str = ""
     """What could not be read; "" if all could."""
 
@@ -199,7 +206,10 @@ def figures_of(read: ReadRows, now: float, ages: Ages | None, codec: Codec[Any] 
     if read.counts is not None:
         found.stats, found.died = stats_of(read.counts), read.counts.get("died", 0) + read.dead_of_sessions
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
-    found.paused = bool(read.pause)
+    found.paused, found.prefix = bool(read.pause), layout.prefix
+    with suppress(FormatError):
+        found.pause = pause_of(read.pause).text if read.pause else ""
+    found.attempt = highest_attempt([*read.first, *read.first_of_sessions, *read.leased])
     at_us, problem = _enqueued(read.first, codec)
     found.problem = found.problem or problem
     seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
@@ -231,6 +241,15 @@ def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tup
             told = "" if codec is None else codec.name
             return at_us, f"The first item can't be decoded as {told}: {reason_of(error)}"
     return at_us, ""
+
+
+def highest_attempt(found: Iterable[KeyValue]) -> int:
+    """Return the highest attempt of some rows of items; 0 if none was leased, or none can be read."""
+    highest = 0
+    for row in found:
+        with suppress(FormatError):
+            highest = max(highest, notes_of(row.value).attempt)
+    return highest
 
 
 def _ahead(row: KeyValue, now_us: int) -> float:

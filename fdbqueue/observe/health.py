@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fdbqueue import __version__
+from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.observe.figures import Wanted, read_all
+from fdbqueue.errors import FormatError
+from fdbqueue.layers.sessions.session.records import SessionName, name_of, pointer_of
+from fdbqueue.observe.figures import QueueFigures, Wanted, highest_attempt, read_all
+from fdbqueue.observe.reading import OwnKeys, keys_of
 from fdbqueue.stored.items import BLOB_FORMAT_VERSION
-from fdbqueue.stored.layout import CATALOGUE
+from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, pack
 
 GRACE_SECONDS = 5.0
 """A lease counts as stuck if it expired so long ago."""
+MANY_ATTEMPTS = 5
+"""An item that is at this attempt or a later one is worth a look."""
+LONG_WAIT_SECONDS = 600.0
+"""A session that waits for longer is worth a look."""
+MOST_DELAYED = 16
+"""How many delayed items, and timers of each line of sessions, are read for the warnings."""
 ROUNDS = 3
 """How many commits are measured."""
 
@@ -54,6 +67,8 @@ class HealthReport:
     """What can't be read, by queue."""
     problems: list[str] = field(default_factory=list)
     """What is wrong, as sentences."""
+    warnings: dict[str, list[str]] = field(default_factory=dict)
+    """What is worth a look though nothing is wrong, by queue."""
 
     @property
     def ok(self) -> bool:
@@ -72,6 +87,7 @@ class HealthReport:
             "oldest_queue": self.oldest_queue,
             "stuck_leases": self.stuck,
             "unreadable": self.unreadable,
+            "warnings": self.warnings,
             "version": __version__,
             "format_version": BLOB_FORMAT_VERSION,
         }
@@ -91,7 +107,8 @@ def check_health(
     Raises:
         FDBError: the database can't be reached.
 
-    *Conflicts:* none. *Cost:* three commits that write nothing, and the reads of a scrape (`read_all`).
+    *Conflicts:* none. *Cost:* three commits that write nothing, and the reads of a scrape (`read_all`). A queue with
+    delayed items or waiting sessions has one bounded read more, and one for each shard of its sessions.
     """
     limits, wanted, names = limits or Limits(), wanted or Wanted(), list[str]()
 
@@ -109,8 +126,49 @@ def check_health(
             report.stuck[one.queue] = one.stuck
         if one.problem:
             report.unreadable[one.queue] = one.problem
+        if told := list(_warnings(db, one, clock())):
+            report.warnings[one.queue] = told
     report.problems = wanted.unmatched(names) + _problems(report, limits)
     return report
+
+
+def _warnings(db: Database, one: QueueFigures, now: float) -> Iterator[str]:
+    """Yield what people want to know of a queue though it may be meant so."""
+    dead = (one.stats.dead if one.stats else 0) + (one.sessions.dead if one.sessions else 0)
+    if dead > 0:
+        yield counted(dead, "dead letter")
+    if one.paused:
+        yield f"paused {one.pause}".rstrip()
+    attempt, waits = one.attempt, None
+    if (one.stats and one.stats.delayed) or (one.sessions and one.sessions.waiting):
+        delayed, waits = run(attempts(db, partial(_read_waiting, own=keys_of(one.prefix))))
+        attempt = max(attempt, delayed)
+    if attempt >= MANY_ATTEMPTS:
+        yield f"an item at attempt {attempt}"
+    if waits is not None and waits[0] > now + LONG_WAIT_SECONDS:
+        yield f"the session {waits[1]!r} waits until {utc(waits[0])} UTC"
+
+
+def _read_waiting(tr: Transaction, own: OwnKeys) -> Steps[tuple[int, tuple[float, SessionName] | None]]:
+    """Read the highest attempt of some items that wait, and which session waits longest, and until when."""
+    view, delayed = tr.snapshot, own.layout.delayed
+    found = yield from rows(view, delayed.begin, delayed.end, limit=MOST_DELAYED)
+    longest: tuple[float, SessionName] | None = None
+    for line in own.shards.layouts():
+        span = line.timers.range()
+        for timer in (yield from rows(view, span.start, span.stop, limit=MOST_DELAYED, reverse=True)):
+            with suppress(FormatError):
+                at_us, position, kind = line.timer_of(timer.key)
+                key = line.delayed.key(pack(position))
+                pointers = yield from rows(view, key, key + b"\x00", limit=1)
+                if kind != DELAY or not pointers:
+                    continue
+                pointer = pointer_of(pointers[0].value)
+                items = Layout.at(own.sessions.items + pointer.name + fdb_tuple.pack((pointer.generation,))).available
+                found += yield from rows(view, items.begin, items.end, limit=1)
+                longest = max(longest or (0.0, ""), (at_us / 1e6, name_of(pointer.name)), key=lambda one: one[0])
+                break
+    return highest_attempt(found), longest
 
 
 def _problems(report: HealthReport, limits: Limits) -> list[str]:

@@ -14,9 +14,10 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli import app
 from fdbqueue.cli.remedies import in_shell
-from fdbqueue.layers import Leases
+from fdbqueue.layers import Leases, Sessions
 from fdbqueue.observe.health import Limits, check_health
 from fdbqueue.stored.items import envelope
+from tests.cli.test_terminal import on_terminal
 from tests.helpers.counted import Counted
 
 
@@ -143,3 +144,44 @@ def test_an_include_that_fits_no_queue_is_a_problem(url: str) -> None:
     metrics = CliRunner().invoke(app, ["metrics", "--once", "--include", "ordrs"], env={"FDBQUEUE_URL": url})
     assert metrics.exit_code == 0
     assert metrics.stderr == "No queue matches 'ordrs'. Did you mean orders?\n"
+
+
+def test_what_is_worth_a_look_is_a_warning(url: str) -> None:
+    with fdbqueue.open(url) as db:
+        orders = Leases(Queue("orders", codec="str"), max_attempts=1)
+        orders.enqueue_many(db, ["a", "b"])
+        for lease in orders.lease_many(db):
+            orders.nack(db, lease, error="no stock")
+        mails = Leases(Queue("mails", codec="str"))
+        mails.enqueue(db, "x")
+        mails.queue.pause(db, reason="stocktaking", by="Ann")
+        late = Leases(Queue("late", codec="str"))
+        late.enqueue(db, "x")
+        for delay in (0, 0, 0, 0, 0, 3_600):
+            lease = late.lease(db)
+            assert lease is not None
+            late.nack(db, lease, delay=delay)
+        accounts = Sessions(Queue("accounts", codec="str"))
+        accounts.enqueue(db, "x", session="Ben")
+        for delay in (0, 0, 0, 0, 7_200):
+            held = accounts.lease(db)
+            assert held is not None
+            accounts.nack(db, held, delay=delay)
+        Leases(Queue("quiet", codec="str")).enqueue(db, "x", delay=3_600)
+    told = run("--json", url=url)
+    assert told.exit_code == 0
+    record = json.loads(told.stdout)
+    assert record["ok"] is True
+    assert record["problems"] == []
+    assert set(record["warnings"]) == {"orders", "mails", "late", "accounts"}
+    assert record["warnings"]["orders"] == ["2 dead letters"]
+    [paused] = record["warnings"]["mails"]
+    assert paused.startswith("paused by Ann since ")
+    assert paused.endswith(": stocktaking")
+    assert record["warnings"]["late"] == ["an item at attempt 6"]
+    attempt, waits = record["warnings"]["accounts"]
+    assert attempt == "an item at attempt 5"
+    assert waits.startswith("the session 'Ben' waits until ")
+    _, shown = on_terminal("health", url=url)
+    assert "orders: 2 dead letters" in shown
+    assert "accounts: the session 'Ben' waits until" in shown
