@@ -50,12 +50,13 @@ def metrics(
     """
     server = metrics_server(listen, include=include or (), exclude=exclude or ())
     with opened(url) as db:
-        _tell_unmatched(db, include)
         if once:
             write_lines([server.text(db)])
+            _tell_unmatched(db, include)
             return
         with system_errors(), server.serving(db):
             typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
+            _tell_unmatched(db, include)
             stopping: list[bool] = []
             with OnSignals(lambda: stopping.append(True)):
                 while not stopping:  # no event: the signal's handler runs in the thread that would wait for it
