@@ -158,9 +158,9 @@ def test_what_is_worth_a_look_is_a_warning(url: str) -> None:
         late = Leases(Queue("late", codec="str"))
         late.enqueue(db, "x")
         for delay in (0, 0, 0, 0, 0, 3_600):
-            lease = late.lease(db)
-            assert lease is not None
-            late.nack(db, lease, delay=delay)
+            again = late.lease(db)
+            assert again is not None
+            late.nack(db, again, delay=delay)
         accounts = Sessions(Queue("accounts", codec="str"))
         accounts.enqueue(db, "x", session="Ben")
         for delay in (0, 0, 0, 0, 7_200):
