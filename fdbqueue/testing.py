@@ -36,7 +36,7 @@ RETRYABLE = (1007, 1020, 1021, 1031)
 
 
 class Crash(BaseException):
-    """The process has died, as far as the test is concerned. Nothing in the library catches it."""
+    """The process has died, as far as the test is concerned. Only a consumer catches it, of its handler."""
 
 
 class Faults:

@@ -209,13 +209,18 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
     """Await `coroutine` in `context`, without a task for it.
 
     The variables that it sets stay in `context`: the next handler that this task awaits does not see them.
+
+    Raises:
+        RuntimeError: the coroutine has raised a GeneratorExit, which would look as if the caller was closed.
     """
+    closed = False
     try:
         future = context.run(coroutine.send, None)
         while True:
             try:
                 value = yield future
             except GeneratorExit:
+                closed = True
                 context.run(coroutine.close)
                 raise
             except BaseException as error:  # noqa: BLE001 - the coroutine decides what it means
@@ -225,6 +230,10 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except GeneratorExit as error:
+        if closed:
+            raise
+        raise RuntimeError(repr(error)) from error
 
 
 async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> Any:

@@ -106,9 +106,11 @@ class Run(Keeping):
         """Where failed and snoozed items are given back."""
         self._retry = self._leases.retry
         """What happens to items that fail."""
+        consequence = getattr(handler, "consequence", None)
         handler, around = with_plain(handler, middleware)
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
         self._call = call_of(handler, self._threads, around)
+        self._consequence: Callable[[Lease, BaseException], Exception] | None = consequence
 
     def _staged(self, consumer: str | None) -> StagedQueue:
         """Return the queue that it takes leases from."""
@@ -450,7 +452,9 @@ class Run(Keeping):
         except Snooze as snooze:
             await self._settle(hold, self._verbs.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
             return False, None
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        except GeneratorExit:  # nothing runs this coroutine any more; a handler's own one is a RuntimeError here
+            raise
+        except BaseException as error:
             # Any error of a handler fails the attempt, and is stored with the item. That includes the cancellation of a
             # future that the handler awaits. It does not include the end of the run.
             if isinstance(error, asyncio.CancelledError) and await self._is_ending():
@@ -472,6 +476,8 @@ class Run(Keeping):
         return self._verbs.ack.aio(self._db, lease, result=done)
 
     async def _fail(self, hold: Hold, lease: Lease, error: BaseException) -> None:
+        if self._consequence is not None and not isinstance(error, RetryIn | GiveUp):
+            error = self._consequence(lease, error)
         reason = error_text(error)
         # The same error as at the attempt before has the same traceback, most likely.
         known = bool(lease.error) and reason.startswith(lease.error)

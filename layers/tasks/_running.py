@@ -19,6 +19,7 @@ from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
 from ..common.token_bucket import Empty, take_all
 from ..leases import Done, FollowUp, Lease
+from ..leases.transitions import Retry
 from ._arguments import DoesNotFit
 from ._lane import Lane
 from ._message import NO_CALL, Following, Message, message_of
@@ -131,12 +132,24 @@ class Handler:
         except (Snooze, GiveUp, RetryIn):
             raise
         except Exception as error:
-            last = running.acked or lease.attempt > options.retries
-            failed: GiveUp | RetryIn = GiveUp() if last else RetryIn(options.backoff(lease.attempt))
-            failed.task = task.name  # the consumer logs each failure, once
-            raise failed from error
+            raise self.consequence(lease, error) from error
         self._tell(running, began, "done")
         return done
+
+    def consequence(self, lease: Lease[Any], error: BaseException) -> Exception:
+        """Return what follows a failed attempt, by the policy of its task.
+
+        The consumer asks for it too: a result may be too large to be stored, or the error passed this handler.
+        """
+        name = message_of(lease.value).task
+        retries, backoff = self._app.options_for(name)
+        failed: GiveUp | RetryIn
+        if lease.attempt > retries:
+            failed = GiveUp()
+        else:
+            failed = RetryIn(Retry(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6)
+        failed.__cause__, failed.task = error, name  # the consumer logs each failure, once
+        return failed
 
     async def _run(self, running: Running, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         task, timeout = running.task, running.task.options.timeout

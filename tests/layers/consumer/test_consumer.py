@@ -116,10 +116,12 @@ async def raises(error: BaseException) -> None:
         (snoozes_into_the_past, "ValueError: seconds is a number"),
         (partial(raises, SystemExit(3)), "SystemExit: 3"),
         (partial(raises, KeyboardInterrupt()), "KeyboardInterrupt"),
+        (partial(raises, GeneratorExit()), "RuntimeError: GeneratorExit()"),
+        (partial(raises, BaseException("stop")), "BaseException: stop"),
         (partial(raises, Mute()), "Mute"),
         (partial(raises, ValueError("\udcff" * 5_000)), "ValueError: ?"),
     ],
-    ids=["cancelled", "cancels itself", "snooze", "exit", "interrupt", "mute", "surrogates"],
+    ids=["cancelled", "cancels itself", "snooze", "exit", "interrupt", "closed", "base", "mute", "surrogates"],
 )
 def test_a_coroutine_that_ends_in_any_way_but_well_fails_its_attempt_and_not_the_consumer(
     db: Any, leases: Leases, work: Callable[[], Awaitable[None]], told: str

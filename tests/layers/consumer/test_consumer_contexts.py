@@ -100,3 +100,26 @@ def test_a_coroutine_in_a_context_of_its_own_gets_what_is_thrown_at_it() -> None
         return result
 
     assert asyncio.run(main()) == "inner"
+
+
+def test_a_coroutine_in_a_context_of_its_own_is_closed_and_says_so_if_it_ends_like_that_by_itself() -> None:
+    ended: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended.append(request.get())
+
+    async def leaves() -> None:
+        raise GeneratorExit
+
+    async def around(inner: Any) -> None:
+        await in_context(contextvars.copy_context(), inner)
+
+    closed = around(waits())
+    closed.send(None)
+    closed.close()  # as the end of an event loop that forgot it does
+    assert ended == ["nothing"]
+    with pytest.raises(RuntimeError, match="GeneratorExit"):
+        asyncio.run(around(leaves()))

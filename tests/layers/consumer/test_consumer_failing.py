@@ -12,7 +12,17 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Subscriptions, constant, exponential, immediately
+from fdbqueue.layers import (
+    Consumer,
+    Lease,
+    Leases,
+    PriorityQueue,
+    Sessions,
+    Subscriptions,
+    constant,
+    exponential,
+    immediately,
+)
 from tests.helpers.clock import Clock
 
 
@@ -230,3 +240,37 @@ def test_a_terminal_that_is_closed_ends_a_run_gracefully(db: Any, queue: Queue) 
         signal.signal(signal.SIGHUP, before)
 
     assert (report.stopped, report.acked) == (True, 1)
+
+
+class Stop(BaseException):
+    """No Exception, as pytest.fail raises."""
+
+
+@pytest.mark.parametrize("error", [Stop, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", ["leases", "subscription", "sessions", "middleware"])
+def test_no_exception_of_a_coroutine_ends_a_consumer_of_any_kind(
+    db: Any, queue: Queue, kind: str, error: type[BaseException]
+) -> None:
+    leases = Leases(queue, max_attempts=2, backoff=immediately)
+    source: Any = leases
+    if kind == "subscription":
+        source = Subscriptions(leases).subscribe(db, "all")
+    elif kind == "sessions":
+        source = Sessions(queue, max_attempts=2, backoff=immediately)
+    terms: dict[str, Any] = {"session": "ann"} if kind == "sessions" else {}
+    for value in ("bad", "good"):
+        (source if kind == "sessions" else leases).enqueue(db, value, **terms)
+
+    async def handle(lease: Lease) -> None:
+        if lease.value == "bad" and kind != "middleware":
+            raise error
+
+    async def around(lease: Lease, call_next: Any) -> Any:
+        if lease.value == "bad" and kind == "middleware":
+            raise error
+        return await call_next(lease)
+
+    consumer: Consumer = Consumer(source, handle, middleware=[around] if kind == "middleware" else [])
+    report = consumer.drain(db)
+
+    assert (report.acked, report.failed, report.dead) == (1, 2, 1)

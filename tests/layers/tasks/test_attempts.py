@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+from fdbqueue import CompletionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker, constant
 from tests.helpers.clock import Clock
 from tests.helpers.tasks import dead_errors, run_out
+
+
+class Stop(BaseException):
+    """No Exception, as pytest.fail raises."""
 
 
 def test_a_failed_call_is_tried_again_by_its_own_policy_and_then_dies(db: Any, app: Tasks, clock: Clock) -> None:
@@ -146,3 +151,56 @@ def test_a_failed_call_is_one_log_record(db: Any, app: Tasks, clock: Clock, capl
 
     assert [vars(record).get("task") for record in caplog.records] == ["mail"] * 3, "one of each attempt"
     assert all("The task mail failed" in one and "RuntimeError: no server" in one for one in caplog.messages)
+
+
+@pytest.mark.parametrize("error", [Stop, GeneratorExit, SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("form", ["function", "coroutine"])
+def test_what_is_no_exception_fails_an_attempt_by_the_policy_of_the_task(
+    db: Any, app: Tasks, clock: Clock, form: str, error: type[BaseException]
+) -> None:
+    attempts: list[int] = []
+
+    def fails() -> None:
+        attempts.append(app.current.attempt)
+        raise error
+
+    async def fails_too() -> None:
+        fails()
+
+    function: Any = fails if form == "function" else fails_too
+    task = app.task(retries=1, backoff=constant(100), keep_result=600)(function)
+    handle = task.enqueue(db)
+    first = app.run_due(db)
+    clock.now += 99
+    early = app.run_due(db)
+    clock.now += 2
+    last = app.run_due(db)
+
+    assert (first.failed, early.failed, last.failed, last.dead) == (1, 0, 1, 1)
+    assert attempts == [1, 2]
+    with pytest.raises(CompletionError, match=error.__name__):
+        handle.result(timeout=5)
+
+
+def test_an_error_around_a_task_fails_an_attempt_by_the_policy_of_the_task(db: Any, app: Tasks) -> None:
+    @app.task(retries=0)
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    endless.enqueue(db)
+
+    assert Worker(app, handler_timeout=0.01).drain(db).dead == 1
+
+
+def test_a_back_off_that_fails_is_replaced(db: Any, app: Tasks, clock: Clock) -> None:
+    def no_waits(attempt: int) -> float:
+        raise LookupError("no waits")
+
+    @app.task(retries=1, backoff=no_waits)
+    def fails() -> None:
+        raise ValueError("no")
+
+    fails.enqueue(db)
+    run_out(app, db, clock)
+
+    assert dead_errors(app, db) == ["ValueError: no"]

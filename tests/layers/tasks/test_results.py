@@ -26,6 +26,29 @@ def test_a_result_that_did_not_come_says_why(db: Any, app: Tasks, clock: Clock) 
         handle.result(timeout=5)
 
 
+@pytest.mark.parametrize("result", ["x" * 100_000, 2**70, object()], ids=["large", "too many bits", "no data"])
+@pytest.mark.parametrize("session", [None, "number"])
+def test_a_result_that_can_not_be_stored_fails_the_attempt_and_the_last_one_at_once(
+    db: Any, app: Tasks, clock: Clock, result: Any, session: str | None
+) -> None:
+    attempts: list[int] = []
+
+    @app.task(keep_result=600, retries=1, session=session)
+    def gives(number: int) -> Any:
+        attempts.append(app.current.attempt)
+        return result
+
+    handle = gives.enqueue(db, 1)
+    first = app.run_due(db)
+    clock.now += 11
+    last = app.run_due(db)
+
+    assert (first.failed, first.dead, last.failed, last.dead) == (1, 0, 1, 1)
+    assert attempts == [1, 2]
+    with pytest.raises(CompletionError, match="dead letter"):
+        handle.result(timeout=5)
+
+
 def test_a_handle_is_awaited_in_an_event_loop(db: Any, app: Tasks) -> None:
     @app.task(keep_result=60)
     async def double(number: int) -> int:
