@@ -187,8 +187,7 @@ def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
         return PLAIN + payload
     flags = 0
     parts = []
-    if headers:
-        packed = _pack_headers(headers)
+    if headers is not None and (packed := _pack_headers(headers)):
         flags |= _HEADERS
         parts.append(struct.pack(">I", len(packed)) + packed)
     if len(payload) <= INLINE_BYTES:
@@ -306,9 +305,9 @@ def with_headers(value: bytes, headers: Mapping[str, Any]) -> bytes:
     """
     _split_notes(value)
     start, end = _after_notes(value), _after_headers(value)
-    packed = _pack_headers(headers) if headers else b""
-    part = struct.pack(">I", len(packed)) + packed if headers else b""
-    first = bytes((value[0] & ~_HEADERS | (_HEADERS if headers else 0),))
+    packed = _pack_headers(headers)
+    part = struct.pack(">I", len(packed)) + packed if packed else b""
+    first = bytes((value[0] & ~_HEADERS | (_HEADERS if packed else 0),))
     return b"%b%b%b%b" % (first, value[1:start], part, value[end:])
 
 
@@ -438,10 +437,34 @@ _FRAMES = {
 """The suggested replacement, by the library of a data frame."""
 
 
-def _pack_headers(headers: Mapping[str, Any]) -> bytes:
+def check_headers(headers: Mapping[str, Any] | None) -> None:
+    """Refuse headers that are neither None nor a mapping whose keys are str.
+
+    Raises:
+        CodecError: they are something else, such as an empty text.
+    """
+    if headers is None:
+        return
     a_mapping = type(headers) is dict or isinstance(cast(object, headers), Mapping)
     if not a_mapping or not all(isinstance(name, str) for name in headers):
         raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
+
+
+def with_header(headers: Mapping[str, Any] | None, name: str, value: Any) -> Mapping[str, Any]:
+    """Return headers with one more.
+
+    Raises:
+        CodecError: they are neither None nor a mapping whose keys are str.
+    """
+    check_headers(headers)
+    return {**(headers or {}), name: value}
+
+
+def _pack_headers(headers: Mapping[str, Any]) -> bytes:
+    """Return headers as they are stored, b"" if there are none."""
+    check_headers(headers)
+    if not headers:
+        return b""
     try:
         packed = _headers_encoder.encode(dict(headers))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -24,6 +24,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.stored.counters import COUNTED_RANKS
+from fdbqueue.stored.items import with_header
 from fdbqueue.stored.order import PRIORITY
 
 __all__ = ["PRIORITY", "AmqpLevels", "Levels", "levels_named", "with_priority"]
@@ -128,7 +129,7 @@ def with_priority(queue: Queue, headers: Mapping[str, Any] | None, priority: int
             f"{queue!r} has no levels, and so no priorities. Use the leases of a PriorityQueue, or leave priority out."
         )
     queue.order.rank_of(priority)
-    return {**(headers or {}), PRIORITY: priority}
+    return with_header(headers, PRIORITY, priority)
 
 
 def levels_named(name: str) -> Levels | None:

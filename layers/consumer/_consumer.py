@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from fdbqueue import Queue
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 from fdbqueue.stored.catalogue import queue_text
 
@@ -152,6 +153,7 @@ class Consumer(Named, Generic[V]):
         if handler_timeout is not None:
             positive(handler_timeout, "handler_timeout")
         this_consumer(consumer)
+        check_flag(signals, "signals")
         if on_bad not in ("fail", "dead"):
             raise ValueError(f"on_bad is 'fail' or 'dead', not {on_bad!r}.")
         given: Any = getattr(source, "sessions", None) or source  # those of Results, Groups or SmartSessions

@@ -6,12 +6,13 @@ import inspect
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.base.times import HELD_US, HeldUntil
 from fdbqueue.lowlevel import Notes, Steps, Transaction, envelope, only_transaction
 from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.stored.items import with_header
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .marking import entered_at, mark
@@ -132,20 +133,30 @@ def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
                 f"{target!r} has no levels, and so no priorities. Follow up by the leases of a PriorityQueue, or leave"
                 " priority out."
             )
-        queue_of(target).rank(value, {**(terms.get("headers") or {}), PRIORITY: terms["priority"]})
+        queue_of(target).rank(value, with_header(terms.get("headers"), PRIORITY, terms["priority"]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Done:
     """What the handler of an item returns, or an ack is given, to store a result and enqueue follow-ups.
 
     The handler of a `Consumer` returns it in place of a plain result if it also has follow-ups.
+
+    Raises:
+        TypeError: `then` has something else than follow-ups.
     """
 
     result: object = None
     """The result for the item's completion: anything that MessagePack can hold, up to 90,000 bytes."""
     then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS
     """Items to enqueue in the transaction of the ack."""
+
+    def __init__(self, result: object = None, then: FollowUp | Sequence[FollowUp] = NO_FOLLOW_UPS) -> None:
+        # Each ack makes one: a check in __post_init__ would be one call more for all that have no follow-ups.
+        if then is not NO_FOLLOW_UPS:
+            follow_ups_of(then)
+        object.__setattr__(self, "result", result)
+        object.__setattr__(self, "then", then)
 
     @property
     def follow_ups(self) -> Sequence[FollowUp]:
@@ -186,9 +197,10 @@ def follow_ups_of(then: object) -> Sequence[FollowUp]:
     if then is NO_FOLLOW_UPS:
         return NO_FOLLOW_UPS
     found = (then,) if isinstance(then, FollowUp) else then
-    if not isinstance(found, Sequence) or not all(isinstance(one, FollowUp) for one in found):
+    a_list = isinstance(found, Sequence) and not isinstance(found, str | bytes)
+    if not a_list or not all(isinstance(one, FollowUp) for one in cast(Sequence[object], found)):
         raise TypeError(f"`then` is a FollowUp, as in FollowUp(mails, 'receipt'), or a list of them, not {then!r}.")
-    return found
+    return cast(Sequence[FollowUp], found)
 
 
 def takes_transactions(target: object) -> bool:

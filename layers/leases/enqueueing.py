@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.quotas import may_fit_in_parts, note_interrupt
+from fdbqueue.stored.items import with_header
 from fdbqueue.writes.adaptive_limit import Halving
 
 from .times import positive, visible_at
@@ -92,7 +93,7 @@ class RowTerms:
         """
         headers = self.headers if row.headers is None else row.headers
         if row.priority is not None:
-            headers = {**(headers or {}), PRIORITY: row.priority}
+            headers = with_header(headers, PRIORITY, row.priority)
         changes = {}
         if row.delay is not None:
             changes["visible_at_us"] = visible_at(self.now_us, row.delay, None)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import BulkReport, CheckReport, CodecError, Item, Position, Queue
+from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable
 from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transaction, V, pack, rows, verb
 from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.stored.items import with_header
 from fdbqueue.verbs.by_position import packed_position
 
 from ..common.composing import QueueWithLeases
@@ -255,6 +256,4 @@ class PriorityQueue(Named, QueueWithLeases[V]):
 def _with_priority(headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
     if priority is None:
         return headers
-    if not isinstance(headers, Mapping | None):
-        raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
-    return {**(headers or {}), PRIORITY: priority}
+    return with_header(headers, PRIORITY, priority)

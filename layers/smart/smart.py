@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any, cast
 
 from fdbqueue import CheckReport, Item, Queue
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
+from fdbqueue.stored.items import check_headers, with_header
 
 from ..common.composing import QueueWithLeases, leases_of
 from ..common.levels import PRIORITY, Levels
@@ -96,6 +98,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
         self.messages = self.queue.codec
         check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
+        check_flag(debug, "debug")
         self._given: dict[str, Any] = {
             "limit": limit,
             "max_items": max_items,
@@ -271,7 +274,9 @@ class SmartQueue(Named, QueueWithLeases[Any]):
                     " leases: SmartQueue(PriorityQueue(queue).leases)."
                 )
             self.queue.order.rank_of(priority)
-            headers = {**(headers or {}), PRIORITY: priority}
+            headers = with_header(headers, PRIORITY, priority)
+        elif headers is not None:
+            check_headers(headers)
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
         return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 

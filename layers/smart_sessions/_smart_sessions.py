@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, TypeAlias, cast
 
 from fdbqueue import CheckReport
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, register, verb
 from fdbqueue.moves.admission import mark_smart
+from fdbqueue.stored.items import check_headers
 
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..sessions import Sessions
@@ -106,6 +108,7 @@ class SmartSessions(Named):
                     " session: MessageType('bid', Bid, key=lambda bid: (bid.customer, bid.lot), sees=OWN_KEY)."
                 )
         check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
+        check_flag(debug, "debug")
         self.sessions: Sessions[Any] = sessions
         """The sessions, with all other verbs."""
         self.queue = sessions.queue
@@ -240,6 +243,8 @@ class SmartSessions(Named):
     def _terms(
         self, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, Any] | None
     ) -> EnqueueTerms:
+        if headers is not None:
+            check_headers(headers)
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
         return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 

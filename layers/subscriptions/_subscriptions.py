@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue, SubscriptionError
-from fdbqueue.base.arguments import check_borders
+from fdbqueue.base.arguments import check_borders, check_flag
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
@@ -33,6 +33,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.catalogue import check_decodes
+from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.rename_marks import check_renamed
 
 from ..common.composing import QueueWithLeases, leases_of, strict
@@ -123,6 +124,7 @@ class Subscriptions(Named, ByPosition[V]):
         number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
         check_name(name)
+        check_flag(exclusive, "exclusive")
         text, function = _selector_of(selector)
         ownership_us = positive(ownership, "ownership")
         owner = os.urandom(8) if exclusive else b""
@@ -261,6 +263,10 @@ class Subscriptions(Named, ByPosition[V]):
         for a delivery. If the queue's only subscription is exclusive and for all items: four reads in parallel instead.
         """
         is_database(tr)  # it raises for anything that is neither a database nor a transaction
+        if immediate is not False:
+            check_flag(immediate, "immediate")
+        if headers is not None:
+            check_headers(headers)
         headers = with_priority(self._queue, headers, priority)
         if visible_at(self.leases.now_us(), delay, at):
             if immediate:

@@ -103,8 +103,10 @@ class TaskOptions:
         for limit in self.limits:
             if not isinstance(limit, Concurrency | Rate):
                 raise TypeError(f"A limit is Concurrency(…) or Rate(…), not {limit!r}.")
-        if self.unique is not None and not isinstance(self.unique, Unique):
-            self.unique = Unique() if self.unique is True else Unique(by=self.unique) if self.unique else None
+        if self.unique is False:
+            self.unique = None
+        elif self.unique is not None and not isinstance(self.unique, Unique):
+            self.unique = Unique() if self.unique is True else Unique(by=self.unique)
 
     @property
     def concurrency(self) -> list[Concurrency]:

@@ -10,6 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
 from fdbqueue.stored.catalogue import queue_text
 
@@ -94,6 +95,7 @@ class Tasks(Named):
                 raise TypeError(f"levels are those of a queue that is named. {queue!r} has its own.")
         if not callable(backoff):
             raise TypeError(f"backoff is a function of the attempt, as exponential(first=1.0), not {backoff!r}.")
+        check_flag(eager, "eager")
         self._levels = levels
         self._retries = retries
         self._backoff = backoff

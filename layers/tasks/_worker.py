@@ -11,6 +11,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.stored.catalogue import queue_text
@@ -65,6 +66,7 @@ class Worker(Named):
         if not isinstance(app, Tasks):
             raise TypeError(f"A worker runs the tasks of a Tasks object, not of {app!r}.")
         check_whole(concurrency, "concurrency is how many tasks run at once", least=1)
+        check_flag(signals, "signals")
         self.app = app
         self.lanes = app.lanes_of(queues)
         self._concurrency = concurrency

@@ -14,8 +14,11 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     AmqpLevels,
     Blobs,
+    Consumer,
     Deadlines,
+    Done,
     EarliestDeadline,
+    FollowUp,
     Leases,
     Levels,
     Messages,
@@ -23,10 +26,14 @@ from fdbqueue.layers import (
     PriorityQueue,
     RelaxedQueue,
     Results,
+    Sessions,
     SmartQueue,
+    SmartSessions,
     StagedQueue,
     Subscriptions,
+    Tasks,
     Watchdog,
+    Worker,
 )
 
 Call = Callable[..., Any]
@@ -253,6 +260,83 @@ def test_headers_are_a_mapping(db: Any, queue: Queue, wrong: Any) -> None:
     with pytest.raises(CodecError, match="Headers are a mapping whose keys are str"):
         queue.enqueue(db, 1, headers=wrong)
     assert queue.is_empty(db)
+
+
+def _smart(queue: Queue) -> Queue:
+    return Queue(queue.layout.space, codec=Messages(MessageType("call")))
+
+
+WITH_HEADERS: dict[str, Callable[[Queue, Any, Any], Any]] = {
+    "Queue": lambda queue, db, headers: queue.enqueue(db, 1, headers=headers),
+    "Leases": lambda queue, db, headers: Leases(queue).enqueue(db, 1, headers=headers),
+    "many": lambda queue, db, headers: Leases(queue).enqueue_many(db, [1], headers=headers),
+    "StagedQueue": lambda queue, db, headers: StagedQueue(queue).enqueue(db, 1, headers=headers),
+    "Subscriptions": lambda queue, db, headers: Subscriptions(queue).enqueue(db, 1, headers=headers, immediate=True),
+    "Sessions": lambda queue, db, headers: Sessions(queue).enqueue(db, 1, session="ann", headers=headers),
+    "Results": lambda queue, db, headers: Results(Leases(queue)).enqueue(db, 1, headers=headers),
+    "a level": lambda queue, db, headers: PriorityQueue(Queue(queue.layout.space)).enqueue(
+        db, b"1", priority=1, headers=headers
+    ),
+    "SmartQueue": lambda queue, db, headers: SmartQueue(_smart(queue)).enqueue(db, {"type": "call"}, headers=headers),
+    "SmartSessions": lambda queue, db, headers: SmartSessions(Sessions(_smart(queue))).enqueue(
+        db, {"type": "call"}, session="ann", headers=headers
+    ),
+    "Blobs": lambda queue, db, headers: Blobs(Leases(queue)).write(db, 1, headers=headers).commit(),
+    "FollowUp": lambda queue, db, headers: FollowUp(queue, 1, headers=headers),
+}
+
+
+@pytest.mark.parametrize("wrong", ["", b"", [], 0, False])
+@pytest.mark.parametrize("enqueue", sorted(WITH_HEADERS))
+def test_empty_headers_of_another_kind_are_no_mapping(db: Any, queue: Queue, enqueue: str, wrong: Any) -> None:
+    with pytest.raises(CodecError, match="Headers are a mapping whose keys are str"):
+        WITH_HEADERS[enqueue](queue, db, wrong)
+    assert queue.is_empty(db)
+
+
+def test_an_empty_mapping_is_no_headers(db: Any, queue: Queue) -> None:
+    queue.enqueue(db, 1, headers={})
+    found = queue.dequeue(db)
+    assert found is not None
+    assert found.headers == {}
+
+
+SWITCHES: dict[str, Callable[[Queue, Any, Any], Any]] = {
+    "immediate": lambda queue, db, wrong: Subscriptions(queue).enqueue(db, 1, immediate=wrong),
+    "exclusive": lambda queue, db, wrong: Subscriptions(queue).subscribe(db, "all", exclusive=wrong),
+    "signals": lambda queue, db, wrong: Consumer(Leases(queue), print, signals=wrong),
+    "signals of Worker": lambda queue, db, wrong: Worker(Tasks(queue.layout.space), signals=wrong),
+    "eager": lambda queue, db, wrong: Tasks(queue.layout.space, eager=wrong),
+    "debug": lambda queue, db, wrong: SmartQueue(_smart(queue), debug=wrong),
+    "debug of SmartSessions": lambda queue, db, wrong: SmartSessions(Sessions(_smart(queue)), debug=wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", ["no", "", 0, None])
+@pytest.mark.parametrize("switch", sorted(SWITCHES))
+def test_a_switch_is_true_or_false(db: Any, queue: Queue, switch: str, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=f"{switch.split()[0]} is True or False, not {wrong!r}"):
+        SWITCHES[switch](queue, db, wrong)
+    assert not list(db.get_range(*queue.layout.whole_range()))
+
+
+@pytest.mark.parametrize("wrong", ["", b"", "x", 7])
+def test_what_follows_is_follow_ups(db: Any, queue: Queue, wrong: Any) -> None:
+    for call in (lambda: Results(Leases(queue)).enqueue(db, 1, then=wrong), lambda: Done(1, wrong)):
+        with pytest.raises(TypeError, match="`then` is a FollowUp"):
+            call()
+    assert queue.is_empty(db)
+
+
+@pytest.mark.parametrize("wrong", ["", b"", [], 0])
+def test_unique_is_no_empty_value(queue: Queue, wrong: Any) -> None:
+    def send(to: str) -> None:
+        """Send nothing."""
+
+    app = Tasks(queue.layout.space)
+    with pytest.raises(TypeError, match=r"name of a parameter|names the parameter"):
+        app.task(unique=wrong)(send)
+    assert not app.tasks
 
 
 @pytest.mark.parametrize("wrong", ["", ()])
