@@ -10,6 +10,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Raw, Records, Url, check_raw, position, queue_of
 from fdbqueue.cli.output import line, wants_table, write_lines
+from fdbqueue.cli.sessioning import tell_none
 from fdbqueue.cli.tables import items_columns, shown_rows
 from fdbqueue.cli.where import ChosenState, Where, wanted_rows
 from fdbqueue.layers.leases import StoredItem
@@ -18,6 +19,13 @@ from fdbqueue.reads.browse import Browser
 from fdbqueue.stored.items import Item
 
 SCREENFUL = 20
+IN_SESSIONS = {
+    ChosenState.available: "available",
+    ChosenState.leased: "busy",
+    ChosenState.delayed: "delayed",
+    ChosenState.dead: "dead",
+}
+"""The counters of items in sessions, by state."""
 
 
 def browse(
@@ -75,6 +83,9 @@ def browse(
             else:
                 write_lines([line(item, codec, records=records, raw=raw)])
             printed += 1
+        if not printed:
+            fitting = " that fit" if where is not None or after is not None else ""
+            tell_none(db, source, f"{state.value} plain items{fitting}", IN_SESSIONS[state])
     if shown:
         write_lines([shown_rows(shown, items_columns(codec))])
     if not printed:

@@ -14,6 +14,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, wants_table, writing
+from fdbqueue.cli.sessioning import tell_none
 from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, print_rows, time_text, value_text
 from fdbqueue.cli.values import to_json
 from fdbqueue.cli.where import ErrorBegins, Where, error_in, item_test, wanted_rows
@@ -49,29 +50,33 @@ def dead(
     source = queue_of(queue, codec)
     with opened_queue(url, source) as db:
         if by_error:
-            _print_errors(db, source.layout, item_test(where, error, source.layout), limit, table=table)
-            return
-        wanted = wanted_rows(where, source.layout, source.layout.dead, error)
-        most = limit or (SCREENFUL if table else None)
-        letters = browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted)
-        printed = print_rows(letters, _columns(codec), partial(_line, codec=codec), table=table)
+            printed = _print_errors(db, source.layout, item_test(where, error, source.layout), limit, table=table)
+        else:
+            wanted = wanted_rows(where, source.layout, source.layout.dead, error)
+            most = limit or (SCREENFUL if table else None)
+            letters = browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted)
+            printed = print_rows(letters, _columns(codec), partial(_line, codec=codec), table=table)
+        if not printed:
+            fitting = " that fit" if where is not None or error is not None else ""
+            tell_none(db, source, f"dead letters{fitting}", "dead")
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
 
 def _print_errors(
     db: Any, layout: Layout, wanted: Callable[[bytes, bytes], bool], limit: int | None, *, table: bool
-) -> None:
-    """Print the first lines of errors with their numbers. It reads all dead letters, without payloads in chunks."""
+) -> int:
+    """Print the first lines of errors with their numbers, and return how many.
+
+    It reads all dead letters, without payloads in chunks.
+    """
     found: Counter[str] = Counter()
     for page in pages(db, layout, Range(None, None), ("dead",), payloads=False):
         for at, value in enumerate(page.values):
             if wanted(layout.available.key(page.packed(at)), value):
                 found[error_in(value).partition("\n")[0]] += 1
-    if not found:
-        raise typer.Exit(errors.EMPTY)
     listed = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit]
-    print_rows(listed, BY_ERROR, lambda one: line_of({"error": one[0], "items": one[1]}), table=table)
+    return print_rows(listed, BY_ERROR, lambda one: line_of({"error": one[0], "items": one[1]}), table=table)
 
 
 def _columns(codec: CodecName) -> tuple[TableColumn[StoredItem], ...]:

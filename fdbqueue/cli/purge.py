@@ -13,6 +13,7 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import DeadItems, QueueName, Url, Yes, position, queue_of
 from fdbqueue.cli.output import say
+from fdbqueue.cli.sessioning import tell_none
 from fdbqueue.cli.where import ErrorBegins, Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.layers.leases import Leases
 
@@ -42,6 +43,7 @@ def purge(
     with opened_queue(url, leases.queue) as db:
         there = leases.queue.stats(db).dead
         if not there:
+            tell_none(db, leases.queue, "dead letters to remove", "dead")
             raise typer.Exit(errors.EMPTY)
         wanted: list[list[Position]] | None = None
         if where is not None or error is not None:
@@ -56,6 +58,8 @@ def purge(
                 removed = leases.dead.purge(db, chosen, limit=limit, older_than=older_than)
             else:
                 removed = sum(leases.dead.purge(db, found, older_than=older_than) for found in wanted)
+        if not removed:
+            such = "" if everything and not older_than else "such "
+            tell_none(db, leases.queue, f"{such}dead letters to remove", "dead")
+            raise typer.Exit(errors.EMPTY)
     say(f"{counted(removed, 'dead letter')} removed")
-    if not removed:
-        raise typer.Exit(errors.EMPTY)

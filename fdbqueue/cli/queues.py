@@ -130,6 +130,7 @@ def resume(queue: QueueName, url: Url = None) -> None:
         was = own.paused(db)
         own.resume(db)
     if was is None:
+        typer.echo(f"The queue {own.layout.describe()} was not paused.", err=True)
         raise typer.Exit(errors.EMPTY)
     say(f"{queue} goes on")
 

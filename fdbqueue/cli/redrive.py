@@ -13,6 +13,7 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import DeadItems, QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
+from fdbqueue.cli.sessioning import tell_none
 from fdbqueue.cli.where import ErrorBegins, Where, check_chosen, chosen_positions
 from fdbqueue.layers.leases import Leases
 
@@ -46,6 +47,8 @@ def redrive(
         else:
             lists = chosen_positions(db, where, leases.layout, ("dead",), limit, error)
             moved = sum(redriven(db, found) for found in lists)
+        if not moved:
+            such = "" if everything else "such "
+            tell_none(db, leases.queue, f"{such}dead letters to redrive", "dead")
+            raise typer.Exit(errors.EMPTY)
     say(f"{counted(moved, 'dead letter')} redriven")
-    if not moved:
-        raise typer.Exit(errors.EMPTY)

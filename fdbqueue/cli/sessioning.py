@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from fdbqueue.base.reprs import near_texts
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.options import CodecName
-from fdbqueue.cli.values import from_json, to_json
+from fdbqueue.cli.values import encode_json, from_json, to_json
+from fdbqueue.engine.steps import rows, run
+from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
-from fdbqueue.layers.sessions.session.records import SessionName, pack_name
+from fdbqueue.layers.sessions.session.records import Keys, SessionName, pack_name
+from fdbqueue.layers.sessions.session.records import name_of as session_name
+from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256
 """The commands take any level that a program may have given."""
 
+MOST_NAMES = 10_000
+"""How many names of sessions are compared with a mistyped one."""
 USUAL_LEVEL = 1
 """The level of items that are not urgent, with the two levels that sessions have by default."""
 
@@ -104,6 +113,34 @@ def name_shown(name: SessionName) -> Any:
 def sessions_of(queue: Queue, **rules: Any) -> Sessions:
     """Return the sessions of a queue, with as many levels as any program may give them."""
     return Sessions(queue, levels=LEVELS, **rules)
+
+
+def tell_none(db: Any, queue: Queue, what: str, counter: str) -> None:
+    """Say on standard error that a queue has no such plain items, and how many are in sessions.
+
+    Args:
+        what: the items, as "dead letters".
+        counter: the counter of those in sessions, a field of `SessionStats`; "" if they have none.
+    """
+    there = 0
+    with suppress(FormatError):
+        there = getattr(session_stats(db, queue), counter, 0) if counter else 0
+    verb, name = "is" if there == 1 else "are", shlex.quote(name_text(name_of(queue.layout.prefix)))
+    hint = f"; {there:,} {verb} in sessions: `fdbqueue sessions {name}`" if there > 0 else ""
+    typer.echo(f"The queue has no {what}{hint}.", err=True)
+
+
+def no_session(db: Any, queue: Queue, name: SessionName, text: str) -> str:
+    """Return a sentence about a session that is not there, with the nearest of the first 10,000 names."""
+    records = Keys(queue.layout).records
+    span, length = records.range(), len(records.key())
+    found = run(queue.read(db, lambda tr: rows(tr.snapshot, span.start, span.stop, limit=MOST_NAMES)))
+    names = [session_name(row.key[length:]) for row in found]
+    if name in names:
+        return f"The session {text} has no items."
+    shown = [one if isinstance(one, str) else encode_json(name_shown(one)) for one in names]
+    near = " or ".join(near_texts(text, shown))
+    return f"There is no session {text}." + (f" Did you mean {near}?" if near else "")
 
 
 def session_stats(db: Any, queue: Queue) -> SessionStats | None:

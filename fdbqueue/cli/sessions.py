@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any
@@ -12,9 +13,9 @@ from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.byposition import print_stored
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, queue_of
-from fdbqueue.cli.output import say, wants_table
-from fdbqueue.cli.sessioning import name_shown, session_named, sessions_of
+from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, place, queue_of
+from fdbqueue.cli.output import wants_table
+from fdbqueue.cli.sessioning import name_shown, no_session, session_named, sessions_of, tell_none
 from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows, time_text
 from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import confirm_removal
@@ -91,13 +92,17 @@ def sessions(
             raise typer.BadParameter("it goes with --limit, --codec and --json only", param_hint="--items")
         with opened_queue(url, own) as db:
             at_most = limit or (SCREENFUL if table else MOST_ITEMS)
-            _print_items(db, source, session_named(items, "--items"), codec, at_most, table=table)
+            name = session_named(items, "--items")
+            if not _print_items(db, source, name, codec, at_most, table=table):
+                typer.echo(no_session(db, own, name, items), err=True)
+                raise typer.Exit(errors.EMPTY)
         return
     with opened_queue(url, own) as db:
         if given:
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
-            if verb == "purge" and (there := source.info(db, name)) is not None and there.dead:
+            there = source.info(db, name)
+            if verb == "purge" and there is not None and there.dead:
                 confirm_removal(f"the {counted(there.dead, 'dead letter')} of the session {text}", yes=yes)
             if verb in ("purge", "redrive"):
                 while getattr(source, verb)(db, name, limit=LETTERS_AT_ONCE) == LETTERS_AT_ONCE:
@@ -105,28 +110,58 @@ def sessions(
             else:
                 getattr(source, verb)(db, name)
             info = source.info(db, name)
+            if info is not None and there is not None and (why := _idle_verb(verb, there)):
+                typer.echo(f"{text} {why}{_present(db, source, queue, text, name, info)}.", err=True)
+            if info is None:
+                gone = f"The session {text} has nothing any more."
+                typer.echo(no_session(db, own, name, text) if there is None else gone, err=True)
             found: Iterable[SessionInfo] = [] if info is None else [info]
         else:
             behind = None if after is None else session_named(after, "--after")
             most = limit or (SCREENFUL if table else None)
             found = source.list(db, status=None if status is None else status.value, after=behind, limit=most)
         printed = print_rows(found, COLUMNS, lambda one: line_of({"queue": queue, **_record(one)}), table=table)
-    if given and not printed:
-        say(f"The session {text} has nothing any more.")
+        if not printed and not given:
+            chosen = status is not None or after is not None
+            tell_none(db, own, "sessions that fit" if chosen else "sessions", "")
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
 
 def _print_items(
     db: Any, source: Sessions[Any], name: SessionName, codec: CodecName, limit: int, *, table: bool
-) -> None:
-    """Print what waits in a session, and then its dead letters."""
+) -> bool:
+    """Print what waits in a session, and then its dead letters. Return whether there was something."""
     found = list(source.scheduled(db, name, limit=limit))
     if len(found) < limit:
         found += source.dead(db, name, limit=limit - len(found))
-    if not found:
-        raise typer.Exit(errors.EMPTY)
     print_stored(found, codec, table=table)
+    return bool(found)
+
+
+def _idle_verb(verb: str, there: SessionInfo) -> str:
+    """Return why a verb has nothing to do for a session; "" if it has, or that is not known."""
+    hidden = there.status in ("blocked", "busy")  # a session in progress may be paused too, and a blocked one
+    if verb == "resume" and there.status != "paused" and not hidden:
+        return "is not paused"
+    if verb == "skip" and not hidden:
+        return "is not blocked"
+    is_mended = there.status == "blocked" and verb == "redrive"
+    return "has no dead letters" if verb in ("redrive", "purge") and not there.dead and not is_mended else ""
+
+
+def _present(db: Any, source: Sessions[Any], queue: str, text: str, name: SessionName, one: SessionInfo) -> str:
+    """Return what a session does instead, and how to change that."""
+    if one.status == "paused":
+        return f"; it is paused: `fdbqueue sessions {shlex.quote(queue)} --resume {shlex.quote(text)}` ends that"
+    if one.status != "waiting":
+        return f"; it is {one.status}"
+    told = f"; its first item waits until {time_text(one.until)}"
+    first = source.scheduled(db, name, limit=1)
+    if not first:
+        return told
+    words = ["fdbqueue", "reschedule", queue, place(first[0].position), "--session", text, "--delay", "0"]
+    return f"{told}. To try it now: `{shlex.join(words)}`"
 
 
 def _record(one: SessionInfo) -> dict[str, Any]:

@@ -357,7 +357,7 @@ def test_purge_does_not_ask_about_no_dead_letters(run: Run, name: str) -> None:
 
     for arguments in ["--all"], ["1:00"], ["--all", "--limit", "3"], ["--where", "color = 'red'"]:
         purged = run("purge", name, *arguments)
-        assert (purged.exit_code, purged.stderr) == (errors.EMPTY, "")
+        assert (purged.exit_code, purged.stderr) == (errors.EMPTY, "The queue has no dead letters to remove.\n")
 
 
 @pytest.mark.parametrize(

@@ -256,3 +256,61 @@ def test_pages_and_lists_count_the_items_of_sessions(
     assert (told["counted"], told["more"]) == (2, False)
     _, shown = on_terminal("inspect", name, url=url)
     assert "who works on what" in shown
+
+
+def test_a_verb_without_an_effect_on_a_session_says_why(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    place = sessions.enqueue(db, "x", session="Ben")
+    lease = sessions.lease(db)
+    assert lease is not None
+    sessions.nack(db, lease, delay=7_200)
+
+    for verb, why in (
+        ("--resume", "is not paused"),
+        ("--skip", "is not blocked"),
+        ("--redrive", "has no dead letters"),
+        ("--purge", "has no dead letters"),
+    ):
+        told = run("sessions", name, verb, "Ben")
+        assert told.exit_code == 0
+        assert lines(told.stdout)[0]["status"] == "waiting"
+        assert told.stderr.startswith(f"Ben {why}; its first item waits until 20")
+        assert f"reschedule '{name}' {place.text} --session Ben --delay 0`." in told.stderr
+    again = run("reschedule", name, place.text, "--session", "Ben", "--delay", "0")
+    assert again.exit_code == 0
+    assert run("sessions", name, "--resume", "Ben").stderr == "Ben is not paused; it is ready.\n"
+    assert run("sessions", name, "--pause", "Ben").stderr == ""
+    assert "it is paused: `fdbqueue sessions" in run("sessions", name, "--skip", "Ben").stderr
+    assert run("sessions", name, "--resume", "Ben").stderr == ""
+
+
+def test_a_mistyped_session_has_a_proposal(run: Run, name: str) -> None:
+    run("enqueue", name, "1", "--session", "Ben")
+    run("enqueue", name, "1", "--session", '["shop", 7]')
+    for option in ("--items", "--resume", "--skip", "--redrive", "--purge"):
+        told = run("sessions", name, option, "Bem")
+        assert told.exit_code == errors.EMPTY
+        assert told.stderr == "There is no session Bem. Did you mean Ben?\n"
+    assert "Did you mean [" in run("sessions", name, "--items", '["shop", 8]').stderr
+
+
+def test_what_is_not_there_is_told_with_what_is_in_sessions(run: Run, name: str, db: Any) -> None:
+    typed = json.dumps(json.loads(name))
+    for words in ("browse", "dead", "dead --by-error", "sessions", "redrive --all", "purge --all"):
+        command, *options = words.split()
+        told = run(command, name, *options)
+        assert told.exit_code == errors.EMPTY
+        assert told.stderr.startswith("The queue has no "), words
+        assert told.stderr.count("\n") == 1
+    paused = run("resume", name)
+    assert paused.exit_code == errors.EMPTY
+    assert paused.stderr.endswith(" was not paused.\n")
+    run("enqueue", name, "1", "2", "--session", "Ben")
+    hint = f"; 2 are in sessions: `fdbqueue sessions '{typed}'`.\n"
+    assert run("browse", name).stderr == f"The queue has no available plain items{hint}"
+    own = Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1)
+    lease = own.lease(db)
+    assert lease is not None
+    own.nack(db, lease)
+    hint = f"; 1 is in sessions: `fdbqueue sessions '{typed}'`.\n"
+    assert run("dead", name).stderr == f"The queue has no dead letters{hint}"
+    assert run("redrive", name, "--all").stderr == f"The queue has no dead letters to redrive{hint}"
