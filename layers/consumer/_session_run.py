@@ -412,13 +412,13 @@ class SessionRun(Run):
         if on_acked and (items := sum(outcome.acked for outcome in settled)):
             tell_acked(Acked(self._sessions.queue, (), items, 0, time.monotonic() - began))
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
+            if outcome.acked:  # also if the lease was lost since
+                self._report.acked += hold.note_acked(settlement.done[outcome.acked - 1])
             if hold.over:
                 continue
             hold.stops, hold.seen = hold.stops or outcome.leaves, max(hold.seen, began)
             hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
             hold.fenced = hold.fenced or outcome.fenced
-            if outcome.acked:
-                self._report.acked += hold.note_acked(settlement.done[outcome.acked - 1])
             if settlement.leaving is not None:
                 hold.over = True
                 if not outcome.live or hold.fenced:

@@ -510,6 +510,25 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
         assert sessions.check(db).problems == ()
 
 
+def test_an_item_that_was_acked_counts_though_its_lease_is_lost_before_the_consumer_knows(
+    db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = SessionRun._settled
+
+    def settled_late(run: SessionRun, holds: list[TurnHold], *rest: Any) -> None:
+        for hold in holds:  # as a look does that finds the lease lost
+            hold.over = True
+            run._let_go(hold)
+        settled(run, holds, *rest)
+        consumer.stop()
+
+    monkeypatch.setattr(SessionRun, "_settled", settled_late)
+    sessions.enqueue(db, "a", session="Ann")
+    consumer = Consumer(sessions, lambda lease: None)
+    assert consumer.run(db).acked == 1
+    assert sessions.stats(db).available == 0
+
+
 def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
