@@ -62,7 +62,7 @@ class OrderError(FdbQueueError):
 class ChecksBypassed(FdbQueueError):
     """An enqueue would have bypassed the checks of a smart queue; nothing was written.
 
-    Enqueue with `fdbqueue.layers.SmartQueue`.
+    Enqueue with `fdbqueue.layers.SmartQueue`. Its first enqueue raises this too, if the queue has plain items.
     """
 
 

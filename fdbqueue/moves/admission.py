@@ -318,6 +318,33 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
         raise bypassed(layout)
 
 
+def refuse_plain_items(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Refuse to make a queue smart that has items without checks: no index names them, so no newcomer would meet them.
+
+    An older version did not mark a smart queue. Its items have index entries, and such a queue is not refused.
+
+    Raises:
+        ChecksBypassed: it has such items.
+
+    *Conflicts:* none. *Cost:* four reads in parallel, and one more for an older version's queue.
+    """
+    view = tr.snapshot
+    places = (layout.available, layout.leased, layout.delayed, layout.dead)
+    asked = [started(rows(view, place.begin, place.end, limit=1)) for place in places]
+    found = False
+    for one in asked:
+        found = bool((yield from one)) or found
+    if not found:
+        return
+    index = layout.smart.range()
+    if not (yield from rows(view, index.start, index.stop, limit=1)):
+        raise ChecksBypassed(
+            f"The queue {layout.describe()} has items that were enqueued without checks, and a smart queue would not"
+            " see them. Nothing was written. Take them out first, with the leased, delayed and dead ones, or use"
+            " another queue for SmartQueue."
+        )
+
+
 def without_quota(layout: Layout) -> ChecksBypassed:
     """Return the error of an enqueue into a session of a queue with a quota."""
     return ChecksBypassed(

@@ -12,7 +12,7 @@ from typing import Any
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.steps import Steps
-from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart
+from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart, refuse_plain_items
 from fdbqueue.moves.quotas import Quota, check_room
 from fdbqueue.stored.layout import Layout
 
@@ -45,7 +45,8 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
 
     Raises:
         OrderError: the queue's items have another order.
-        ChecksBypassed: the queue is smart, and the items do not pass through its checks.
+        ChecksBypassed: the queue is smart, and the items do not pass through its checks. Or they do, and the queue
+            has items that did not.
         QueueFull: the queue has a quota, and no room for the items.
     """
     of_queues = _open.of(tr)
@@ -59,6 +60,7 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
         last = Admission(tr, layout, order, entry=entry, composed=True)
         index = yield from last.steps(wanted)
         if last.unmarked:
+            yield from refuse_plain_items(tr, layout)
             # A smart enqueue has `started` these steps. They must not write before it wants the index: it may refuse.
             yield tr.get_approximate_size()
             mark_smart(tr, layout)

@@ -28,13 +28,15 @@ Guarantees
 Limits
     A type that sees everything conflicts with every enqueue and every dequeue; see `MessageType.sees`.
 
-    The first smart enqueue that appends an item makes the queue a smart one, until it is cleared. From then on all
-    other enqueues raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`, `Subscriptions`,
-    the command line, and Spark without its option ``smart``. All verbs that take or move items work as before. The
-    `Queue` and the `Leases` that a `SmartQueue` was made of refuse at once, and so do all layers of them.
+    The first smart enqueue that appends an item makes the queue a smart one, until it is cleared. It raises
+    `ChecksBypassed` if the queue has plain items, leased, delayed and dead ones included: no index names them. From
+    then on all other enqueues raise `ChecksBypassed`: those of `Queue`, `Leases`, `PriorityQueue`, `StagedQueue`,
+    `Subscriptions`, the command line, and Spark without its option ``smart``. All verbs that take or move items work
+    as before. The `Queue` and the `Leases` that a `SmartQueue` was made of refuse at once, and so do all layers of
+    them.
 
     A process with an older version of the library does not refuse. Its plain items have no entry in the index, and
-    neither have items that other objects enqueued before the first smart one or at the same time. Only types that see
+    neither have items that other objects enqueued at the same time as the first smart one. Only types that see
     everything meet such items, and `check` reports them.
 
     A redriven dead letter comes back without a comparison. The check of a leased item runs only if it takes `asked`,

@@ -160,7 +160,8 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             CodecError, ItemTooLarge: the message does not fit. CheckFailed: a check, or a function of a message type,
             is at fault. QueueFull: a limit is reached. ScanTooLarge: it must see too many items; the error says which
             index would help. ValueError: the queue has no such priority, or the message is a confirmation that does not
-            say what it confirms (`fdbqueue.layers.smart`). In all cases nothing was written.
+            say what it confirms (`fdbqueue.layers.smart`). ChecksBypassed: the first smart enqueue, of a queue that
+            has plain items. In all cases nothing was written.
 
         *Conflicts:* with incoming items that it must be compared with, and with every change of an item that was asked.
         Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import BulkInterrupted, ChecksBypassed, Queue
+from fdbqueue import BulkInterrupted, ChecksBypassed, FdbQueueError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.common.levels import Levels
@@ -290,6 +290,57 @@ def test_an_early_refuse_smart_does_not_hide_a_later_smart_enqueue(db: Any, spac
     smart.enqueue(db, X)
     with pytest.raises(ChecksBypassed, match="is smart"):
         run(refuse_smart(db.create_transaction(), smart.queue.layout))
+
+
+def leave_available(queue: Queue, leases: Leases, db: Any) -> None:
+    queue.enqueue(db, X)
+
+
+def leave_leased(queue: Queue, leases: Leases, db: Any) -> None:
+    queue.enqueue(db, X)
+    assert leases.lease(db) is not None
+
+
+def leave_delayed(queue: Queue, leases: Leases, db: Any) -> None:
+    leases.enqueue(db, X, delay=60)
+
+
+def leave_dead(queue: Queue, leases: Leases, db: Any) -> None:
+    queue.enqueue(db, X)
+    lease = leases.lease(db)
+    assert lease is not None
+    leases.nack(db, lease)
+
+
+@pytest.mark.parametrize("leave", [leave_available, leave_leased, leave_delayed, leave_dead])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_queue_with_plain_items_becomes_no_smart_one(
+    db: Any, space: Subspace, leave: Callable[[Queue, Leases, Any], None], many: bool
+) -> None:
+    queue = new_queue(space)
+    leave(queue, Leases(queue, max_attempts=1), db)
+    smart = SmartQueue(new_queue(space))
+    before = rows_of(smart, db)
+    with pytest.raises(FdbQueueError) as caught:
+        smart.enqueue_many(db, [X]) if many else smart.enqueue(db, X)
+    error = caught.value.__cause__ if isinstance(caught.value, BulkInterrupted) else caught.value
+    assert isinstance(error, ChecksBypassed)
+    assert "Take them out first" in str(error)
+    assert [row for row in rows_of(smart, db) if b"once" not in row[0]] == [
+        row for row in before if b"once" not in row[0]
+    ]
+    queue.enqueue(db, X)  # it is still a plain queue
+    queue.clear(db)
+    assert smart.enqueue(db, X).position is not None
+    assert smart.check(db).problems == ()
+
+
+def test_plain_items_of_the_same_transaction_are_refused_too(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x", sees=OWN_TYPE))
+    tr = db.create_transaction()
+    new_queue(space).enqueue(tr, X)
+    with pytest.raises(ChecksBypassed, match="Take them out first"):
+        smart.enqueue(tr, X)
 
 
 def test_check_reports_an_item_that_an_older_version_appended(db: Any, space: Subspace) -> None:

@@ -293,6 +293,7 @@ def test_an_item_that_is_too_large_to_be_compared_is_not_read(db: Any, space: Su
 
 def test_an_unreadable_item_stops_every_check_that_sees_it(db: Any, space: Subspace) -> None:
     smart = smart_queue(space, MessageType("x"), MessageType("y", sees=OWN_TYPE))
+    smart.enqueue(db, {"type": "y"})
     position = enqueue_unchecked(smart, db, {"type": "x"})
     key = smart.queue.layout.item_key(position)
     db.set(key, b"\xf0from the future")
@@ -313,7 +314,8 @@ def test_headers_in_another_order_are_no_change(db: Any, space: Subspace) -> Non
             return Decision.dont_care
 
     smart = smart_queue(space, MessageType("s", Struct))
-    position = enqueue_unchecked(smart, db, Struct(1, 2.0))
+    position = smart.enqueue(db, Struct(1, 2.0)).position
+    assert position is not None
     db.set(smart.queue.layout.item_key(position), b'\x10{ "b": 2, "a": 1, "type": "s" }')
     assert smart.enqueue(db, Struct(1, 2)).by is None
     assert contents_of(smart, db) == [Struct(1, 2.0), Struct(1, 2.0)]
