@@ -10,6 +10,7 @@ import typer
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
+from fdbqueue.cli.byposition import refuse_positions
 from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost, with_those_held
 from fdbqueue.cli.opening import opened_queue
@@ -46,7 +47,12 @@ def ack(
     """
     usual = None if result is None else _result(result)
     results: dict[LeaseHandle, Any] = {}
-    given = handles_of(handles, results)
+    try:
+        given = handles_of(handles, results)
+    except BadValue:
+        with opened_queue(url, queue_of(queue)) as db:
+            refuse_positions(db, queue_of(queue), handles)
+        raise
     leases = Leases(queue_of(queue))
     acked = taken = 0
     with opened_queue(url, leases.queue) as db:

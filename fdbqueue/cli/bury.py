@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from fdbqueue.base.reprs import counted
-from fdbqueue.cli.byposition import Items, tell_missing
+from fdbqueue.cli import errors
+from fdbqueue.cli.byposition import Items, present_state
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import QueueName, Url, position, queue_of
 from fdbqueue.cli.output import say
@@ -34,5 +35,10 @@ def bury(
     leases = Leases(queue_of(queue))
     with opened_queue(url, leases.queue) as db:
         buried = [leases.dead.bury(db, one, error=error) for one in chosen]
+        missing = [one for one, done in zip(chosen, buried, strict=True) if not done]
+        states = {one: present_state(db, leases.queue, one) for one in missing}
     say(f"{counted(sum(buried), 'item')} buried")
-    tell_missing(chosen, buried, "is not available")
+    for one, state in states.items():
+        typer.echo(f"The item {one.text} is not available{state and f': it {state}'}.", err=True)
+    if missing:
+        raise typer.Exit(errors.EMPTY)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +14,7 @@ import typer
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
-from fdbqueue.cli.errors import noted
+from fdbqueue.cli.errors import BadValue, noted
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import (
     AsJson,
@@ -30,12 +32,15 @@ from fdbqueue.cli.options import (
 from fdbqueue.cli.ordering import Priority, levels_of
 from fdbqueue.cli.output import headers_shown, rank_of, say, wants_table, write_lines, writing
 from fdbqueue.cli.sessioning import Level, SessionOption, session_named, sessions_of
-from fdbqueue.cli.tables import TableColumn, headers_text, line_of, print_rows, value_text
+from fdbqueue.cli.tables import TableColumn, headers_text, line_of, print_rows, time_text, value_text
 from fdbqueue.cli.terms import At, Delay, HeadersText, terms_of
 from fdbqueue.cli.values import encode_json, parse, to_json
 from fdbqueue.cli.where import ChosenState, Where, check_chosen, chosen_positions, confirm_removal
 from fdbqueue.engine.steps import rows, run
+from fdbqueue.errors import CodecError, FormatError
+from fdbqueue.layers.leases import LeaseHandle
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
@@ -52,12 +57,16 @@ MaybeItems = Annotated[
     typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
 ]
 WhereLimit = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where. Default: all.")
+    int | None,
+    typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where or --all. Default: all."),
 ]
 InStates = Annotated[
     list[ChosenState] | None,
-    typer.Option("--state", help="Only items in this state, with --where. May be repeated. Default: all states."),
+    typer.Option(
+        "--state", help="Only items in this state, with --where or --all. May be repeated. Default: all states."
+    ),
 ]
+Everything = Annotated[bool, typer.Option("--all", help="All plain items, or those in a --state.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +115,23 @@ def cancel(
     queue: QueueName,
     items: MaybeItems = None,
     where: Where = None,
+    everything: Everything = False,
     state: InStates = None,
     limit: WhereLimit = None,
     yes: Yes = False,
     session: SessionOption = None,
     url: Url = None,
 ) -> None:
-    """Remove items by their positions, or by a condition, whatever their states. Exits with 1 if one was not there.
+    """Remove items by their positions, a condition, or all, whatever their states. Exits with 1 if one was not there.
 
-    With --where it asks first, with their number. Items in batches of streams stay. A consumer that has one of the
-    items learns it when it acks: its lease is lost.
+    With --where or --all it asks first, with their number. Items in batches of streams stay. A consumer that has one of
+    the items learns it when it acks: its lease is lost.
 
     Example: fdbqueue cancel orders --where "color = 'red'" --limit 100
     """
-    _check_choice(where, items, state, limit, session)
-    if where is not None:
-        _cancel_where(queue, where, _states(state), limit, yes, url)
+    _check_choice(where, items, everything, state, limit, session)
+    if where is not None or everything:
+        _cancel_found(queue, where, _states(state), limit, yes, url)
         return
     chosen = [position(item) for item in items or ()]
     own = queue_of(queue)
@@ -133,22 +143,32 @@ def cancel(
 
 
 def _check_choice(
-    where: str | None, items: list[str] | None, state: list[ChosenState] | None, limit: int | None, session: str | None
+    where: str | None,
+    items: list[str] | None,
+    everything: bool,
+    state: list[ChosenState] | None,
+    limit: int | None,
+    session: str | None,
 ) -> None:
     """Refuse a command that names no items, or names them in two ways."""
-    check_chosen(where, items)
-    if where is None and (limit is not None or state):
-        raise typer.BadParameter("it goes with --where", param_hint="--state" if state else "--limit")
-    if where is not None and session is not None:
-        raise typer.BadParameter("items of a session are named by their positions", param_hint="--where")
+    check_chosen(where, items, everything)
+    if items and (limit is not None or state):
+        raise typer.BadParameter("it goes with --where or --all", param_hint="--state" if state else "--limit")
+    if not items and session is not None:
+        hint = "--all" if where is None else "--where"
+        raise typer.BadParameter("items of a session are named by their positions", param_hint=hint)
+
+
+def _chosen_text(queue: str, where: str | None) -> str:
+    return f"of {queue}" if where is None else f"of {queue} for which {where}"
 
 
 def _states(chosen: list[ChosenState] | None) -> tuple[str, ...]:
     return tuple(one.value for one in chosen) if chosen else STATES
 
 
-def _cancel_where(
-    queue: str, where: str, states: tuple[str, ...], limit: int | None, yes: bool, url: str | None
+def _cancel_found(
+    queue: str, where: str | None, states: tuple[str, ...], limit: int | None, yes: bool, url: str | None
 ) -> None:
     own = queue_of(queue)
     with opened_queue(url, own) as db:
@@ -156,7 +176,7 @@ def _cancel_where(
         if not yes:
             found = list(found)  # only those that were asked for
             if found:
-                confirm_removal(f"{counted(sum(map(len, found)), 'item')} of {queue} for which {where}", yes=yes)
+                confirm_removal(f"{counted(sum(map(len, found)), 'item')} {_chosen_text(queue, where)}", yes=yes)
         with noted("Some items may be cancelled already; the same command cancels the others."):
             gone = sum(sum(own.cancel_many(db, positions)) for positions in found)
     say(f"{counted(gone, 'item')} cancelled")
@@ -200,6 +220,7 @@ def reschedule(
     queue: QueueName,
     items: MaybeItems = None,
     where: Where = None,
+    everything: Everything = False,
     state: InStates = None,
     limit: WhereLimit = None,
     yes: Yes = False,
@@ -213,7 +234,7 @@ def reschedule(
     """Make items available at another time, or with another priority. Exits with 1 if one is not there.
 
     Prints their positions, which another priority changes. A leased item is taken away from its consumer. A dead letter
-    comes back. With --where it asks first, with their number.
+    comes back. With --where or --all it asks first, with their number.
 
     Example: fdbqueue reschedule orders --where "color = 'red'" --state delayed --delay 0
     """
@@ -226,15 +247,15 @@ def reschedule(
     terms |= {"priority": priority} if session is None else {"level": level}
     if all(term is None for term in terms.values()):
         raise typer.BadParameter("say what changes", param_hint="--delay / --at / --priority")
-    _check_choice(where, items, state, limit, session)
+    _check_choice(where, items, everything, state, limit, session)
     chosen = [position(item) for item in items or ()]
     own = queue_of(queue)  # the rank of an item without an order by its value needs no codec
     with opened_queue(url, own) as db:
         source = _source(db, own, session)
-        if where is not None:
+        if not items:
             # Read to the end first: another priority moves an item to where it would be read again.
             found = list(chosen_positions(db, where, own.layout, _states(state), limit))
-            _reschedule_found(db, source, found, f"of {queue} for which {where}", terms, yes=yes)
+            _reschedule_found(db, source, found, _chosen_text(queue, where), terms, yes=yes)
             return
         changed = source.verb("reschedule", db, chosen)(**terms)
         hint = hint_of_session(db, own, session, [after is not None for after in changed])
@@ -287,17 +308,46 @@ def hint_of_session(db: Any, queue: Queue[Any], session: str | None, there: list
     return "The queue has sessions. For an item of a session give its name too: --session NAME."
 
 
-def tell_missing(
-    chosen: list[Position], there: list[bool], told: str = "is not in the queue", *, hint: str = ""
-) -> None:
+def tell_missing(chosen: list[Position], there: list[bool], *, hint: str = "") -> None:
     """Name the items that are not there, with a hint, and then exit with 1."""
     missing = [place(one) for one, is_there in zip(chosen, there, strict=True) if not is_there]
     for one in missing:
-        typer.echo(f"The item {one} {told}.", err=True)
+        typer.echo(f"The item {one} is not in the queue.", err=True)
     if missing:
         if hint:
             typer.echo(hint, err=True)
         raise typer.Exit(errors.EMPTY)
+
+
+def present_state(db: Any, queue: Queue, at: Position) -> str:
+    """Return a plain item's state as the end of a sentence, with the consumer of a leased one; "" if it is gone."""
+    item = None
+    with suppress(CodecError, FormatError):  # this is a hint
+        item = queue.get(db, at)
+    if item is None or item.state != "leased":
+        return "" if item is None else f"is {item.state}"
+    words = ["fdbqueue", "reschedule", name_text(name_of(queue.layout.prefix)), place(at), "--delay", "0"]
+    whose = f" by {item.consumer}" if item.consumer else ""
+    return f"is leased{whose} until {time_text(item.expires_at)}; `{shlex.join(words)}` takes it away"
+
+
+def refuse_positions(db: Any, queue: Queue, texts: list[str] | None) -> None:
+    """Refuse positions of items where handles of leases are needed, and say what state the items are in.
+
+    Raises:
+        BadValue: one is a position.
+    """
+    for text in texts or ():
+        try:
+            at = Position.parse(text)
+        except ValueError:
+            continue
+        with suppress(ValueError):
+            LeaseHandle.parse(text)  # a handle may look like a position with a rank
+            continue
+        state = present_state(db, queue, at) or "is not in the queue"
+        told = f"{text!r} is an item's position and no lease's handle, as `fdbqueue lease` prints it."
+        raise BadValue(f"{told} The item {state}.")
 
 
 def _line(item: StoredItem, codec: CodecName) -> bytes:

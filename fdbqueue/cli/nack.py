@@ -12,6 +12,8 @@ import typer
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
+from fdbqueue.cli.byposition import refuse_positions
+from fdbqueue.cli.errors import BadValue
 from fdbqueue.cli.handles import Handles, apart, bundles, handles_of, told_lost
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, queue_of
@@ -48,7 +50,12 @@ def nack(
 
     Example: fdbqueue nack orders --delay 30 --error 'printer is off' < leases.jsonl
     """
-    given = handles_of(handles)
+    try:
+        given = handles_of(handles)
+    except BadValue:
+        with opened_queue(url, queue_of(queue)) as db:
+            refuse_positions(db, queue_of(queue), handles)
+        raise
     leases = Leases(queue_of(queue), max_attempts=max_attempts)
     own = sessions_of(leases.queue, max_attempts=max_attempts)
     fates: Counter[str] = Counter()

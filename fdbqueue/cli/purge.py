@@ -39,7 +39,7 @@ def purge(
     """
     leases = Leases(queue_of(queue))
     chosen = [position(item) for item in items] if items else None
-    check_chosen(where or error, items, everything)
+    check_chosen(where, items, everything, error=error)
     with opened_queue(url, leases.queue) as db:
         there = leases.queue.stats(db).dead
         if not there:

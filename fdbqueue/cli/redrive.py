@@ -39,7 +39,7 @@ def redrive(
     leases = Leases(queue_of(queue))
     redriven = partial(leases.dead.redrive, to="tail" if tail else "place")
     chosen = [position(item) for item in items] if items else None
-    check_chosen(where or error, items, everything)
+    check_chosen(where, items, everything, error=error)
     note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
     with opened_queue(url, leases.queue) as db, noted(note):
         if where is None and error is None:

@@ -117,21 +117,24 @@ def chosen_positions(
                 return
 
 
-def check_chosen(where: str | None, items: list[str] | None, everything: bool | None = None) -> None:
+def check_chosen(where: str | None, items: list[str] | None, everything: bool, *, error: str | None = "") -> None:
     """Refuse a command unless it says in one way which items it means.
 
     Args:
         where: the condition.
         items: the named items.
-        everything: whether all are meant; None: the command has no word for that.
+        everything: whether all are meant.
+        error: how the last error begins; "": the command has no word for that.
     """
-    ways = [where is not None, bool(items), bool(everything)]
-    if sum(ways) == 1:
+    named = {"INDEX:RANDOM": bool(items), "--where": where is not None, "--error": bool(error), "--all": everything}
+    given = [word for word, is_given in named.items() if is_given]
+    if len(given) == 1 or given == ["--where", "--error"]:
         return
-    last = "" if everything is None else ", or --all"
-    if any(ways):
-        raise typer.BadParameter(f"name items or give a condition{last}: only one of these", param_hint="--where")
-    raise typer.BadParameter(f"name items, or give a condition{last}", param_hint="INDEX:RANDOM / --where")
+    words = [word for word in named if word != "--error" or error != ""]
+    if given:
+        raise typer.BadParameter("only one of these says which items are meant", param_hint=" / ".join(given))
+    last = ", give --error" if error is None else ""
+    raise typer.BadParameter(f"name items, give a condition{last}, or --all", param_hint=" / ".join(words))
 
 
 def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:

@@ -103,3 +103,69 @@ def test_a_wrong_argument_is_a_usage_error(db: Any, run: Run, name: str, argumen
     command, *rest = arguments
 
     assert run(command, name, *rest).exit_code == 2
+
+
+@kept
+def test_a_position_in_place_of_a_handle_is_told_with_the_lease(db: Any, space: Subspace, run: Run, name: str) -> None:
+    leases = Leases(Queue(space, codec="json"))
+    first, second = (leases.enqueue(db, n).text for n in (1, 2))
+    lease = leases.lease(db, consumer="me")
+    assert lease is not None
+    typed = msgspec.json.encode(msgspec.json.decode(name)).decode().replace(",", ", ")
+    hint = f"`fdbqueue reschedule '{typed}' {first} --delay 0` takes it away.\n"
+
+    for command in ("nack", "ack"):
+        told = run(command, name, first)
+        assert told.exit_code == 4
+        assert f"'{first}' is an item's position and no lease's handle" in told.stderr
+        assert "The item is leased by me until 20" in told.stderr
+        assert told.stderr.endswith(hint)
+        assert "The item is available." in run(command, name, second).stderr
+        assert "The item is not in the queue." in run(command, name, "7:61").stderr
+    buried = run("bury", name, first)
+    assert buried.exit_code == 1
+    assert buried.stderr.startswith(f"The item {first} is not available: it is leased by me until 20")
+    assert buried.stderr.endswith(hint)
+    assert run("reschedule", name, first, "--delay", "0").exit_code == 0
+    assert run("bury", name, first).exit_code == 0
+    assert run("bury", name, first).stderr == f"The item {first} is not available: it is dead.\n"
+    assert run("nack", name, str(lease.handle)).exit_code == 5
+
+
+@kept
+def test_all_items_are_rescheduled_and_cancelled(db: Any, space: Subspace, run: Run, name: str) -> None:
+    leases = Leases(Queue(space, codec="json"))
+    for n in range(3):
+        leases.enqueue(db, n, delay=600)
+    leases.enqueue(db, 3)
+
+    asked = run("reschedule", name, "--all", "--state", "delayed", "--delay", "0")
+    assert asked.exit_code == 2
+    moved = run("reschedule", name, "--all", "--state", "delayed", "--delay", "0", "--yes")
+    assert len(objects(moved.stdout)) == 3
+    assert leases.stats(db).available == 4
+    assert run("cancel", name, "--all", "--limit", "1", "--yes").exit_code == 0
+    assert run("cancel", name, "--all", "--yes").exit_code == 0
+    assert leases.stats(db).available == 0
+    assert run("cancel", name, "--all", "--yes").exit_code == 1
+    for wrong in (
+        ["--all", "--where", "a = 1"],
+        ["--all", "1:61"],
+        ["--all", "--session", "ann"],
+        ["--limit", "1", "1:61"],
+    ):
+        assert run("cancel", name, *wrong, "--yes").exit_code == 2
+
+
+@kept
+def test_which_dead_letters_are_meant_is_said_once(run: Run, name: str) -> None:
+    for command in ("redrive", "purge"):
+        both = run(command, name, "--error", "X", "--all")
+        assert both.exit_code == 2
+        assert "--where" not in both.stderr
+        assert "--error / --all" in both.stderr
+        none = run(command, name)
+        assert none.exit_code == 2
+        assert "--error" in none.stderr
+        assert run(command, name, "--error", "X", "--where", "a = 1").exit_code == 1
+    assert "--error" not in run("cancel", name).stderr

@@ -427,7 +427,7 @@ def test_an_item_that_can_not_be_read_is_buried_and_shown(run: Run, name: str, d
     ]
     again = run("bury", name, place.text)
     assert again.exit_code == errors.EMPTY
-    assert f"The item {place.text} is not available." in again.stderr
+    assert f"The item {place.text} is not available: it is dead." in again.stderr
     assert run("cancel", name, place.text).exit_code == 0
 
 
