@@ -63,6 +63,7 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
         "holders": [asdict(one) for one in page.holders],
         "leased_read": page.leased_read,
         "errors": [asdict(one) for one in page.errors],
+        "other_errors": page.other_errors,
         "dead_read": page.dead_read,
         **({} if page.sessions is None else {"sessions": _sessions(page.sessions)}),
     }
@@ -79,4 +80,5 @@ def _item(one: SeenItem, codec: CodecName) -> dict[str, Any]:
     with writing(one.position):
         value = {"note": one.note} if one.note else {"value": to_json(one.value, codec)}
     own = {"item": one.position.text, **value, "age_s": one.age_s, "attempt": one.attempt}
+    own |= {"error": one.error} if one.error else {}
     return {**own, **rank_of(one.position), **headers_shown(one.headers)}

@@ -67,6 +67,8 @@ class SeenItem(Shown):
     """How many times it was leased so far."""
     note: str = ""
     """Why there is no value: it is large, or can't be read."""
+    error: str = ""
+    """The first line of its last error."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -170,6 +172,11 @@ class Inspection:
             "out": tuple(went / seconds for seconds, _, went in steps if seconds > 0),
         }
 
+    @property
+    def other_errors(self) -> int:
+        """How many of the dead letters that were read have an error that `errors` leaves out: it has the first 10."""
+        return self.dead_read - sum(one.items for one in self.errors)
+
     def tables(self) -> Iterator[Table]:
         """Yield the tables of the page that have rows."""
         more = self.stats.available > len(self.head) + len(self.tail)
@@ -181,8 +188,11 @@ class Inspection:
             yield Table(f"who has leases{part}", ("consumer", "items", "attempts", "expires_at"), rows)
         if self.errors:
             part = "" if self.dead_read >= self.stats.dead else f", of {self.dead_read:,} from both ends"
+            part += f"; {self.other_errors:,} more have other errors" if self.other_errors else ""
             reasons = tuple((one.error, one.items, one.last_died_at) for one in self.errors)
-            yield Table(f"dead letters by error{part}", ("error", "items", "last_died_at"), reasons)
+            yield Table(
+                f"dead letters by error{part}", ("error", "items", "last_died_at"), reasons, self.other_errors > 0
+            )
         for section in self.sections.values():
             yield from section.tables()
 
@@ -416,7 +426,8 @@ def _seen(place: Place, codec: Codec[Any], now: float, row: KeyValue) -> SeenIte
             value = codec.decode(opened.payload)
     except Exception as error:  # noqa: BLE001 - a codec may be code that is not ours
         note = f"can't be read: {reason_of(error)}"
-    return SeenItem(place.position(row.key), value, headers, _age_s(notes, now), notes.attempt, note)
+    age_s, last_error = _age_s(notes, now), _first_line(notes.error)
+    return SeenItem(place.position(row.key), value, headers, age_s, notes.attempt, note, last_error)
 
 
 def _holders(held: Sequence[KeyValue]) -> tuple[Holder, ...]:
@@ -435,10 +446,14 @@ def _reasons(dead: Sequence[KeyValue]) -> tuple[DeadReason, ...]:
     by_error: dict[str, list[int]] = {}
     for row in dead:
         notes = _notes(row)
-        line = (notes.error.strip().splitlines() or ["no error was given"])[0][:ERROR_CHARACTERS]
+        line = _first_line(notes.error) or "no error was given"
         by_error.setdefault(line, []).append(notes.died_at_us)
     found = [DeadReason(error, len(times), max(times) / 1e6) for error, times in by_error.items()]
     return tuple(sorted(found, key=lambda one: (-one.items, one.error))[:MOST_ERRORS])
+
+
+def _first_line(error: str) -> str:
+    return (error.strip().splitlines() or [""])[0][:ERROR_CHARACTERS]
 
 
 def _due_at(layout: Layout, found: Sequence[KeyValue]) -> float | None:
@@ -458,6 +473,7 @@ def _items_table(title: str, items: Sequence[SeenItem], more: bool) -> Iterator[
         "headers": [brief(dict(one.headers), 80) if one.headers else "" for one in items],
         "age_s": [one.age_s for one in items],
         "attempt": [one.attempt or None for one in items],
+        "error": [one.error for one in items],
     }
     told = {name: cells for name, cells in columns.items() if any(one not in (None, "") for one in cells)}
     yield Table(

@@ -57,3 +57,25 @@ def test_inspect_refuses_another_codec_than_the_queues(run: Run, db: Any, space:
 def test_inspect_of_an_empty_queue_is_no_error(run: Run, db: Any, name: str) -> None:
     assert json.loads(run("inspect", name).stdout)["states"]["available"] == 0
     assert run("inspect", name, "--limit", "0").exit_code == 2
+
+
+def test_inspect_says_how_many_errors_are_left_out_and_why_items_failed(
+    run: Run, db: Any, space: Subspace, name: str
+) -> None:
+    leases = Leases(Queue(space, codec="json"))
+    for _ in range(14):
+        leases.enqueue(db, 1)
+    last = leases.lease_many(db)
+    for number, lease in enumerate(last[1:]):
+        Leases(leases.queue, max_attempts=1).nack(db, lease, error=f"no {number:02}")
+    leases.nack(db, last[0], error="printer is off\nask Ann")
+
+    page = json.loads(run("inspect", name).stdout)
+    text = leases.queue.inspect(db).text()
+
+    assert (page["dead_read"], len(page["errors"]), page["other_errors"]) == (13, 10, 3)
+    assert "dead letters by error; 3 more have other errors" in text
+    assert "\n…" in text
+    assert (page["first"][0]["attempt"], page["first"][0]["error"]) == (1, "printer is off")
+    assert "printer is off" in text
+    assert "ask Ann" not in text
