@@ -7,6 +7,7 @@ import shutil
 from functools import partial
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 NARROW_COLUMNS = 60
@@ -59,7 +60,11 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
         waits = any("--wait" in parameter.opts for parameter in self.params)
-        return super().parse_args(ctx, with_limits(args) if waits else args)
+        try:
+            return super().parse_args(ctx, with_limits(args) if waits else args)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # a word of the parser of values
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""

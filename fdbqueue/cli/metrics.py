@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.errors import ENGINE
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url
 from fdbqueue.cli.output import write_lines
@@ -54,7 +54,9 @@ def metrics(
             write_lines([server.text(db)])
             _tell_unmatched(db, include)
             return
-        with system_errors(), server.serving(db):
+        with ExitStack() as serving:
+            with listening("metrics", server.address, "--listen"):
+                serving.enter_context(server.serving(db))
             typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
             _tell_unmatched(db, include)
             stopping: list[bool] = []
@@ -78,9 +80,22 @@ def beside(listen: str | None, db: Database) -> Iterator[None]:
     if listen is None:
         yield
         return
-    with metrics_server(listen).serving(db) as server:
+    with ExitStack() as serving:
+        with listening("metrics", listen, "--metrics"):
+            server = serving.enter_context(metrics_server(listen).serving(db))
         typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
         yield
+
+
+@contextmanager
+def listening(what: str, address: str, option: str) -> Iterator[None]:
+    """End the command with a sentence if it can't listen at an address that an option gives."""
+    try:
+        yield
+    except OSError as error:
+        told = error.strerror or str(error)
+        typer.echo(f"Error: {what} can't be served at {address}: {told}. Give another {option}.", err=True)
+        raise typer.Exit(ENGINE) from error
 
 
 def metrics_server(listen: str, **patterns: Iterable[str]) -> MetricsServer:

@@ -37,12 +37,15 @@ Create = Annotated[
 
 
 @contextmanager
-def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_SECONDS) -> Iterator[Any]:
+def opened(
+    url: str | None, *, create: bool = False, patience: float = PATIENCE_SECONDS, names_queue: bool = False
+) -> Iterator[Any]:
     """Open the database that `url` names, while the command needs it.
 
     Args:
         url: as on the command line.
         create: whether to make a missing database. Otherwise a mistyped path would look like an empty one.
+        names_queue: whether the command names a queue, so that an enqueue would have made both.
         patience: how many seconds each transaction may take. Without a limit, calls to a lost cluster wait for ever.
 
     Raises:
@@ -53,7 +56,7 @@ def opened(url: str | None, *, create: bool = False, patience: float = PATIENCE_
     if scheme == "memory":
         raise UrlError(f"{url!r}: a memory: database ends with the command, and its items with it. {_REMEDY}")
     if scheme == "file" and path and not create:
-        _refuse_missing(path)
+        _refuse_missing(path, names_queue=names_queue)
     with _waiting_for(path):
         db = open(url)
     with db:
@@ -93,7 +96,7 @@ def opened_queue(
         QueueRenamed: it has another name now.
         OtherCodec: it is registered with another codec, and this one is not bytes.
     """
-    with opened(url, create=create, patience=patience) as db:
+    with opened(url, create=create, patience=patience, names_queue=True) as db:
         run(queue.read(db, partial(check_known, layout=queue.layout, create=create, renamed=renamed)))
         if decodes:
             run(check_decodes(db, queue.layout))
@@ -115,16 +118,17 @@ def check_known(tr: Transaction, layout: Layout, *, create: bool = False, rename
         raise UnknownQueue(" ".join(filter(None, told)))
 
 
-def _refuse_missing(path: str) -> None:
+def _refuse_missing(path: str, *, names_queue: bool) -> None:
     """Refuse a folder without a database.
 
     Raises:
         StorageError: there is none.
     """
+    remedy = "`fdbqueue enqueue` creates one." if names_queue else "Give the path of one that is there."
     if not os.path.exists(path):
-        raise StorageError(f"{path}: the folder does not exist. `fdbqueue enqueue` creates it.")
+        raise StorageError(f"{path}: the folder does not exist, and so no database. {remedy}")
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
-        raise StorageError(f"{path}: there is no database in the folder. `fdbqueue enqueue` creates one.")
+        raise StorageError(f"{path}: there is no database in the folder. {remedy}")
 
 
 @contextmanager

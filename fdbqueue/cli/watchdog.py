@@ -71,6 +71,7 @@ def watchdog(
                 dog.sweep(db)
             say(_done(dogs))
             return
+        typer.echo(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.", err=True)
         # The watchdogs run in their own threads. A signal handler that sets an event could deadlock if its own thread
         # waits for that event.
         with OnSignals(stop), ThreadPoolExecutor(len(dogs)) as threads:

@@ -136,11 +136,11 @@ def _parsed(listen: object) -> tuple[str, int]:
         ValueError: it is no ``HOST:PORT``. TypeError: it is no text.
     """
     if not isinstance(listen, str):
-        raise TypeError(f"listen is where to listen, as in '127.0.0.1:9464', not {listen!r}.")
+        raise TypeError(f"listen is HOST:PORT, as in '127.0.0.1:9464', not {listen!r}.")
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"listen is where to listen, HOST:PORT, as in '127.0.0.1:9464', not {listen!r}.")
+        raise ValueError(f"listen is HOST:PORT, as in '127.0.0.1:9464', not {listen!r}.")
     with contextlib.suppress(ValueError):
         host = str(ipaddress.ip_address(host))
     return host, int(port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,28 @@ def test_a_smart_queue_takes_nothing_from_the_command_line(
     assert "SmartQueue(...).enqueue" in result.stderr
     assert run("dequeue", name).stdout == '{"type":"x"}\n'
     assert run("dequeue", name).exit_code == 1
+
+
+def test_an_address_that_is_taken_is_told_with_its_option(run: Run, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for what, command in (
+            ("metrics can't be served", ["metrics", "--listen"]),
+            ("the page can't be served", ["web", "--listen"]),
+            ("metrics can't be served", ["web", "--listen", "127.0.0.1:0", "--metrics"]),
+        ):
+            told = run(*command, address)
+            assert told.exit_code == errors.ENGINE
+            assert told.stderr == f"Error: {what} at {address}: Address already in use. Give another {command[-1]}.\n"
+
+
+def test_words_of_errors_and_help(run: Run, name: str, tmp_path: Path) -> None:
+    refused = " ".join(run("browse", name, "--state", "foo").stderr.split())
+    assert "Invalid value for '--state': 'foo' is not one of" in refused
+    assert "It needs the extra `web`." in " ".join(run("web", "--help").stdout.split())
+    missing = f"file:{tmp_path / 'none'}"
+    for command in ("health", "queues", "web"):
+        told = run(command, "--url", missing)
+        assert told.exit_code == errors.ENGINE
+        assert "enqueue" not in told.stderr
+    assert "`fdbqueue enqueue` creates one." in run("peek", name, "--url", missing).stderr

@@ -443,3 +443,8 @@ def test_a_buried_item_keeps_its_last_error_unless_another_is_given(
     assert leases.dead.bury(db, third, error="")
 
     assert [one["error"] for one in lines(run("dead", name).stdout)] == ["no a", "gave up", ""]
+
+
+def test_a_watchdog_says_that_it_runs(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fdbqueue.cli.watchdog._run", lambda dog, db: None)
+    assert run("watchdog", name).stderr.startswith(f"Looking after {name}, at least every 1 s. Ctrl-C ends it.\n")

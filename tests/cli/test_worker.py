@@ -269,8 +269,8 @@ def test_each_process_has_its_own_health_and_metrics(shop: Shop) -> None:
         (["--health", "file:"], "names no file"),
         (["--health", "70000"], "a port from 0 to 65535"),
         (["--processes", "2", "--health", "65535"], "a port from 0 to 65535"),
-        (["--processes", "2", "--metrics", "127.0.0.1:65535"], "listen is where to listen"),
-        (["--metrics", "9464"], "listen is where to listen, HOST:PORT"),
+        (["--processes", "2", "--metrics", "127.0.0.1:65535"], "listen is HOST:PORT"),
+        (["--metrics", "9464"], "listen is HOST:PORT"),
     ],
 )
 def test_where_health_and_metrics_can_not_be_is_told(shop: Shop, options: list[str], told: str, processes: str) -> None:
