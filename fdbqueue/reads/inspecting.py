@@ -242,7 +242,7 @@ class Inspection:
         told += [counted(self.waiting, "waiting request")] if self.waiting else []
         told += [f"{counted(self.overdue, 'timer')} overdue"] if self.overdue else []
         if self.next_due_at is not None:
-            told.append(f"next lease, delay or life ends at {utc(self.next_due_at)}")
+            told.append(f"next lease, delay or life ends at {utc(self.next_due_at)} UTC")
         return "; ".join([*told, *(section.facts() for section in self.sections.values())])
 
     @property

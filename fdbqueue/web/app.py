@@ -40,6 +40,15 @@ PAGE_BEHIND = {
 }
 """The page that follows a change, if it is not that of the queue."""
 SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
+OWN_TABLES = ("first items", "last items", "who works on what", "largest sessions")
+"""Tables of an inspection that the queue's page shows in its own way, with links."""
+TIMES = {
+    "available": ("enqueued", "enqueued_at"),
+    "leased": ("lease ends", "expires_at"),
+    "delayed": ("due", "visible_at"),
+    "dead": ("died", "died_at"),
+}
+"""The time that the list of items shows, by state: its title and its field."""
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 
 
@@ -109,6 +118,7 @@ class AdminApp:
             clean=shown.clean,
             column=shown.column,
             heading=shown.heading,
+            dict=dict,
         )
         get, post = ["GET"], ["POST"]
         self._routes = [
@@ -168,11 +178,12 @@ class AdminApp:
         after = request.query_params.get("after", "")
         begin = next((at + 1 for at, info in enumerate(wanted) if info.text == after), 0)
         page = wanted[begin : begin + QUEUES_A_PAGE]
-        rows = []
+        rows, failed = [], looks.first_attempts(self._db, page)
         for info in page:
             history = self._sampler.history(info.name)
             came, went = history.rates()
-            rows.append({"info": info, "in": came, "out": went, "spark": shown.spark(history.depths)})
+            line = shown.spark(history.depths)
+            rows.append({"info": info, "in": came, "out": went, "spark": line, "failed": failed.get(info.name)})
         more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
         return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": time.time() - sample.at}
 
@@ -184,12 +195,15 @@ class AdminApp:
         page = queue.inspect(self._db)
         history = self._sampler.history(tuple_of(queue.layout.prefix))
         came, went = history.rates()
-        spark = shown.spark(history.depths, 480, 60)
+        sessions = page.sessions
         return {
             "page": page,
-            "spark": spark,
+            "spark": shown.spark(history.depths, 480, 60),
             "rates": (came, went),
             "failed": looks.failed_first(self._db, queue, page),
+            "busy": () if sessions is None else sessions.busy[: looks.MOST_BUSY],
+            "largest": () if sessions is None else looks.with_states(self._db, queue, sessions.largest),
+            "tables": [table for table in page.tables() if not table.title.startswith(OWN_TABLES)],
         }
 
     async def _items(self, request: Request) -> Response:
@@ -203,7 +217,14 @@ class AdminApp:
         after = given.get("after")
         page = search(self._db, queue, wanted, None if not after else Position.parse(after))
         more = "" if page.after is None else page.after.text
-        return {"wanted": wanted, "found": page.items, "looked": page.looked_at, "more": more, "states": STATES}
+        return {
+            "wanted": wanted,
+            "found": page.items,
+            "looked": page.looked_at,
+            "more": more,
+            "states": STATES,
+            "time": TIMES[wanted.state],
+        }
 
     async def _item(self, request: Request) -> Response:
         return await self._shown(request, "item.html", self._item_of)
@@ -362,6 +383,7 @@ class AdminApp:
             "csrf": request.scope.get("fdbqueue.csrf", ""),
             "changes": self._changes,
             "kinds": changes.CHANGES,
+            "item_states": STATES,
             "queue": given.get("queue", ""),
             "given": given,
             "told": self._told.take(request.query_params.get("told", "")),

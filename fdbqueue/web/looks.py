@@ -8,15 +8,16 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from fdbqueue import CodecError, Position, Queue, UnknownQueue
+from fdbqueue import CodecError, Position, Queue, QueueInfo, UnknownQueue
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream
 from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import NO_NOTES, Notes, salvaged_notes
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import is_there
@@ -24,6 +25,8 @@ from fdbqueue.web.shown import name_of
 
 MOST_LISTED = 50
 """How many sessions, gates, groups or subscriptions a page lists; it offers to go on."""
+MOST_BUSY = 10
+"""How many busy sessions the page of a queue lists."""
 MOST_DEAD = 1_000
 """How many dead letters are read to group them by their errors."""
 MANY_ATTEMPTS = 3
@@ -112,6 +115,39 @@ def failed_first(db: Any, queue: Queue[Any], page: Inspection) -> FailedFirst | 
     first = page.head[0]
     error = notes_at(db, queue, first.position).error.partition("\n")[0]
     return FailedFirst(first.position.text, first.attempt, error)
+
+
+def with_states(db: Any, queue: Queue[Any], largest: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return the largest sessions, at most 10, each with what `Sessions.info` says of it."""
+    sessions = sessions_of(queue)
+    return [(one, sessions.info(db, one.session)) for one in largest]
+
+
+def first_attempts(db: Any, infos: Iterable[QueueInfo]) -> dict[Any, tuple[str, int]]:
+    """Return the first items that failed often, with their attempts, by the names of their queues.
+
+    *Conflicts:* none. *Cost:* one read for each queue with available items, in parallel.
+    """
+    layouts = {
+        info.name: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
+        for info in infos
+        if info.stats.available
+    }
+
+    def body(tr: Transaction) -> Steps[Any]:
+        reads = {name: started(rows(tr.snapshot, at.begin, at.end, limit=1)) for name, at in layouts.items()}
+        found = {}
+        for name, reading in reads.items():
+            found[name] = yield from reading
+        return found
+
+    first = {}
+    for name, found in run(attempts(db, body)).items():
+        for row in found:
+            attempt = salvaged_notes(row.value)[0].attempt
+            if attempt >= MANY_ATTEMPTS:
+                first[name] = (layouts[name].position_of(row.key).text, attempt)
+    return first
 
 
 def streams_of(db: Any, queue: Queue[Any]) -> list[Any]:

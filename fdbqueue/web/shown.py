@@ -125,7 +125,7 @@ def when(seconds: float | None) -> str:
     """Return a time in UTC; "" for none."""
     if seconds is None or not 0 <= seconds < 253_402_300_800:
         return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def span(seconds: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -108,6 +109,44 @@ def test_subscriptions_and_groups_are_listed(pages: Browser, shop: Shop, db: Any
     text = pages.text("parts", queue=shop.name)
     assert "reds" in text
     assert "march" in text
+
+
+def test_the_queues_page_links_items_and_sessions_and_shows_json(pages: Browser, shop: Shop, db: Any) -> None:
+    page = pages.text("queue", queue=shop.name)
+    first = next(iter(shop.orders.queue.browse(db))).position
+    assert f'{urlencode({"position": first.text})}">{first.text}</a>' in page
+    assert '{"sku": "cup 3"}' in page
+    assert '{"color": "red"}' in page
+    assert "{'" not in page
+
+    shop.bank.enqueue(db, 1, session="Cy", delay=3_600)
+    page = pages.text("queue", queue=shop.bank_name)
+    for name, status in (("Ann", "blocked"), ("Bob", "ready"), ('["shop", 7]', "ready"), ("Cy", "waiting")):
+        found = re.search(f">{re.escape(name)}</a></td><td[^>]*>{status}</td><td[^>]*>([^<]*)</td>", page)
+        assert found, name
+        assert found[1].endswith(" UTC") == (status == "waiting")
+
+
+@pytest.mark.parametrize(
+    ("state", "title"), [("available", "enqueued"), ("leased", "lease ends"), ("delayed", "due"), ("dead", "died")]
+)
+def test_the_time_of_an_item_is_named_by_its_state(pages: Browser, shop: Shop, state: str, title: str) -> None:
+    page = pages.text("items", queue=shop.name, state=state)
+    assert f'<th scope="col">{title}</th>' in page
+    assert re.search(rf'data-name="{title}">\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC<', page)
+
+
+def test_all_times_say_utc(pages: Browser, shop: Shop) -> None:
+    for page in ("", *PAGES):
+        for name in (shop.name, shop.bank_name):
+            times = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(.{0,4})", pages.text(page, queue=name))
+            assert set(times) <= {" UTC"}, page
+
+
+def test_one_dead_letter_is_one(pages: Browser, shop: Shop) -> None:
+    assert "2 dead letters." in pages.text("dead", queue=shop.name)
+    pages.change("purge", shop.name, state="dead", error="ValueError")
+    assert "1 dead letter." in pages.text("dead", queue=shop.name)
 
 
 def test_nothing_in_an_item_becomes_markup(pages: Browser, shop: Shop, db: Any) -> None:

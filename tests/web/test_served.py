@@ -186,3 +186,31 @@ def test_every_page_can_be_used_without_a_mouse_and_on_a_phone(folder: str, brow
         assert nameless == []
         assert browser.find_elements("css selector", "h1, main, html[lang]")
     server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+def test_a_name_stays_in_one_line_and_headings_stand_over_their_numbers(folder: str, browser: Any) -> None:
+    name = "shop-orders-from-the-north-2026"
+    with fdbqueue.open(folder) as db:
+        for queue in (fdbqueue.Queue(name, codec="json"), fdbqueue.Queue("n" * 300, codec="json")):
+            queue.enqueue(db, 1)
+            queue.pause(db, reason="we count all that is in the store " * 9, by="Ann")
+    server = Server("--url", folder)
+    browser.set_window_size(1280, 900)
+    browser.get(f"{server.address}/")
+    heights = browser.execute_script(
+        "return Object.fromEntries([...document.querySelectorAll('td[data-name=queue] a')].map(one =>"
+        " [one.textContent, one.getClientRects().length + Math.round(one.getBoundingClientRect().height / 24)]))"
+    )
+    assert heights[name] == heights["orders"]
+    width = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width[0] <= width[1]
+    for page in ("", "queue?queue=orders", "dead?queue=orders", "items?queue=orders", "sessions?queue=orders"):
+        browser.get(f"{server.address}/{page}")
+        aligned = browser.execute_script(
+            "return [...document.querySelectorAll('td.n')].map(one => [one.dataset.name, getComputedStyle("
+            "one.closest('table').querySelectorAll('th')[one.cellIndex]).textAlign])"
+        )
+        assert [one for one in aligned if one[1] != "right"] == [], page
+    server.stop()

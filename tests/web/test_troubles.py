@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
+from urllib.parse import urlencode
 
 import fdbqueue
 from fdbqueue.cli.options import queue_of
@@ -99,3 +102,36 @@ def test_no_link_makes_the_page_say_something(pages: Browser, shop: Shop) -> Non
     answer = pages.send("apply", fields)
     assert "Pause: 1 done" in answer.text
     assert "Pause: 1 done" not in pages.client.get(str(answer.url)).text  # a reload
+
+
+def test_the_first_page_remarks_on_what_is_wrong(pages: Browser, db: Any, space: Any) -> None:
+    mails = Leases(fdbqueue.Queue(space["mails"], codec="json"), max_attempts=None, backoff=constant(0))
+    mails.enqueue(db, 1)
+    for _ in range(4):
+        lease = mails.lease(db)
+        assert lease
+        mails.nack(db, lease)
+    shipments = Leases(fdbqueue.Queue(space["shipments"], codec="json"), max_attempts=1)
+    shipments.enqueue(db, 1)
+    lease = shipments.lease(db)
+    assert lease
+    shipments.nack(db, lease)
+    Sessions(fdbqueue.Queue(space["slow"], codec="json")).enqueue(db, 1, session="Ann", delay=3_600)
+    page = pages.text("")
+    assert "first item failed 4 times" in page
+    assert ">1 dead letter<" in page
+    assert ">1 session waiting<" in page
+
+
+def test_a_refused_form_leads_back_to_its_list(pages: Browser, shop: Shop) -> None:
+    fields = {"csrf": pages.csrf(), "queue": shop.name, "change": "cancel", "state": "delayed"}
+    answer = html.unescape(pages.send("preview", fields).text)
+    assert "No item is chosen" in answer
+    assert f"/items?{urlencode({'queue': shop.name, 'state': 'delayed'})}" in answer
+
+
+def test_no_preview_waits_for_enter_on_its_button(pages: Browser, shop: Shop) -> None:
+    for change in ("pause", "cancel"):
+        fields = {"csrf": pages.csrf(), "queue": shop.name, "change": change, "state": "available", "all": "yes"}
+        page = pages.send("preview", fields).text
+        assert re.findall(r"<(\w+)[^>]*\sautofocus", page) == ["h1"]
