@@ -24,7 +24,7 @@ from fdbqueue.stored.catalogue import name_of as tuple_of
 from fdbqueue.stored.catalogue import name_text
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
-from fdbqueue.web.said import Told
+from fdbqueue.web.said import Sayings
 from fdbqueue.web.sampling import Sampler
 from fdbqueue.web.searching import STATES, WantedItems, search
 
@@ -102,7 +102,7 @@ class AdminApp:
         self._has_login = token is not None
         self._within = within
         self._sampler = Sampler(db, within)
-        self._told = Told()
+        self._told = Sayings()
         self._pages = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
             autoescape=True,

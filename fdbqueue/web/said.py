@@ -7,7 +7,7 @@ import secrets
 MOST_KEPT = 100
 
 
-class Told:
+class Sayings:
     """The last messages that no page has shown so far."""
 
     def __init__(self) -> None:
