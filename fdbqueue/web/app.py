@@ -200,7 +200,7 @@ class AdminApp:
             "page": page,
             "spark": shown.spark(history.depths, 480, 60),
             "rates": (came, went),
-            "failed": looks.failed_first(self._db, queue, page),
+            "failed": looks.failed_first(page),
             "busy": () if sessions is None else sessions.busy[: looks.MOST_BUSY],
             "largest": () if sessions is None else looks.with_states(self._db, queue, sessions.largest),
             "tables": [table for table in page.tables() if not table.title.startswith(OWN_TABLES)],

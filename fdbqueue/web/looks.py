@@ -108,13 +108,12 @@ def notes_at(db: Any, queue: Queue[Any], position: Position) -> Notes:
     return salvaged_notes(found[0].stored)[0] if found else NO_NOTES
 
 
-def failed_first(db: Any, queue: Queue[Any], page: Inspection) -> FailedFirst | None:
+def failed_first(page: Inspection) -> FailedFirst | None:
     """Return the first item if it failed often, with its last error; None if it did not."""
     if not page.head or page.head[0].attempt < MANY_ATTEMPTS:
         return None
     first = page.head[0]
-    error = notes_at(db, queue, first.position).error.partition("\n")[0]
-    return FailedFirst(first.position.text, first.attempt, error)
+    return FailedFirst(first.position.text, first.attempt, first.error)
 
 
 def with_states(db: Any, queue: Queue[Any], largest: Iterable[Any]) -> list[tuple[Any, Any]]:

@@ -92,6 +92,7 @@ def test_the_page_names_a_first_item_that_failed_often(pages: Browser, db: Any, 
         assert lease
         mails.nack(db, lease, error="SMTPError: no such box\nsecond line")
     page = pages.text("queue", queue=name_text(name_of(space["mails"].key())))
+    assert '<td data-name="error">SMTPError: no such box</td>' in page
     assert f">{position.text}</a>, has failed 9 times; last error: SMTPError: no such box." in page
     assert ASKED not in page
 
