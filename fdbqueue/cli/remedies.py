@@ -26,6 +26,9 @@ COMMANDS = {
 OPTIONS = {
     "on_bad='skip'": "--skip-bad",
     "without_marks=True": "--without-marks",
+    "use Queue.browse and Queue.enqueue_many": (
+        "use `fdbqueue browse QUEUE --records` and `fdbqueue enqueue QUEUE --records`"
+    ),
     "open it by Queue.open(db, name)": "leave --codec out",
 }
 _WORDS = {

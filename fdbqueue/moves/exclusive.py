@@ -21,6 +21,7 @@ from typing import cast
 
 import msgspec
 
+from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database
@@ -176,8 +177,8 @@ def _is_owned(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Ste
         if owned.owner and owned.until_us > now_us():
             name = layout.subscriptions.unpack(row.key)[0]
             raise SubscriptionError(
-                f"{layout.describe()} has the exclusive subscription {name!r}, until {owned.until_us / 1e6:.0f} or"
-                " longer: only its owner takes items. Lease by that subscription, or wait until it is closed."
+                f"{layout.describe()} has the exclusive subscription {name!r}, until {utc(owned.until_us / 1e6)} UTC"
+                " or longer: only its owner takes items. Lease by that subscription, or wait until it is closed."
             )
         return bool(owned.owner)
     return False

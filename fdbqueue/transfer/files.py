@@ -25,9 +25,15 @@ def format_of(path: Path, what: str) -> str:
     """Return the format of a file, by the ending of its name.
 
     Raises:
-        TransferError: the ending names no format.
+        TransferError: the ending names no format, or it is no file but a pipe or a device.
     """
     ending = path.suffix.lower()
+    nameless = not ending and (str(path) == "-" or path.is_relative_to("/dev"))
+    if nameless or path.is_fifo() or path.is_char_device():
+        raise TransferError(
+            f"{path}: {what} is a file .jsonl or .parquet, and no pipe: an interrupted one goes on where it was. For"
+            " a pipe use Queue.browse and Queue.enqueue_many."
+        )
     if ending == ".parquet":
         return PARQUET
     if ending in (".jsonl", ".ndjson"):

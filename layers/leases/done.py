@@ -119,6 +119,7 @@ def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
     """Refuse now what the target's enqueue would refuse later, when the item that it follows is done.
 
     Raises:
+        TypeError: the session is missing.
         ValueError: there is no such level or priority, or no such time, delay or time to live can be.
     """
     visible_at(0, terms.get("delay"), terms.get("at"))
@@ -126,6 +127,8 @@ def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
         positive(terms["ttl"], "ttl")
     sessions = getattr(target, "sessions", None)
     if sessions is not None:
+        if terms.get("session") is None:
+            raise TypeError(f"{target!r} enqueues into sessions: give session=, as in FollowUp(…, session='ann').")
         sessions.level_of(terms.get("level"))
     elif terms.get("priority") is not None:
         if queue_of(target).order is None:

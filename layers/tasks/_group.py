@@ -40,6 +40,8 @@ class CallGroup(Named):
                 raise TypeError(f"A group has calls of {app!r}, as app.group([send.call('Ann')]), not {call!r}.")
             if call.task.options.unique is not None:
                 raise TypeError(f"{call.task!r} is unique, and an equal call may be there: enqueue it alone.")
+        if not self._calls:
+            raise TypeError("A group has at least one call, as app.group([send.call('Ann')]), not an empty list.")
         lanes = {id(call.task.lane): call.task.lane for call in self._calls}
         if len(lanes) != 1:
             raise TypeError(f"A group has calls, all of them in one queue, not in {len(lanes)}: {[*lanes.values()]}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,13 @@ def test_mistakes_are_told(db: Any, space: Subspace, run: Run, name: str, tmp_pa
     assert (done.exit_code, "there is no such file" in done.stderr) == (2, True)
     done = run("export", name, "--to", str(tmp_path / "orders.csv"))
     assert (done.exit_code, ".jsonl or .parquet" in done.stderr) == (2, True)
+    assert "no pipe" not in done.stderr
+    os.mkfifo(pipe := tmp_path / "pipe.jsonl")
+    for file_of, command in (("--to", "export"), ("--from", "import")):
+        for wrong in ("-", "/dev/stdout", "/dev/fd/63", str(pipe)):
+            done = run(command, name, file_of, wrong)
+            assert (done.exit_code, "and no pipe" in done.stderr) == (2, True)
+            assert "browse QUEUE --records" in done.stderr
     assert run("export", name, "--to", str(file)).exit_code == 0
     done = run("export", name, "--to", str(file))
     assert (done.exit_code, "exists already" in done.stderr) == (2, True)

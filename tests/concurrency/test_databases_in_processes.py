@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import Queue
 from fdbqueue.engine import FDBError, aio
+from fdbqueue.layers import Consumer, Leases, Results
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
@@ -46,6 +48,25 @@ def test_another_process_uses_the_same_database(db: Any, context: Any) -> None:
     assert ended(context.Process(target=count_up, args=(db, 3))) == 0
     count_up(db, 1)
     assert int.from_bytes(db[b"n"], "little") == 5
+
+
+def double_one(db: Any) -> None:
+    Consumer(Leases(Queue("numbers", codec="json")), lambda lease: lease.value * 2, signals=False).drain(db)
+
+
+def wait_at(db: Any, text: str) -> None:
+    assert Results(Leases(Queue("numbers", codec="json"))).completion(db, text).wait(timeout=ENDS_WITHIN_SECONDS) == 42
+
+
+@pytest.mark.parametrize("context", [SPAWN, FORK], ids=["spawn", "fork"])
+def test_a_process_waits_at_an_item_that_another_one_ends(db: Any, context: Any) -> None:
+    completion = Results(Leases(Queue("numbers", codec="json"))).enqueue(db, 21)
+    waiting = context.Process(target=wait_at, args=(db, str(completion)))
+    waiting.start()
+    assert ended(context.Process(target=double_one, args=(db,))) == 0
+    assert completion.wait(timeout=ENDS_WITHIN_SECONDS) == 42
+    waiting.join(ENDS_WITHIN_SECONDS)
+    assert waiting.exitcode == 0
 
 
 def test_a_pickled_database_is_the_same_one(db: Any) -> None:

@@ -165,6 +165,11 @@ def test_terms_that_the_target_would_refuse_are_refused_when_the_follow_up_is_ma
     FollowUp(jobs.leases, "x", at=5)
     with pytest.raises(TypeError, match=r"has the arguments of its target's enqueue.*'level'\. Give those"):
         FollowUp(jobs.leases, "x", level=9)
+    for target in (sessions, Results(sessions)):
+        with pytest.raises(TypeError, match="session"):
+            FollowUp(target, "x")
+    with pytest.raises(TypeError, match=r"^Results\(.* enqueues into sessions: give session="):
+        FollowUp(Results(sessions), "x")
     with pytest.raises(ItemTooLarge):
         FollowUp(jobs.leases, "x", headers={"x": "y" * 100_000})
 
