@@ -7,7 +7,7 @@ on both engines. An empty queue or a lost race is no error. The first four are t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.report import BulkReport
@@ -108,11 +108,13 @@ class LeaseLost(FdbQueueError):
 
     Attributes:
         lost: the positions of the items whose leases are lost. The call changed none of its other items.
+        reasons: of those that a call by position took away, how, in a sentence.
     """
 
-    def __init__(self, message: str, *, lost: list[Position]) -> None:
+    def __init__(self, message: str, *, lost: list[Position], reasons: Mapping[Position, str] | None = None) -> None:
         super().__init__(message)
         self.lost = lost
+        self.reasons = dict(reasons or {})
 
 
 class CompletionError(FdbQueueError):

@@ -42,6 +42,8 @@ class Hold:
     """Whether an extension found the lease lost. A running handler may have acked it in its own transaction."""
     result: object = None
     """What its handler returned."""
+    reason: str = ""
+    """How a call by position took the item away; "" if none did, as far as is known."""
     told: bool = False
     """Whether the log already reports it lost, or no longer extended."""
 
@@ -76,6 +78,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
             halving.again([hold for hold in holds if hold.lease.position not in positions])
             counts = Counter(hold.lease.position for hold in suspects)
             for hold in suspects:
+                hold.reason = error.reasons.get(hold.lease.position, "")
                 if counts[hold.lease.position] == 1:
                     lost.append(hold)
                 else:  # a lost lease of the item, and a live lease that this consumer took later

@@ -68,13 +68,14 @@ class Keeping:
             return
         # A running handler may have acked its own lease. It has a third of the duration to return ACKED.
         if hold.missing or not hold.begun:
-            self._tell(hold, "is lost: it ran out, or it was taken away")
+            self._tell(hold, f"is lost: {taken_away(hold) or 'it ran out, or it was taken away'}")
         hold.missing = True
 
     def _lost(self, hold: Hold) -> None:
         """Count a lease that was lost before it could be acked or given back."""
         self._report.lost += 1
-        self._tell(hold, "was lost before it could be settled: the item may be handled again")
+        told = taken_away(hold) or "the item may be handled again"
+        self._tell(hold, f"was lost before it could be settled: {told}")
 
     def _tell(self, hold: Hold, told: str) -> None:
         if not hold.told:
@@ -93,3 +94,12 @@ class Keeping:
                 self._extending.wake()
                 return True
         return False
+
+
+def taken_away(hold: Hold) -> str:
+    """Return how a call by position took an item away, and what comes of it; "" if none did."""
+    if not hold.reason:
+        return ""
+    reason = hold.reason.rstrip(".")
+    follows = "not handled again" if reason.startswith("It was cancelled") else "handled again as it is now"
+    return f"{reason[0].lower()}{reason[1:]}, and is {follows}"

@@ -523,7 +523,8 @@ class Run(Keeping):
         fate = None
         try:
             fate = await verb
-        except LeaseLost:
+        except LeaseLost as error:
+            hold.reason = error.reasons.get(hold.lease.position, "")
             self._lost(hold)
         else:
             setattr(self._report, counter, getattr(self._report, counter) + 1)

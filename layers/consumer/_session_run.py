@@ -369,7 +369,8 @@ class SessionRun(Run):
         hold.settling = True
         try:
             fate = await verb
-        except LeaseLost:
+        except LeaseLost as error:
+            hold.reason = next(iter(error.reasons.values()), "")
             # Perhaps the lease lives, and only an item of this turn was changed. Ack those in front of it, and leave.
             hold.fenced = True
             self._leave(hold, "place")

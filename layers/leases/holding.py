@@ -174,7 +174,7 @@ class Holding:
 
     def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
         """Return the error of lost leases. It says why they are lost, if that is known."""
-        layout, known = self._layout, []
+        layout, reasons = self._layout, {}
         if told := (yield from renamed(tr, layout)):
             return LeaseLost(
                 f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is not under this name any more. {told}"
@@ -183,16 +183,19 @@ class Holding:
             )
         for position in dict.fromkeys(lost):
             reason = yield from why_lost(tr, layout, pack(position), layout, pack(position))
-            known += [f" {position.text}: {reason}"] if reason else []
+            if reason:
+                reasons[position] = reason
+        known = "".join(f" {position.text}: {reason}" for position, reason in reasons.items())
         return LeaseLost(
             f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: "
             + (
-                f"a call by position took the item away.{''.join(known)} Undo its work, or make the work repeatable."
+                f"a call by position took the item away.{known} Undo its work, or make the work repeatable."
                 if known
                 else "the item was acked or given back already, or the lease expired and another consumer took the"
                 " item. Undo its work, or make the work repeatable. Extend leases whose work takes longer."
             ),
             lost=lost,
+            reasons=reasons,
         )
 
 

@@ -346,6 +346,7 @@ class Working(Generic[V]):
             f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost:"
             f" {why}. Undo what was done for the item, or let it be done again; extend leases whose work takes longer.",
             lost=[ref.position],
+            reasons={ref.position: reason} if reason else {},
         )
 
     def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone) -> Steps[None]:

@@ -14,6 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.handlers import ACKED
 from fdbqueue.layers.consumer import Consumer, _run
 from fdbqueue.layers.leases import Lease, Leases, immediately
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.consuming import consumer_threads, logged, until
@@ -116,6 +117,46 @@ def test_a_lease_that_is_lost_at_the_ack_is_logged(db: Any, leases: Leases, capl
     assert caplog.records[0].levelname == "WARNING"
     for word in (position.text, "attempt 1", "painter", "was lost"):
         assert word in line
+
+
+@pytest.mark.parametrize("how", ["returns", "fails"])
+@pytest.mark.parametrize(
+    ("verb", "terms", "told"),
+    [
+        ("cancel", {}, "it was cancelled while painter had it, and is not handled again."),
+        ("update", {"value": "b"}, "it was updated while painter had it, and is handled again as it is now."),
+        ("reschedule", {"delay": 60}, "it was rescheduled while painter had it, and is handled again as it is now."),
+    ],
+)
+def test_a_call_by_position_that_took_an_item_away_is_logged(
+    db: Any, leases: Leases, caplog: pytest.LogCaptureFixture, how: str, verb: str, terms: dict[str, Any], told: str
+) -> None:
+    position = leases.enqueue(db, "a")
+
+    def handle(lease: Lease) -> None:
+        if lease.value == "a":
+            getattr(leases, verb)(db, position, **terms)
+            if how == "fails":
+                raise ValueError("no paint")
+
+    assert Consumer(leases, handle, consumer="painter").drain(db).lost == 1
+    line = logged(caplog)[-1]
+    assert line.endswith(told)
+    assert "may be" not in line
+
+
+def test_a_turn_whose_item_was_cancelled_while_it_failed_says_so(
+    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    sessions.enqueue(db, "a", session="ann")
+
+    def handle(lease: Any) -> None:
+        sessions.cancel(db, "ann", lease.position)
+        raise ValueError("no paint")
+
+    assert Consumer(sessions, handle, consumer="painter").drain(db).lost == 1
+    assert logged(caplog)[-1].endswith("it was cancelled while painter had it, and is not handled again.")
 
 
 def test_a_lease_that_is_lost_while_its_handler_runs_is_logged_then_and_once(
