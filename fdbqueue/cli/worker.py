@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import importlib
 import logging
 import os
@@ -110,7 +111,11 @@ def found(name: str) -> Tasks:
             raise
         raise typer.BadParameter(f"there is no module {error.name!r} here", param_hint="MODULE:APP") from error
     for part in attribute.split("."):
-        app = getattr(app, part, None)
+        if not hasattr(app, part):
+            near = difflib.get_close_matches(part, [one for one in dir(app) if not one.startswith("_")], n=1)
+            meant = f": perhaps you mean {near[0]!r}" if near else ""
+            raise typer.BadParameter(f"{module} has no {part!r}{meant}", param_hint="MODULE:APP")
+        app = getattr(app, part)
     if not isinstance(app, Tasks):
         raise typer.BadParameter(f"{attribute!r} of {module} is {app!r}, and not Tasks", param_hint="MODULE:APP")
     return app

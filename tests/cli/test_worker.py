@@ -312,7 +312,8 @@ def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: S
     [
         ("shop_tasks", "is not MODULE:APP"),
         ("no_such_module:app", "there is no module 'no_such_module' here"),
-        ("shop_tasks:missing", "'missing' of shop_tasks is None"),
+        ("shop_tasks:missing", "shop_tasks has no 'missing'"),
+        ("shop_tasks:apps", "shop_tasks has no 'apps': perhaps you mean 'app'"),
         ("shop_tasks:not_an_app", "'not_an_app' of shop_tasks is 7, and not Tasks"),
     ],
 )
