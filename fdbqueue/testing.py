@@ -100,6 +100,20 @@ class Faults:
         """
         self._plan((after, None), 1, skip)
 
+    def check(self) -> None:
+        """Raise if a planned fault has not happened. `fdbqueue_faults` does so after the test.
+
+        Raises:
+            AssertionError: one has not. The message names those that are left.
+        """
+        left = [fault for fault in self._planned if fault is not None]
+        if left:
+            told = ", ".join(
+                f"{'crash' if code is None else f'fail_commit({code})'} {'after' if after else 'before'} the commit"
+                for after, code in left
+            )
+            raise AssertionError(f"Planned faults that no commit met: {told}. Plan fewer, or commit as often.")
+
     def _plan(self, fault: tuple[bool, int | None], times: int, skip: int) -> None:
         if times < 1 or skip < 0:
             raise ValueError(f"times is at least 1 and skip at least 0, not {times!r} and {skip!r}.")
@@ -174,9 +188,11 @@ def fdbqueue_db() -> Iterator[fdbqueue.Database]:
 
 
 @pytest.fixture
-def fdbqueue_faults(fdbqueue_db: fdbqueue.Database) -> Faults:
-    """Return the `Faults` of `fdbqueue_db`."""
-    return Faults(fdbqueue_db)
+def fdbqueue_faults(fdbqueue_db: fdbqueue.Database) -> Iterator[Faults]:
+    """Return the `Faults` of `fdbqueue_db`. The test fails if a planned fault has not happened."""
+    faults = Faults(fdbqueue_db)
+    yield faults
+    faults.check()
 
 
 @pytest.fixture
