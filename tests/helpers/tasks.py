@@ -143,7 +143,8 @@ class Gated(StandIn):
         return CommitsBy(self._db.create_transaction(), self.commit)
 
     def add(self, key: bytes, param: bytes) -> None:
-        self._db.add(key, param)
+        with self.gate:
+            self._db.add(key, param)
 
     def commit(self, tr: Any) -> Any:
         with self.gate:

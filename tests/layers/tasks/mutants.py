@@ -124,12 +124,6 @@ MUTANTS = (
         tests=("tasks/test_attempts",),
     ),
     Mutant(
-        "an error after the last transaction fails the call",
-        RUNNING,
-        (("last = running.acked or lease.attempt > options.retries", "last = lease.attempt > 1_000"),),
-        tests=("tasks/test_running",),
-    ),
-    Mutant(
         "a body is committed without the ack",
         RUNNING,
         (("        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))\n", ""),),
