@@ -24,9 +24,11 @@ from fdbqueue.cli.sessioning import (
     USUAL_LEVEL,
     GateOption,
     Level,
+    Plain,
     SessionOption,
     check_gates,
     gates_named,
+    refuse_among_sessions,
     session_named,
     sessions_of,
 )
@@ -61,6 +63,7 @@ def enqueue(
     session: SessionOption = None,
     level: Level = None,
     gate: GateOption = None,
+    plain: Plain = False,
     group: GroupOption = None,
     wait: Wait = None,
     url: Url = None,
@@ -83,7 +86,8 @@ def enqueue(
     levels refuses a record's "rank". Each item gets a new position, and its attempts start again at 0.
 
     With --session the items go into that session of the queue: one runs at a time, in order. If sessions of the queue
-    have gates, name those of a session that begins with --gate. With --group the items belong to a group, which
+    have gates, name those of a session that begins with --gate. Without --session, a queue with items in sessions is
+    refused unless you give --plain. With --group the items belong to a group, which
     `fdbqueue groups` shows, closes and waits for.
 
     With --wait it waits for each batch until its items have ended, and prints their results, a line each; with --json
@@ -99,6 +103,8 @@ def enqueue(
         raise typer.BadParameter("a level is one of a session: give --session too", param_hint="--level")
     if session is None and gate is not None:
         raise typer.BadParameter("a gate is one of a session: give --session too", param_hint="--gate")
+    if session is not None and plain:
+        raise typer.BadParameter("a plain item is in no session: leave --session or --plain out", param_hint="--plain")
     if session is not None and (records or priority is not None or levels is not None):
         wrong = "--records" if records else "--priority and --levels"
         raise typer.BadParameter(f"items of a session have --level, and take no {wrong}", param_hint="--session")
@@ -117,6 +123,8 @@ def enqueue(
     with opened(url, create=True) as db:
         leases, sessions, more = Leases(queue_of(queue, codec)), None, {}
         if session is None:
+            if not plain:
+                refuse_among_sessions(db, leases.queue, "Give --session NAME")
             leases, terms = _ordered(db, leases.queue, priority, levels, terms)
         else:
             name, gates = session_named(session, "--session"), gates_named(gate, "--gate")

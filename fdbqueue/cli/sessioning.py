@@ -49,6 +49,8 @@ GateOption = Annotated[
     ),
 ]
 
+Plain = Annotated[bool, typer.Option("--plain", help="Also if the queue's items are in sessions: beside them.")]
+
 
 def session_named(text: str, hint: str) -> SessionName:
     """Return the name of a session: the text, or the tuple or bytes that it describes as JSON.
@@ -102,6 +104,21 @@ def check_gates(db: Any, sessions: Sessions, session: SessionName) -> None:
             f"sessions of this queue have gates, such as {gate.gate!r}, and this one would begin without: give its"
             " gates, the outermost first, as in --gate tenant=10, or --gate none",
             param_hint="--session",
+        )
+
+
+def refuse_among_sessions(db: Any, queue: Queue, remedy: str) -> None:
+    """Refuse a plain item, or who takes plain items only, if the queue has items in sessions: most often a slip.
+
+    Raises:
+        BadParameter: it has.
+    """
+    span = queue.layout.space["items"].range()
+    if run(queue.read(db, lambda tr: rows(tr.snapshot, span.start, span.stop, limit=1))):
+        raise typer.BadParameter(
+            "this queue has items in sessions. A Consumer of its Sessions takes no plain items, and a subscription gets"
+            f" no items of sessions. {remedy}; or --plain, if you mean the plain items beside them",
+            param_hint="QUEUE",
         )
 
 

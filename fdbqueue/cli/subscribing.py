@@ -11,6 +11,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import say, wants_table
+from fdbqueue.cli.sessioning import Plain, refuse_among_sessions
 from fdbqueue.cli.tables import TableColumn, line_of, print_rows
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
 
@@ -31,17 +32,21 @@ def subscribe(
     credit_bytes: Annotated[
         int | None, typer.Option("--credit-bytes", min=0, help="Number of bytes that they may have at once.")
     ] = None,
+    plain: Plain = False,
     create: Create = False,
     url: Url = None,
 ) -> None:
     """Register a subscription. `fdbqueue lease --subscription NAME` then leases the items that it selects, in order.
 
     An existing subscription gets this selector and credit. If the selector changes, it starts at the head again.
+    It selects no items of sessions, so a queue that has some is refused unless you give --plain.
 
     Example: fdbqueue subscribe orders red --selector "color = 'red'" --credit 10
     """
     own = queue_of(queue)
     with opened_queue(url, own, create=create) as db:
+        if not plain:
+            refuse_among_sessions(db, own, "Run a Consumer of its Sessions")
         subscription = Subscriptions(own).subscribe(db, name, selector=selector)
         subscription.grant(db, items=credit, size_bytes=credit_bytes)
     say(f"{name} is subscribed")

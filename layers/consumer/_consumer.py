@@ -48,8 +48,8 @@ class Consumer(Named, Generic[V]):
     Args:
         source: leases items for the consumer: `Leases`, with their policy for failures; a layer that has leases, such
             as a `PriorityQueue`; a `Subscription`, on its credit; or `Sessions` or `SmartSessions`, several sessions
-            side by side. If the leases have no `backoff`, failed items wait 1 second before their second attempt, then
-            2, 4 and so on, up to an hour.
+            side by side, and no plain items of their queue. If the leases have no `backoff`, failed items wait 1 second
+            before their second attempt, then 2, 4 and so on, up to an hour.
         handler: called with each lease. A coroutine function is awaited. Any other function runs in a thread. If it
             returns an awaitable, that is awaited. `Snooze` puts the item off; any other exception fails the attempt:
             `RetryIn` says when the next one is, `GiveUp` that none would help.

@@ -48,7 +48,7 @@ def test_items_of_sessions_are_leased_in_their_order_and_acked(run: Run, name: s
 
 def test_a_session_is_given_back(run: Run, name: str) -> None:
     run("enqueue", name, "1", "--session", "ann")
-    run("enqueue", name, "2")
+    run("enqueue", name, "2", "--plain")
     both = run("lease", name, "--sessions").stdout + run("lease", name).stdout
 
     given = run("nack", name, "--error", "printer is off", stdin=both)
@@ -200,6 +200,21 @@ def test_a_session_is_not_begun_without_the_gates_that_others_have(run: Run, nam
     assert (info.status, info.gate) == ("gated", ("tenant", "acme"))
     assert run("enqueue", name, "5", "--session", "free", "--gate", "none").exit_code == 0
     assert gated.check(db).problems == ()
+
+
+def test_a_plain_item_beside_sessions_must_be_meant(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    assert run("enqueue", name, '"plain"').exit_code == 0
+    sessions.enqueue(db, "in a session", session="ann")
+
+    for refused in (run("enqueue", name, '"slip"'), run("subscribe", name, "all")):
+        assert refused.exit_code == 2
+        assert "--plain" in refused.stderr
+        assert sessions.queue.stats(db).available == 1
+    assert run("enqueue", name, '"meant"', "--plain").exit_code == 0
+    assert run("subscribe", name, "all", "--plain").exit_code == 0
+    assert run("enqueue", name, '"both"', "--plain", "--session", "ann").exit_code == 2
+    assert sessions.queue.stats(db).available == 2
+    assert sessions.stats(db).enqueued == 1
 
 
 def test_a_wrong_gate_is_refused_before_anything_is_enqueued(run: Run, name: str, sessions: Sessions, db: Any) -> None:
