@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import fdbqueue
+from fdbqueue.base.times import check_number
 from fdbqueue.engine.embedded.client.futures import FutureVoid
 
 if TYPE_CHECKING:
@@ -115,6 +117,9 @@ class Faults:
             raise AssertionError(f"Planned faults that no commit met: {told}. Plan fewer, or commit as often.")
 
     def _plan(self, fault: tuple[bool, int | None], times: int, skip: int) -> None:
+        given: tuple[object, ...] = (fault[0], times, skip)
+        if [type(one) for one in given] != [bool, int, int]:
+            raise TypeError("after is a bool, times and skip are integers, not {!r}, {!r} and {!r}.".format(*given))
         if times < 1 or skip < 0:
             raise ValueError(f"times is at least 1 and skip at least 0, not {times!r} and {skip!r}.")
         self._planned.extend([None] * skip)
@@ -154,7 +159,14 @@ class Clock:
         return time.time()
 
     def move(self, seconds: float) -> None:
-        """Move the clock forwards by seconds; backwards with a negative number."""
+        """Move the clock forwards by seconds; backwards with a negative number.
+
+        Raises:
+            TypeError: that is no number. ValueError: it is not finite.
+        """
+        check_number(seconds, "seconds")
+        if not isfinite(seconds):
+            raise ValueError(f"seconds is how far the clock moves, not {seconds!r}.")
         self._traveller.shift(seconds)
 
     def move_to(self, at: Any) -> None:

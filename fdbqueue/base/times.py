@@ -65,9 +65,20 @@ def seconds_or_none(at_us: int) -> float | None:
 
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:
-    """Raise a TypeError if this is no number of seconds. True and False are none."""
-    if type(seconds) is not float and (isinstance(seconds, bool) or not isinstance(seconds, Real)):
+    """Raise a TypeError if this is no number of seconds, and a ValueError if it is too large for a float.
+
+    True and False are no numbers.
+    """
+    if type(seconds) is float:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise TypeError(f"{name} is a number of seconds{besides}, not {seconds!r}.")
+    try:
+        float(seconds)
+    except OverflowError:
+        raise ValueError(
+            f"{name} is a number of seconds{besides}, and too large: over {LONGEST_SECONDS:.0e}."
+        ) from None
 
 
 def _over(seconds: float) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from numbers import Real
 from types import GeneratorType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import check_flag, check_limit
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -234,5 +234,5 @@ def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait
 def _check_part(duty_cycle: Any) -> None:
     if isinstance(duty_cycle, bool) or not isinstance(duty_cycle, Real):
         raise TypeError(f"duty_cycle is a part of the time, a number over 0 and up to 1, not {duty_cycle!r}.")
-    if not 0 < float(duty_cycle) <= 1:
+    if not 0 < cast(float, duty_cycle) <= 1:
         raise ValueError(f"duty_cycle is a part of the time, over 0 and up to 1, not {duty_cycle}.")

@@ -26,6 +26,7 @@ Source
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -166,4 +167,6 @@ def _tokens(number: object, told: str) -> int:
         raise TypeError(f"{told}, an integer, not {number!r}.")
     if number < 1:
         raise ValueError(f"{told}, at least 1, not {number}.")
+    if number > sys.maxsize:
+        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
     return number

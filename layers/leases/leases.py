@@ -126,6 +126,8 @@ class Leases(Named, ByPosition[V]):
         if not callable(clock):
             raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.clock = clock
+        if head is not None and not hasattr(head, "first"):
+            raise TypeError(f"head is a Head, the order of taking items, or None, not {head!r}.")
         self.head = head or Head(queue.layout)
         self._taking = Taking(queue, self.head, self.retry)
         self.dead = DeadLetters(queue, self.now_us)
@@ -600,8 +602,17 @@ class Leases(Named, ByPosition[V]):
         return Editing(self.queue, self.now_us)
 
     def now_us(self) -> int:
-        """Return the time by this object's clock, in microseconds."""
-        return int(self.clock() * 1e6)
+        """Return the time by this object's clock, in microseconds.
+
+        Raises:
+            TypeError, ValueError: the clock returned no time.
+        """
+        now = self.clock()
+        try:
+            return int(now * 1e6)
+        except (TypeError, ValueError, OverflowError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"clock returned {now!r}, not the time in seconds since 1970, as time.time does.") from None
 
 
 def _check_names(terms: object, columns: object) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
@@ -98,10 +99,19 @@ class Retry:
         """Return how long an item waits after the failure of this attempt; 0 if it was the last one.
 
         It raises what the policy raises.
+
+        Raises:
+            TypeError, ValueError: the policy returned no number of seconds, or a negative one.
         """
         if self.backoff is None or self.is_last(attempt):
             return 0
-        return int(min(self.backoff(attempt), LONGEST_SECONDS) * 1e6)
+        wait: Any = self.backoff(attempt)
+        is_number = isinstance(wait, Real) and not isinstance(wait, bool)
+        if not is_number or not wait >= 0:
+            raise (ValueError if is_number else TypeError)(
+                f"backoff={self.backoff!r} returned {wait!r} for attempt {attempt}, not a number of seconds, 0 or more."
+            )
+        return int(min(wait, LONGEST_SECONDS) * 1e6)
 
     def delay_us_in_any_case(self, attempt: int) -> int:
         """Return how long an item waits, as by default if the policy raises or returns no number.

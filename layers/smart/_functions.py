@@ -7,11 +7,10 @@ one raises, or returns an invalid value, the error names the function and its ty
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fdbqueue import CheckFailed, Position
 
@@ -131,10 +130,11 @@ class Functions:
         if given is None or (bool_is_never and isinstance(given, bool)):
             return _NEVER
         _not_awaited(own, what, given, whose)
-        if isinstance(given, bool) or not isinstance(given, Real) or math.isnan(given):
+        if isinstance(given, bool) or not isinstance(given, Real) or given != given:  # NaN
             wanted = "a time of the clock in seconds, None for never" + (", or a bool" if bool_is_never else "")
             raise failed(own.name, what, f"it returned {given!r}, and not {wanted}", whose)
-        return Time(max(1, int(min(float(given), LONGEST_SECONDS) * 1e6)), is_duration=False)
+        seconds = LONGEST_SECONDS if cast(float, given) > LONGEST_SECONDS else max(0.0, float(given))
+        return Time(max(1, int(seconds * 1e6)), is_duration=False)
 
 
 def failed(name: str, what: str, why: str, whose: str, position: Position | None = None) -> CheckFailed:

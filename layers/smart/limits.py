@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Real
 from typing import Literal, TypeAlias, cast
@@ -57,5 +58,6 @@ def check_bounds(limit: object, **bounds: float) -> None:
     if limit is not None and not isinstance(limit, Limit):
         raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
     for name, bound in bounds.items():
-        if not isinstance(cast(object, bound), Real) or not bound > 0:
-            raise ValueError(f"{name} is a bound, a number over 0, not {bound!r}.")
+        least = 0 if name == "check_seconds" else 1
+        if not isinstance(cast(object, bound), Real) or not (bound > 0 and bound >= least) or bound == math.inf:
+            raise ValueError(f"{name} is a bound, a number {'of at least 1' if least else 'over 0'}, not {bound!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -133,12 +134,14 @@ def check_whole(number: object, told: str, *, least: int = 0) -> None:
     """Refuse what is no whole number.
 
     Raises:
-        TypeError: it is no integer. ValueError: it is less than `least`.
+        TypeError: it is no integer. ValueError: it is less than `least`, or too large.
     """
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{told}, an integer, not {number!r}.")
     if number < least:
         raise ValueError(f"{told}, at least {least}, not {number}.")
+    if number > sys.maxsize:
+        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
 
 
 def check_parameter(by: By, arguments: Arguments, told: str) -> None:

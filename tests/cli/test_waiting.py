@@ -233,7 +233,7 @@ def test_a_group_is_cancelled(run: Run, name: str) -> None:
 def test_groups_of_items_in_sessions_are_listed_apart(run: Run, name: str) -> None:
     for group in ("a", "b", "c"):
         run("enqueue", name, "1", "--group", group, "--session", "ann")
-    run("enqueue", name, "1", "--group", "plain")
+    run("enqueue", name, "1", "--group", "plain", "--plain")
     assert [one["group"] for one in lines(run("groups", name).stdout)] == ["plain"]
     assert [one["group"] for one in lines(run("groups", name, "--sessions").stdout)] == ["a", "b", "c"]
     assert [one["group"] for one in lines(run("groups", name, "-S", "--after", "a", "-n", "1").stdout)] == ["b"]

@@ -95,6 +95,12 @@ def test_a_wrong_fault_is_refused(fdbqueue_faults: Faults, wrong: dict[str, Any]
         fdbqueue_faults.fail_commit(**wrong)
 
 
+@pytest.mark.parametrize("wrong", [{"code": 1021, "after": "no"}, {"times": None}, {"skip": "x"}, {"times": 1.5}])
+def test_a_fault_of_a_wrong_type_is_refused(fdbqueue_faults: Faults, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="after is a bool"):
+        fdbqueue_faults.fail_commit(**wrong)
+
+
 @pytest.mark.engines("file", "cluster")
 def test_faults_are_for_a_database_in_memory(db: Any) -> None:
     with pytest.raises(TypeError, match="memory:"):
@@ -136,6 +142,12 @@ def test_the_clock_lets_waits_end_after_it_was_moved_and_after_a_fault(
     fdbqueue_clock.move(86_400)
     assert orders.lease(fdbqueue_db) is not None
     assert 0 < time.monotonic() - began < 3_600
+
+
+@pytest.mark.parametrize("seconds", [None, "1", float("nan"), float("inf")])
+def test_the_clock_moves_by_seconds(fdbqueue_clock: Clock, seconds: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="seconds is"):
+        fdbqueue_clock.move(seconds)
 
 
 def test_run_due_runs_what_follows_in_another_queue(fdbqueue_db: fdbqueue.Database, fdbqueue_clock: Clock) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fdbqueue import Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases, StagedQueue
 from fdbqueue.layers.leases import constant, exponential, immediately
+from fdbqueue.layers.tasks import Rate
+from tests.helpers.clock import Clock
 
 
 def test_immediately_and_constant_do_not_depend_on_the_attempt() -> None:
@@ -27,3 +36,48 @@ def test_no_number_of_attempts_is_too_large(attempt: int) -> None:
 def test_jitter_makes_a_wait_longer_by_its_share_at_most(attempt: int) -> None:
     plain = exponential()(attempt)
     assert plain <= exponential(jitter=0.1)(attempt) <= plain * 1.1
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("wait", ["x", None, math.nan, -1, True])
+def test_a_backoff_that_returns_no_wait_is_told_and_waits_as_by_default(
+    db: Any, space: Subspace, wait: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    leases = Leases(Queue(space, codec="str"), backoff=lambda attempt: wait, clock=clock)
+    leases.enqueue(db, "a")
+    lease = leases.lease(db, duration=1)
+    assert lease is not None
+    with pytest.raises((TypeError, ValueError), match=r"returned .* not a number of seconds, 0 or more"):
+        leases.nack(db, lease)
+    clock.now += 2
+    leases.reclaim(db)  # nobody is there to hear the error
+    assert "not a number of seconds" in caplog.text
+    assert leases.lease(db) is None
+    clock.now += 2
+    assert leases.lease(db) is not None
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("now", [None, "now", math.inf, math.nan])
+def test_a_clock_that_tells_no_time_is_refused(db: Any, space: Subspace, now: Any) -> None:
+    leases = Leases(Queue(space, codec="str"), clock=lambda: now)
+    with pytest.raises((TypeError, ValueError), match=r"clock returned .*, not the time in seconds"):
+        leases.enqueue(db, "a", delay=1)
+    with pytest.raises(TypeError, match="head is a Head"):
+        Leases(Queue(space), head="x")  # type: ignore[arg-type]
+
+
+@pytest.mark.engines("memory")
+def test_numbers_beyond_all_floats_are_refused(db: Any, space: Subspace) -> None:
+    huge = 10**400
+    leases = Leases(Queue(space, codec="str"))
+    for call in (
+        lambda: StagedQueue(leases).lease(db, timeout=huge),
+        lambda: leases.enqueue(db, "a", delay=huge),
+        lambda: list(leases.queue.browse(db, duty_cycle=huge)),
+        lambda: Rate(huge),
+        lambda: Rate(1, burst=huge),
+    ):
+        with pytest.raises(ValueError, match=r"too large|larger|up to 1|longest|most"):
+            call()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import threading
 from typing import Any
@@ -371,8 +372,14 @@ def test_wrong_arguments_are_refused_with_the_remedy(db: Any, space: Subspace, c
     for rule in ({"deadline": 5.0}, {"confirms": lambda message: "A"}):
         with pytest.raises(TypeError, match="keys of its types name the session"):
             made(space, clock, MessageType("job", **rule))
-    for terms in ({"max_items": 0}, {"check_seconds": "soon"}, {"max_bytes": None}):
-        with pytest.raises(ValueError, match="is a bound, a number over 0"):
+    for terms in (
+        {"max_items": 0},
+        {"max_items": 0.5},
+        {"max_bytes": math.inf},
+        {"check_seconds": "soon"},
+        {"max_bytes": None},
+    ):
+        with pytest.raises(ValueError, match="is a bound, a number"):
             made(space, clock, **terms)
     with pytest.raises(TypeError, match="limit is a Limit"):
         made(space, clock, limit=5)

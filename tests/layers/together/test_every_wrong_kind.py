@@ -48,7 +48,7 @@ class Nothing:
 
 def wrong(scene: Scene) -> list[Any]:
     """Return values, of which most are wrong for any parameter."""
-    numbers = [True, 7, -1, 1.5, float("nan"), 10**30]
+    numbers = [True, 7, -1, 1.5, float("nan"), 10**30, 10**400]
     texts = ["", "x", "\ud800", b"", b"x"]
     collections = [[], [None], [7], ["x"], (), (7,), {}, {7: 7}, {"x": Nothing()}, {1}, iter([7])]
     return [None, *numbers, *texts, *collections, Nothing(), scene.db, fdbqueue.Position(1, b"none")]
