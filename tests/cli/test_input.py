@@ -92,7 +92,7 @@ def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue
             wait_until(lambda there=there: queue.stats(db).available == there)  # type: ignore[misc]
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 128 + signal.SIGINT
-        assert re.search(rb"[12] items were enqueued before.", process.stderr.read())
+        assert re.search(rb"(1 item was|2 items were) enqueued before\.", process.stderr.read())
 
 
 @pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])
