@@ -51,6 +51,7 @@ MUTANTS = (
             ("if self._sessions.has_messages and not self._stopping.done():", "if False:"),
             (" or self._stopping.done() or self._sessions.has_messages:", " or self._stopping.done():"),
         ),
+        tests=("smart_sessions/test_smart_sessions_composed",),
     ),
     Mutant(
         "a redriven item may come after one that was enqueued later",

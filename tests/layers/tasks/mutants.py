@@ -12,6 +12,7 @@ TASK = "layers/tasks/_task.py"
 SCHEDULES = "layers/schedules/_schedules.py"
 BUCKET = "layers/common/token_bucket.py"
 HANDLERS = "layers/common/handlers.py"
+CONSUMER = "layers/consumer/_run.py"
 
 MUTANTS = (
     Mutant(
@@ -122,6 +123,18 @@ MUTANTS = (
         RUNNING,
         (("if lease.attempt > options.retries + 1:", "if lease.attempt < 0:"),),
         tests=("tasks/test_attempts",),
+    ),
+    Mutant(
+        "an error around a task fails the attempt by the consumer's own policy",
+        CONSUMER,
+        (("        if self._consequence is not None and not isinstance(", "        if False and not isinstance("),),
+        tests=("tasks/test_attempts",),
+    ),
+    Mutant(
+        "a call that its last transaction has ended is acked again",
+        RUNNING,
+        (("done = ACKED if running.acked else running.done(", "done = running.done("),),
+        tests=("tasks/test_running",),
     ),
     Mutant(
         "a body is committed without the ack",
