@@ -11,7 +11,7 @@ GATES = "layers/sessions/line/gates.py"
 SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
 SHARDS, QUEUE = "layers/sessions/line/shards.py", "layers/sessions/line/line_queue.py"
 _NAMES = (
-    "_shards",
+    *("_shards", "_shards_workers"),
     *("_bounded", "_gates_interleavings", "_gates"),
     *("_concurrency", "_concurrency_interleavings", "_results", "_groups", "_interleavings", "_fairness", "_operators"),
     *("_failures", ""),
