@@ -6,13 +6,13 @@ The moves themselves are in `fdbqueue/moves/moves.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import Database, Layout, Moves, Notes, Steps, Transaction
+from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, is_over, size_beside
 
 from ._backoff import Backoff, exponential
@@ -51,6 +51,12 @@ class Custody(Protocol):
 
         Args:
             value: the item's value, if it was decoded.
+        """
+
+    def begin(self, tr: Transaction, found: Sequence[KeyValue], now_us: int) -> dict[bytes, Steps[tuple[bytes, Any]]]:
+        """Begin to lend several items, so that their first reads are under way together.
+
+        Returns the steps of `lend`, by the items' keys. Items that are missing there must be lent after these.
         """
 
     def expire(

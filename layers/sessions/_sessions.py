@@ -372,13 +372,13 @@ class Sessions(Named, Operators[V]):
         into this session. *Cost:* four reads in parallel, and about eight writes.
         """
         encoded = self._working.encoded_state(state)
-        self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
+        own = self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
         done = self._checked(lease, done_of(result, then))
+        ack = (own, lease, encoded, done)
         if not is_database(tr) or done.follow_ups or not (done.result is None or isinstance(lease, SessionLease)):
-            body = partial(self._working.ack, ref=lease, state=encoded, done=done)
-            yield from self.queue.transact(tr, body)
+            yield from self.queue.transact(tr, partial(self._working.ack, ack=ack))
             return
-        yield from self._acks().request(cast(Database, tr), (lease, encoded, done))
+        yield from self._acks().request(cast(Database, tr), ack)
 
     def _checked(self, lease: SessionRef, done: Done) -> Done:
         if isinstance(lease, SessionLease) and lease.wants_result:

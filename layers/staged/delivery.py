@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from itertools import islice
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -58,6 +58,8 @@ gone for good."""
 TOKEN_BYTES = 8
 _WATCHED = ("enqueued", "leased", "dead", "returned")
 """The counters that change whenever an item becomes available, except by a timer that was set before."""
+Lending: TypeAlias = "dict[bytes, Steps[tuple[bytes, Any]]]"
+"""Leases that the layer of the items has begun, by the keys of the items."""
 
 
 class HeadDelivery:
@@ -301,12 +303,13 @@ class HeadDelivery:
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
         moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
+        lending = self._begin_to_lend(tr, own, allotments, look.now_us)
         for row, position, notes, item, allotment in opened:
             packed, stored = self._places.packed(row.key), row.value
             tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
             if self._custody is not None and allotment.duration_us:
-                stored, item = yield from self._lent(tr, self._custody, stored, item, look.now_us)
+                stored, item = yield from self._lent(tr, self._custody, row, item, look.now_us, lending)
             if item is not None:
                 allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, look.now_us))
             else:
@@ -469,6 +472,7 @@ class HeadDelivery:
         noted = [NO_NOTES if row.value[:1] == _PLAIN else notes_if_readable(row.value) for row in found]
         groups = CancelledGroups()
         groups.ask(tr, self._layout, noted)
+        lending = self._begin_to_lend(tr, found, allotments, now_us)
         following = zip(found, noted, strict=True)
         for allotment in allotments:
             token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
@@ -479,7 +483,7 @@ class HeadDelivery:
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, notes, allotment, token, now_us, groups)
+                    alive = yield from self._give_one(tr, moves, row, notes, allotment, token, now_us, groups, lending)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -504,6 +508,7 @@ class HeadDelivery:
         token: bytes,
         now_us: int,
         groups: CancelledGroups,
+        lending: Lending,
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         stored, packed = row.value, row.key[self._packed_at :]
@@ -538,7 +543,7 @@ class HeadDelivery:
         if not allotment.own:
             item = None
         if self._custody is not None and allotment.duration_us:
-            stored, item = yield from self._lent(tr, self._custody, stored, item, now_us)
+            stored, item = yield from self._lent(tr, self._custody, row, item, now_us, lending)
         if item is not None:
             allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
         else:
@@ -546,15 +551,22 @@ class HeadDelivery:
             self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, now_us)
         return True
 
+    def _begin_to_lend(
+        self, tr: Transaction, found: list[KeyValue], allotments: list[Allotment], now_us: int
+    ) -> Lending:
+        """Begin the reads of the layer of the items for all of them, if several are leased."""
+        if self._custody is None or len(found) < 2 or not all(allotment.duration_us for allotment in allotments):
+            return {}
+        return self._custody.begin(tr, found, now_us)
+
     def _lent(
-        self, tr: Transaction, custody: Custody, stored: bytes, item: Item | None, now_us: int
+        self, tr: Transaction, custody: Custody, row: KeyValue, item: Item | None, now_us: int, lending: Lending
     ) -> Steps[tuple[bytes, Item | None]]:
         """Return the stored bytes and the item of a lease, as the layer of the items wants them."""
-        if item is None:
-            stored, _ = yield from custody.lend(tr, stored, now_us)
-            return stored, None
-        stored, value = yield from custody.lend(tr, stored, now_us, item.value)
-        return stored, Item(item.position, value, item.headers)
+        begun = lending.get(row.key)
+        known = None if item is None else item.value
+        stored, value = yield from custody.lend(tr, row.value, now_us, known) if begun is None else begun
+        return stored, None if item is None else Item(item.position, value, item.headers)
 
     def _lend_by_handle(
         self,

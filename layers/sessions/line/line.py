@@ -11,10 +11,12 @@ from typing import Any, Literal, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import Position, Queue
+from fdbqueue import FormatError, Position, Queue
+from fdbqueue.engine.turns import has_turns
 from fdbqueue.lowlevel import (
     NO_NOTES,
     Database,
+    KeyValue,
     Layout,
     Notes,
     Steps,
@@ -140,6 +142,28 @@ class Line:
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
+
+    def begin(self, tr: Transaction, found: Sequence[KeyValue], now_us: int) -> dict[bytes, Steps[tuple[bytes, Any]]]:
+        """Begin to lend several pointers of different sessions, so that their reads share a round trip.
+
+        Only the reads before the first answer begin. They are of a session's own keys, which no other session's lend
+        writes. Two slots of one session must see each other, so that only the first of each begins.
+
+        *Cost:* none beyond that of `lend`. Where reads have no round trips, nothing begins.
+        """
+        if has_turns(tr):
+            return {}
+        names: set[bytes] = set()
+        under_way = {}
+        for row in found:
+            try:
+                pointer = pointer_of(row.value)
+            except FormatError:
+                continue  # opening the item raises the error
+            if pointer.name not in names:
+                names.add(pointer.name)
+                under_way[row.key] = started(self.lend(tr, row.value, now_us, Held(pointer)))
+        return under_way
 
     def expire(
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int

@@ -50,7 +50,7 @@ from ...leases.enqueueing import Encoded
 from ...leases.leases import this_consumer
 from ...leases.timers import FIRE_LIMIT
 from ...leases.times import seconds_or_none
-from ...leases.transitions import ERROR_BYTES, cut
+from ...leases.transitions import ERROR_BYTES, Transitions, cut
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
 from ..line.shards import KNOWN_SECONDS
@@ -64,8 +64,8 @@ STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
 
 
-Ack: TypeAlias = "tuple[SessionRef, bytes | Unchanged | None, ItemDone]"
-"""A lease, the session's new encoded state, and the item's result and follow-ups."""
+Ack: TypeAlias = "tuple[Session, SessionRef, bytes | Unchanged | None, ItemDone]"
+"""A lease and its session, the session's new encoded state, and the item's result and follow-ups."""
 
 
 class Working(Generic[V]):
@@ -275,15 +275,15 @@ class Working(Generic[V]):
             )
         return self._line.session(pack_name(ref.session), ref.generation)
 
-    def turn(self, tr: Transaction, ref: SessionRef, *, limit: int = 1) -> Steps[tuple[Turn, SessionHead]]:
+    def turn(
+        self, tr: Transaction, session: Session, ref: SessionRef, *, limit: int = 1
+    ) -> Steps[tuple[Turn, SessionHead]]:
         """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
 
         Raises:
             LeaseLost: it is not the session's present lease, or a call by position has changed the item, or one that
                 its consumer has done before. Nothing was written.
-            TypeError: it is no lease of a session.
         """
-        session = self.session_of(ref)
         behind = ref.behind if isinstance(ref, SessionLease) else None
         if behind is None:
             turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
@@ -349,28 +349,42 @@ class Working(Generic[V]):
             reasons={ref.position: reason} if reason else {},
         )
 
-    def ack(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone) -> Steps[None]:
+    def ack(self, tr: Transaction, ack: Ack) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""
-        turn, head = yield from self._done(tr, ref, state, done)
         moves = self._line.moves(tr)
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
+        yield from self._ack(tr, moves, *ack)
         moves.finish()
+
+    def _ack(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        session: Session,
+        ref: SessionRef,
+        state: bytes | Unchanged | None,
+        done: ItemDone,
+    ) -> Steps[None]:
+        """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
+        turn, head = yield from self._done(tr, session, ref, state, done)
+        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
 
     def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
         """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
+            moves = self._line.moves(tr)
             # Two acks of one session must see each other: the first of each is done together with the others.
-            first = {self.session_of(ref).name: at for at, (ref, *_) in reversed(list(enumerate(acks)))}
-            under_way = {at: started(self.ack(tr, *acks[at])) for at in sorted(first.values())}
+            first = {session.name: at for at, (session, *_) in reversed(list(enumerate(acks)))}
+            under_way = {at: started(self._ack(tr, moves, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
             for at, ack in enumerate(acks):
                 try:
-                    yield from under_way.get(at) or self.ack(tr, *ack)
+                    yield from under_way.get(at) or self._ack(tr, moves, *ack)
                 except LeaseLost as error:
                     results.append(error)
                 else:
                     results.append(None)
+            moves.finish()
             return results
 
         return (yield from self._queue.transact(db, body))
@@ -382,7 +396,7 @@ class Working(Generic[V]):
         session = self.session_of(ref)
         stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
         stopped = yield from keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
-        turn, head = yield from self._done(tr, ref, state, done)
+        turn, head = yield from self._done(tr, session, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
         row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
@@ -409,12 +423,12 @@ class Working(Generic[V]):
         return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
 
     def _done(
-        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
+        self, tr: Transaction, session: Session, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
     ) -> Steps[tuple[Turn, SessionHead]]:
         """Remove the item in progress. Return the lease, and the session's next items."""
-        session, packed = self.session_of(ref), pack(ref.position)
+        packed = pack(ref.position)
         key = session.layout.available.key(packed)
-        turn, head = yield from self.turn(tr, ref, limit=2)
+        turn, head = yield from self.turn(tr, session, ref, limit=2)
         stored = next((row.value for row in head.rows if row.key == key), b"")
         if not stored:  # urgent items are in front of it
             value = yield tr.get(key)
@@ -435,7 +449,7 @@ class Working(Generic[V]):
         self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool
     ) -> Steps[Disposition]:
         """Count a failed attempt of the item in progress."""
-        turn, head = yield from self.turn(tr, ref, limit=2)
+        turn, head = yield from self.turn(tr, self.session_of(ref), ref, limit=2)
         value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
         if not value.present():
             raise (yield from self._lost(tr, ref))
@@ -449,7 +463,7 @@ class Working(Generic[V]):
 
     def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
         """Give the session back for some time."""
-        turn, head = yield from self.turn(tr, ref)
+        turn, head = yield from self.turn(tr, self.session_of(ref), ref)
         moves = self._line.moves(tr)
         yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
@@ -457,7 +471,7 @@ class Working(Generic[V]):
     def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
         """Write the state of a leased session."""
         yield from self.check_state(tr, state)
-        turn, _ = yield from self.turn(tr, ref)
+        turn, _ = yield from self.turn(tr, self.session_of(ref), ref)
         self.write_state(tr, turn.session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             moves = self._line.moves(tr)
@@ -467,7 +481,7 @@ class Working(Generic[V]):
 
     def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> Steps[int]:
         """Extend the lease. Return its new end."""
-        turn, _ = yield from self.turn(tr, ref)
+        turn, _ = yield from self.turn(tr, self.session_of(ref), ref)
         expires_at_us = self._line.leases.now_us() + duration_us
         moves = self._line.moves(tr)
         self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)

@@ -76,6 +76,12 @@ MUTANTS = (
         (("over = yield from self._line.others_wait(tr, now_us, turn.record)", "over = True"),),
     ),
     Mutant(
+        "slots of one session are lent without a look at each other",
+        LINE,
+        (("            if pointer.name not in names:\n", "            if names is not None:\n"),),
+        tests=("sessions/test_sessions_costs",),
+    ),
+    Mutant(
         "a consumer goes on though another session waits",
         AHEAD,
         (("if (yield from others) or turn is None", "if turn is None"),),

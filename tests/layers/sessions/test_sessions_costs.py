@@ -14,6 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Gate, SessionLease, Sessions
 from tests.benchmarks.contended import CountingDatabase
 from tests.helpers.counted import Counted
+from tests.helpers.rounds import Rounds
 from tests.helpers.sessions import fill, lease_of
 
 
@@ -129,6 +130,40 @@ def test_workers_of_a_process_share_transactions_also_with_shards(db: Any, space
 
     asyncio.run(lease_at_once())
     assert counted.did["commits"] <= 4 * 3, "sixteen calls at once share their transactions"
+
+
+@pytest.mark.engines("memory")
+def test_leases_that_share_a_transaction_wait_for_their_reads_together(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    fill(sessions, db, *(f"s{number}:1" for number in range(12)))
+    slow = Rounds(db)
+    for limit in (1, 1, 8):
+        assert len(sessions.staged.lease_many(slow, limit=limit)) == limit
+    assert slow.rounds == 2, "one answer has the line, and one round of them has all eight sessions"
+
+
+def test_slots_of_one_session_that_are_leased_together_have_items_of_their_own(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"), concurrency=3)
+    sessions.enqueue_many(db, ["1", "2", "3"], session="ann")
+    sessions.enqueue_many(db, ["4", "5", "6"], session="bob")
+    leased = sessions.staged.lease_many(Rounds(db), limit=6)
+    assert len({lease.value.row.key for lease in leased if lease.value.row}) == 6
+
+
+def test_acks_of_sessions_that_share_a_transaction_count_them_together(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    fill(sessions, db, *(f"s{number}:1" for number in range(8)), "s0:2")
+    leases = [lease_of(sessions, db) for _ in range(8)]
+    counted = Counted(db)
+
+    async def ack_at_once() -> None:
+        await asyncio.gather(*(sessions.ack.aio(counted, lease) for lease in leases))
+
+    asyncio.run(ack_at_once())
+    assert counted.did["commits"] == 2, "the first call is alone, and seven share the next transaction"
+    assert counted.did["writes"] <= 8 * 7 + 2 * 3 + 4, "each transaction changes a counter of the line once"
+    assert sessions.stats(db).dequeued == 8
+    assert sessions.check(db).ok
 
 
 @pytest.mark.parametrize("shards", [1, 4])
