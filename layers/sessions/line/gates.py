@@ -24,13 +24,14 @@ from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, ro
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...common.logs import fields
-from ...leases.transitions import ERROR_BYTES, Transitions, cut
+from ...leases.transitions import ERROR_BYTES, cut
 from ..session.gate_record import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
 from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of, record_of, stored_pointer
 from ..session.session import Session
 
 if TYPE_CHECKING:
     from .line import Line
+    from .shards import PointerMoves
 
 _log = logging.getLogger("fdbqueue.layers.sessions")
 
@@ -95,7 +96,7 @@ class Gates:
     # --- the slots of one pointer
 
     def enter(
-        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, pointer: SessionPointer
+        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, pointer: SessionPointer
     ) -> Steps[None]:
         """Take a slot of each gate for a new pointer, and append it to the line; or let it wait at the first full one.
 
@@ -134,7 +135,7 @@ class Gates:
     def wait_at(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         session: Session,
         record: SessionRecord,
         pointer: SessionPointer,
@@ -151,7 +152,7 @@ class Gates:
         if not record.held:  # it has kept the record because of this pointer
             yield from self._write(tr, gate, record)
 
-    def give_up(self, tr: Transaction, moves: Transitions, chain: Chain, begin: int, end: int) -> Steps[None]:
+    def give_up(self, tr: Transaction, moves: PointerMoves, chain: Chain, begin: int, end: int) -> Steps[None]:
         """Give back the slots of gates of a chain. Each goes to the first pointer that waits there.
 
         *Conflicts:* with a transaction that moves the same waiting pointer. Where none waits, with every change of how
@@ -256,7 +257,7 @@ class Gates:
         tr.clear(self._keys.gated(gate).key(place))
         self._count(tr, gate, session, -1)
 
-    def _go_on(self, tr: Transaction, moves: Transitions, one: WaitingPointer, spare: list[bytes]) -> Steps[None]:
+    def _go_on(self, tr: Transaction, moves: PointerMoves, one: WaitingPointer, spare: list[bytes]) -> Steps[None]:
         """Take the slots of further gates for a pointer, and append it to the line; or let it wait at the next gate.
 
         Args:

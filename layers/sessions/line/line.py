@@ -176,7 +176,7 @@ class Line:
         return fate
 
     def _expire(
-        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
+        self, tr: Transaction, moves: PointerMoves, packed: bytes, stored: bytes, now_us: int
     ) -> Steps[Disposition]:
         notes, pointer = notes_of(stored), pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
@@ -211,7 +211,7 @@ class Line:
     def moves(self, tr: Transaction, now_us: int | None = None) -> PointerMoves:
         """Return the moves of pointers in a transaction, to be finished by the caller."""
         moves = PointerMoves(tr, self.layout, now_us)
-        moves.shards, moves.first, moves.others = self.shards, moves._tally, {}
+        moves.shards, moves.first, moves.others, moves.last = self.shards, moves._tally, {}, {}
         return moves
 
     def home_of(self, packed: bytes) -> Layout:
@@ -227,7 +227,7 @@ class Line:
     def fail(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         turn: Turn,
         stored: bytes,
         head: SessionHead,
@@ -283,7 +283,7 @@ class Line:
     def pass_on(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         turn: Turn,
         head: SessionHead,
         *,
@@ -335,7 +335,7 @@ class Line:
         return Disposition.available
 
     def keep(
-        self, tr: Transaction, moves: Transitions, turn: Turn, current: bytes, used: int, expires_at_us: int
+        self, tr: Transaction, moves: PointerMoves, turn: Turn, current: bytes, used: int, expires_at_us: int
     ) -> Notes:
         """Keep a session for its next item. Return the notes of its lease."""
         now_us = self.leases.now_us()
@@ -389,7 +389,7 @@ class Line:
         record: SessionRecord | None,
         *,
         visible_at_us: int,
-        moves: Transitions,
+        moves: PointerMoves,
         items: int = 1,
     ) -> Steps[None]:
         """See to the pointers of a session that got items, which are available at a time; 0: now."""
@@ -415,7 +415,7 @@ class Line:
             moves.tally("dequeued", 1)
         yield from self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
-    def withdraw(self, tr: Transaction, moves: Transitions, record: SessionRecord) -> Steps[bool]:
+    def withdraw(self, tr: Transaction, moves: PointerMoves, record: SessionRecord) -> Steps[bool]:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
         layout = self.shards.at(record.pointer)
         ready = tr.get(layout.available.key(record.pointer))
@@ -431,7 +431,7 @@ class Line:
         return True
 
     def enter_if_ready(
-        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, *, now_us: int
+        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, now_us: int
     ) -> Steps[None]:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
         record = self._limited(session, record)
@@ -466,7 +466,7 @@ class Line:
     def enter(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         session: Session,
         record: SessionRecord,
         *,
@@ -488,14 +488,17 @@ class Line:
             self.write(tr, session, changed)
 
     def append(
-        self, tr: Transaction, moves: Transitions, pointer: SessionPointer, *, visible_at_us: int = 0
+        self, tr: Transaction, moves: PointerMoves, pointer: SessionPointer, *, visible_at_us: int = 0
     ) -> Steps[bytes]:
         """Append a pointer to the shard of its session. Return its packed position."""
         shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
         layout = self.shards.layout(shard) if shard else self.layout
-        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-        index = yield from last_index(tr, layout, layout.begin, layout.end)
-        packed = pack(Position(index + 1, new_random() + (bytes((shard,)) if shard else b"")))
+        index = moves.last.get(shard)
+        if index is None:
+            # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
+            index = yield from last_index(tr, layout, layout.begin, layout.end)
+        moves.last[shard] = index = index + 1
+        packed = pack(Position(index, new_random() + (bytes((shard,)) if shard else b"")))
         stored = stored_pointer(pointer)
         if visible_at_us:
             moves.enter_delayed(packed, stored, _until(visible_at_us))
@@ -505,7 +508,7 @@ class Line:
         return packed
 
     def end(
-        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, *, dead: bool
+        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, dead: bool
     ) -> Steps[None]:
         """End a session that has no items. It keeps dead letters and its state, and nothing else.
 

@@ -191,6 +191,8 @@ class PointerMoves(Transitions):
     """The changes of counters of the first shard. `_tally` is that of the last pointer's shard."""
     others: dict[int, Transitions]
     """The moves in other shards."""
+    last: dict[int, int]
+    """The index of the last pointer that was appended to each shard. One transaction reads it once."""
 
     def _other(self, packed: bytes) -> Transitions | None:
         """Return the moves in the shard of a pointer; None if that is the first one."""

@@ -20,7 +20,7 @@ from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb
 
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups, notes_if_readable
-from ...leases.transitions import Transitions, is_over
+from ...leases.transitions import is_over
 from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, record_of, stored_pointer
 from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
@@ -28,6 +28,7 @@ from .gates import IN_LINE, RESTING, Gates
 if TYPE_CHECKING:
     from .leased_pointer import Turn
     from .line import Line, Where
+    from .shards import PointerMoves
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Slots:
     # --- the end of a lease
 
     def pass_on(
-        self, tr: Transaction, moves: Transitions, turn: Turn, *, now_us: int, used: int, to: Where, delay_us: int
+        self, tr: Transaction, moves: PointerMoves, turn: Turn, *, now_us: int, used: int, to: Where, delay_us: int
     ) -> Steps[Disposition]:
         """End the lease of a slot: it goes back into the line, waits with its item, or is given up."""
         pointer, record, session = turn.pointer, turn.record, turn.session
@@ -179,7 +180,7 @@ class Slots:
         return Disposition.available
 
     def _again(
-        self, tr: Transaction, moves: Transitions, turn: Turn, rest: SessionPointer, held: int, to: Where
+        self, tr: Transaction, moves: PointerMoves, turn: Turn, rest: SessionPointer, held: int, to: Where
     ) -> Steps[None]:
         """Put a slot's pointer back into the line, or let it wait at a gate."""
         record, session, gates = turn.record, turn.session, self.gates
@@ -201,7 +202,7 @@ class Slots:
         self.note(tr, session, rest.slot, place)
 
     def _convert(
-        self, tr: Transaction, moves: Transitions, turn: Turn, *, now_us: int, delay_us: int
+        self, tr: Transaction, moves: PointerMoves, turn: Turn, *, now_us: int, delay_us: int
     ) -> Steps[Disposition]:
         """End the waker, or the last turn of a session that was strictly serial."""
         record = replace(turn.record, pointer=b"", asleep_until_us=0)
@@ -220,14 +221,14 @@ class Slots:
         yield from self.balance(tr, moves, turn.session, record)
         return Disposition.delayed if delay_us else Disposition.available
 
-    def _drop(self, tr: Transaction, moves: Transitions, session: Session, slot: bytes) -> None:
+    def _drop(self, tr: Transaction, moves: PointerMoves, session: Session, slot: bytes) -> None:
         tr.clear(session.slots_prefix + slot)
         moves.tally("dequeued", 1)
 
     # --- the number of slots
 
     def add(
-        self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord, count: int
+        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, count: int
     ) -> Steps[SessionRecord]:
         """Append pointers of new slots to the line. Return the record, which the caller writes."""
         for _ in range(count):
@@ -235,7 +236,7 @@ class Slots:
             yield from self.gates.enter(tr, moves, session, record, pointer)
         return replace(record, slots=record.slots + count)
 
-    def balance(self, tr: Transaction, moves: Transitions, session: Session, record: SessionRecord) -> Steps[None]:
+    def balance(self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord) -> Steps[None]:
         """Add the slots that free items need, and a waker for delayed ones. End the session if it has nothing.
 
         The caller has read the record with a conflict. This writes it.
@@ -270,7 +271,7 @@ class Slots:
     def withdraw(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         session: Session,
         record: SessionRecord,
         *,

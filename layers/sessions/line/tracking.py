@@ -37,12 +37,13 @@ from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL, rank_of
 
 from ...leases.taking import notes_if_readable
 from ...leases.timer_check import is_tracked
-from ...leases.transitions import Transitions, is_over
+from ...leases.transitions import is_over
 from ..session.records import SessionRecord, name_of, pointer_of, record_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
     from .line import Line
+    from .shards import PointerMoves
 
 MAX_DROPPED = 2_000
 """Of so many dead letters of a removed session the follow-ups and the blobs are removed."""
@@ -91,7 +92,7 @@ def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Sessio
     return at_address(line, position)
 
 
-def release(tr: Transaction, line: Line, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position, kind: str, now_us: int) -> Steps[None]:
     """Release or remove one item of a session.
 
     Args:
@@ -143,7 +144,7 @@ def release(tr: Transaction, line: Line, moves: Transitions, address: Position, 
 
 
 def settle_line(
-    tr: Transaction, line: Line, moves: Transitions, session: Session, record: SessionRecord, now_us: int
+    tr: Transaction, line: Line, moves: PointerMoves, session: Session, record: SessionRecord, now_us: int
 ) -> Steps[None]:
     """Make the line fit a session with an item that was moved or removed, and is not in progress.
 

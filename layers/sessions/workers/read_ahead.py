@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started
 
 from ...leases import FollowUp, Lease
-from ...leases.transitions import Transitions
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line, Where
+from ..line.shards import PointerMoves
 from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionLease, TurnDone
 from ..session.records import Held
@@ -217,7 +217,7 @@ class Turns(Generic[V]):
         moves.finish()
         return outcomes
 
-    def _settle(self, tr: Transaction, moves: Transitions, one: Settlement) -> Steps[SettledTurn]:
+    def _settle(self, tr: Transaction, moves: PointerMoves, one: Settlement) -> Steps[SettledTurn]:
         held = one.pointer.value.pointer
         session = self._line.session(held.name, held.generation)
         begun, count = [done.begun for done in one.done], len(one.done)

@@ -50,10 +50,10 @@ from ...leases.enqueueing import Encoded
 from ...leases.leases import this_consumer
 from ...leases.timers import FIRE_LIMIT
 from ...leases.times import seconds_or_none
-from ...leases.transitions import ERROR_BYTES, Transitions, cut
+from ...leases.transitions import ERROR_BYTES, cut
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
-from ..line.shards import KNOWN_SECONDS
+from ..line.shards import KNOWN_SECONDS, PointerMoves
 from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
 from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of, record_of
@@ -358,7 +358,7 @@ class Working(Generic[V]):
     def _ack(
         self,
         tr: Transaction,
-        moves: Transitions,
+        moves: PointerMoves,
         session: Session,
         ref: SessionRef,
         state: bytes | Unchanged | None,

@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions, StagedQueue
-from tests.helpers.calls import Way, way_of
+from tests.helpers.calls import Way, python_calls, way_of
 
 WAYS = {
     "staged lease": Way(31, 151, 164),
@@ -44,3 +44,15 @@ def test_a_call_beside_leases_in_hand_takes_a_short_way(untouched: Any, space: S
     assert found.files <= 1.1 * most.files
     assert found.calls <= 1.1 * most.calls
     assert found.moves <= 1.1 * most.moves
+
+
+def test_a_new_session_of_a_bulk_load_costs_the_same_behind_few_and_many_others(
+    untouched: Any, space: Subspace
+) -> None:
+    def calls(number: int) -> int:
+        sessions: Sessions[str] = Sessions(Queue(space[number], codec="str"))
+        sessions.enqueue(untouched, "first", session="first")
+        names = [f"session {at}" for at in range(number)]
+        return python_calls(lambda: sessions.enqueue_many(untouched, names, session=str))
+
+    assert calls(400) < 2.3 * calls(200)
