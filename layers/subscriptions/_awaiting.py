@@ -23,6 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import LeaseLost
+from fdbqueue.engine.members import own_process
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack
 from fdbqueue.stored.layout import RANDOM_BYTES
 
@@ -262,7 +263,8 @@ class Awaiting(Batcher[None, list[Lease]]):
             return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
-        if in_front.wish.process:
+        # A call of this process can't die alone. So a thousand calls of one process don't look at each other.
+        if in_front.wish.process and in_front.wish.process != own_process(tr):
             seconds = min(seconds, LOOK_SECONDS)
         look.seconds = min(request.seconds_until_renewal(now_us), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]

@@ -18,6 +18,7 @@ from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
@@ -407,3 +408,26 @@ def test_a_call_behind_one_that_was_woken_and_died_gets_the_item_soon(db: Any, s
 
     asyncio.run(session())
     assert subscriptions.check(db).problems == ()
+
+
+def test_idle_calls_of_one_process_do_not_look_at_each_other_again_and_again(
+    db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    serve = Awaiting.serve
+
+    def watched(self: Awaiting, leader: Any) -> Any:
+        alarm = yield from serve(self, leader)
+        rests.extend([] if alarm is None else [alarm[1]])
+        return alarm
+
+    monkeypatch.setattr(Awaiting, "serve", watched)
+
+    async def session() -> None:
+        everything = subscriptions.subscribe(db, "all")
+        for task in await started(subscriptions, db, everything, everything, everything):
+            task.cancel()
+
+    asyncio.run(session())
+    assert rests
+    assert min(rests) > 1.0
