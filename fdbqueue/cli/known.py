@@ -12,16 +12,19 @@ import typer
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
-from fdbqueue.stored.catalogue import read_about
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.catalogue import queue_text, read_about
+from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.verbs.queue import Queue
-from fdbqueue.verbs.queues import queues
 
 COMPLETION_SECONDS = 2.0
 """How long the shell waits for names."""
+MOST_NAMES = 10_000
+"""How many names it looks at."""
 
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -30,8 +33,16 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     if url is None:
         return []
     with suppress(Exception), opened(url, patience=COMPLETION_SECONDS) as db:
-        return [info.text for info in queues(db) if info.text.startswith(incomplete)]
+        names = run(attempts(db, partial(_names, begins=incomplete)))
+        return [name for name in names if name.startswith(incomplete)]
     return []
+
+
+def _names(tr: Transaction, begins: str) -> Steps[list[str]]:
+    """Return registered names. Of those that are plain text, only names that begin so: their keys do, too."""
+    plain = b"" if not begins or begins.startswith("[") else fdb_tuple.pack((begins,))[:-1]
+    found = yield from rows(tr.snapshot, CATALOGUE + plain, strinc(CATALOGUE + plain), limit=MOST_NAMES)
+    return [queue_text(row.key[len(CATALOGUE) :]) for row in found]
 
 
 def registered_codec(layout: Layout, url: str | None) -> str:

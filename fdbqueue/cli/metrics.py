@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,17 +38,23 @@ def metrics(
     ] = "127.0.0.1:9464",
     include: Include = None,
     exclude: Exclude = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit", "-n", min=1, help="Most queues of a scrape. fdbqueue_queues_left_out counts the others."
+        ),
+    ] = 1_000,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
     url: Url = None,
 ) -> None:
     """Serve the figures of all registered queues to Prometheus until SIGTERM or Ctrl-C.
 
-    Each scrape reads a bounded number of rows of each queue, however long it is. It needs the extra `metrics`. It tells
-    names and numbers to everybody who can reach the port.
+    Each scrape reads a bounded number of rows of each queue, however long it is, and of 1,000 queues at most. It needs
+    the extra `metrics`. It tells names and numbers to everybody who can reach the port.
 
     Example: fdbqueue metrics --include 'shop-*'
     """
-    server = metrics_server(listen, include=include or (), exclude=exclude or ())
+    server = metrics_server(listen, include=include or (), exclude=exclude or (), limit=limit)
     with opened(url) as db:
         if once:
             write_lines([server.text(db)])
@@ -57,10 +63,10 @@ def metrics(
         with ExitStack() as serving:
             with listening("metrics", server.address, "--listen"):
                 serving.enter_context(server.serving(db))
-            typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
-            _tell_unmatched(db, include)
             stopping: list[bool] = []
             with OnSignals(lambda: stopping.append(True)):
+                typer.echo(f"Serving metrics at http://{server.address}/metrics.", err=True)
+                _tell_unmatched(db, include)
                 while not stopping:  # no event: the signal's handler runs in the thread that would wait for it
                     time.sleep(LOOK_SECONDS)
 
@@ -98,7 +104,7 @@ def listening(what: str, address: str, option: str) -> Iterator[None]:
         raise typer.Exit(ENGINE) from error
 
 
-def metrics_server(listen: str, **patterns: Iterable[str]) -> MetricsServer:
+def metrics_server(listen: str, **terms: Any) -> MetricsServer:
     """Return a server of metrics.
 
     Raises:
@@ -109,6 +115,6 @@ def metrics_server(listen: str, **patterns: Iterable[str]) -> MetricsServer:
     except ImportError as error:
         raise typer.BadParameter(str(error)) from error
     try:
-        return MetricsServer(listen, **patterns)
+        return MetricsServer(listen, **terms)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

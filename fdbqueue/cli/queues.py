@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from enum import Enum, StrEnum
+from itertools import islice
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -20,10 +21,11 @@ from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
 from fdbqueue.cli.output import say, wants_table, write_lines
 from fdbqueue.cli.values import encode_json
+from fdbqueue.engine.keys import Subspace
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
 from fdbqueue.stored.states import STATES
-from fdbqueue.verbs.queues import QueueInfo, find_queues
+from fdbqueue.verbs.queues import PAGE_QUEUES, QueueInfo, find_queues
 from fdbqueue.verbs.queues import queues as registered_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 
@@ -52,6 +54,10 @@ def queues(
     scan: Annotated[
         bool, typer.Option("--scan", help="Also find queues that are not registered, by reading the whole database.")
     ] = False,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="NAME", help="Go on behind this queue. Not with --scan.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,17 +71,22 @@ def queues(
     """
     table = wants_table(as_json)
     below = None if within is None else named(within)
-    found: Iterable[QueueInfo]
+    if scan and after is not None:
+        raise typer.BadParameter("--scan reads the whole database, from its first key on", param_hint="--after")
+    behind = None if after is None else named(after)
     listed: list[QueueInfo] = []
+    is_empty = True
     with opened(url) as db:
-        found = find_queues(db, within=below) if scan else registered_queues(db, within=below)
-        for info in found:
-            listed.append(info)
+        found = find_queues(db, within=below) if scan else _registered(db, within=below, after=behind, limit=limit)
+        for info in islice(found, limit):
+            is_empty = False
             if info.problem:
                 say(f"{info.text}: {info.problem}")
-            if not table:
+            if table:
+                listed.append(info)
+            else:
                 write_lines([encode_json(_record(info)).encode() + b"\n"])
-    if not listed:
+    if is_empty:
         raise typer.Exit(errors.EMPTY)
     if table:
         write_lines([_table(listed, Console().width)])
@@ -205,6 +216,20 @@ def pause_shown(pause: Pause | None) -> dict[str, Any]:
     if pause is None:
         return {}
     return {"paused": {"by": pause.by, "reason": pause.reason, "since": pause.since}}
+
+
+def _registered(db: Any, *, within: Any, after: Any, limit: int | None) -> Iterator[QueueInfo]:
+    """Yield registered queues, a page of them at a time."""
+    left = limit
+    while left is None or left > 0:
+        asked = PAGE_QUEUES if left is None else min(PAGE_QUEUES, left)
+        page = registered_queues(db, within=within, after=after, limit=asked)
+        yield from page
+        if len(page) < asked:
+            return
+        last = page[-1].name
+        after = Subspace(rawPrefix=last) if isinstance(last, bytes) else last
+        left = None if left is None else left - len(page)
 
 
 def _record(info: QueueInfo) -> dict[str, Any]:

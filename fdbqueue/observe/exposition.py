@@ -12,7 +12,7 @@ from fdbqueue.engine.errors import FDBError
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.observe.ages import Ages
-from fdbqueue.observe.figures import QueueFigures, Wanted, read_all
+from fdbqueue.observe.figures import QueueFigures, Wanted, find_wanted, read_these
 from fdbqueue.stored.catalogue import queue_text
 
 try:
@@ -24,6 +24,8 @@ except ImportError as error:
 
 OVERDUE_SECONDS = 5.0
 """A timer counts as overdue if it is late by so many seconds: consumers look often enough."""
+MOST_QUEUES = 1_000
+"""How many queues a scrape reads if no other number is given."""
 TIMEOUT_SECONDS = 4.0
 """How long a transaction of a scrape, and a scrape that waits for another one, may take."""
 TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
@@ -41,12 +43,21 @@ class Figures(Collector):
         db: the database.
         wanted: whether a queue is told of, by its name.
         consumers: returns the consumers of this process to tell of.
+        limit: most queues to read, the first in the order of their keys.
     """
 
-    def __init__(self, db: Database, wanted: Wanted, consumers: Callable[[], Iterable[Consumer[Any]]] = tuple) -> None:
+    def __init__(
+        self,
+        db: Database,
+        wanted: Wanted,
+        consumers: Callable[[], Iterable[Consumer[Any]]] = tuple,
+        *,
+        limit: int = MOST_QUEUES,
+    ) -> None:
         self._db = db
         self._wanted = wanted
         self._consumers = consumers
+        self._limit = limit
         self._lock = threading.Lock()
         self._ages = Ages()
 
@@ -55,19 +66,23 @@ class Figures(Collector):
         yield from _of_consumers(self._consumers())
         began = time.monotonic()
         found: list[QueueFigures] = []
-        up = 1
+        up, left_out = 1, 0
         try:
-            found = self._read()
+            found, left_out = self._read()
         except (FDBError, FdbQueueError, TimeoutError):
             up = 0
         yield from _of_queues(found)
         yield GaugeMetricFamily("fdbqueue_up", "Whether the last read of the database succeeded.", value=up)
         yield GaugeMetricFamily("fdbqueue_queues", "Queues that were read.", value=len(found))
+        told = "Queues that were not read, since there are more than the limit."
+        yield GaugeMetricFamily("fdbqueue_queues_left_out", told, value=left_out)
         seconds = time.monotonic() - began
         yield GaugeMetricFamily("fdbqueue_scrape_duration_seconds", "How long this read took.", value=seconds)
 
-    def _read(self) -> list[QueueFigures]:
-        """Read the figures of all queues. A scrape that comes meanwhile waits, and doesn't read the same beside it.
+    def _read(self) -> tuple[list[QueueFigures], int]:
+        """Read the figures of the queues, and return how many were left out.
+
+        A scrape that comes meanwhile waits, and doesn't read the same beside it.
 
         Raises:
             FDBError, FdbQueueError, TimeoutError: the database can't be read, or not in time. Without a limit scrapes
@@ -77,7 +92,10 @@ class Figures(Collector):
             raise TimeoutError("An earlier scrape waits for the database.")
         try:
             timeout_ms = int(TIMEOUT_SECONDS * 1_000)
-            return list(read_all(self._db, self._wanted, grace=OVERDUE_SECONDS, ages=self._ages, timeout_ms=timeout_ms))
+            chosen = list(find_wanted(self._db, self._wanted, timeout_ms))
+            some = chosen[: self._limit]
+            reading = read_these(self._db, some, grace=OVERDUE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
+            return list(reading), len(chosen) - len(some)
         finally:
             self._lock.release()
 

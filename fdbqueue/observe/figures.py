@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from fdbqueue.base.reprs import near_texts
@@ -150,16 +151,37 @@ def read_all(
 
     *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
     """
+    yield from read_these(
+        db, find_wanted(db, wanted, timeout_ms), clock=clock, grace=grace, ages=ages, timeout_ms=timeout_ms
+    )
+
+
+def find_wanted(
+    db: Database, wanted: Callable[[str], bool], timeout_ms: int = 0
+) -> Iterator[tuple[bytes, Codec[Any] | None]]:
+    """Yield the prefixes and codecs of the registered queues that are wanted, in the order of their keys."""
     for page in _pages(db, timeout_ms):
-        chosen = [(prefix, codec) for prefix, codec in page if wanted(queue_text(prefix))]
-        for start in range(0, len(chosen), TOGETHER):
-            now = clock()
-            late_us = int((now - grace) * 1e6)
-            some = chosen[start : start + TOGETHER]
-            prefixes = [prefix for prefix, _ in some]
-            found = run(attempts(db, partial(_read, prefixes=prefixes, late_us=late_us, timeout_ms=timeout_ms)))
-            for read, (_, codec) in zip(found, some, strict=True):
-                yield figures_of(read, now, ages, codec)
+        yield from ((prefix, codec) for prefix, codec in page if wanted(queue_text(prefix)))
+
+
+def read_these(
+    db: Database,
+    chosen: Iterable[tuple[bytes, Codec[Any] | None]],
+    *,
+    clock: Callable[[], float] = time.time,
+    grace: float = 0.0,
+    ages: Ages | None = None,
+    timeout_ms: int = 0,
+) -> Iterator[QueueFigures]:
+    """Do what `read_all` does, for these queues."""
+    left = iter(chosen)
+    while some := list(islice(left, TOGETHER)):
+        now = clock()
+        late_us = int((now - grace) * 1e6)
+        prefixes = [prefix for prefix, _ in some]
+        found = run(attempts(db, partial(_read, prefixes=prefixes, late_us=late_us, timeout_ms=timeout_ms)))
+        for read, (_, codec) in zip(found, some, strict=True):
+            yield figures_of(read, now, ages, codec)
     if ages is not None:
         ages.forget_unseen()
 

@@ -12,10 +12,11 @@ from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+from fdbqueue.base.arguments import check_limit
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.observe.exposition import Figures, scraped
+from fdbqueue.observe.exposition import MOST_QUEUES, Figures, scraped
 from fdbqueue.observe.figures import Wanted
 
 DEFAULT = "127.0.0.1:9464"
@@ -30,6 +31,8 @@ class MetricsServer:
         listen: where it listens, ``HOST:PORT``; port 0: any free one.
         include: patterns of queue names, as a shell's, that are told of; empty: all.
         exclude: patterns of queue names that are left out.
+        limit: most queues to tell of, the first in the order of their keys. The gauge `fdbqueue_queues_left_out` counts
+            the others.
 
     It tells names of queues, subscriptions and consumers, and numbers, and asks for no password: let it listen on the
     loopback interface, or where only Prometheus comes.
@@ -43,7 +46,16 @@ class MetricsServer:
     ['fdbqueue_items{queue="orders",state="available"} 1.0']
     """
 
-    def __init__(self, listen: str = DEFAULT, *, include: Iterable[str] = (), exclude: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        listen: str = DEFAULT,
+        *,
+        include: Iterable[str] = (),
+        exclude: Iterable[str] = (),
+        limit: int = MOST_QUEUES,
+    ) -> None:
+        check_limit(limit, "queues to tell of")
+        self._limit = limit
         self._host, self._port = _parsed(listen)
         self._wanted = Wanted(include, exclude)
         self._lock = threading.Lock()
@@ -61,7 +73,7 @@ class MetricsServer:
 
     def text(self, db: Database) -> bytes:
         """Return what a scrape would get now, without serving."""
-        return scraped(Figures(db, self._wanted, self._consumers))
+        return scraped(Figures(db, self._wanted, self._consumers, limit=self._limit))
 
     @contextlib.contextmanager
     def serving(self, db: Database, consumer: Consumer[Any] | None = None) -> Iterator[MetricsServer]:
@@ -99,7 +111,7 @@ class MetricsServer:
         from prometheus_client.registry import CollectorRegistry
 
         registry = CollectorRegistry()
-        registry.register(Figures(db, self._wanted, self._consumers))
+        registry.register(Figures(db, self._wanted, self._consumers, limit=self._limit))
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         kind: type[_Server] = type("_Server", (_Server,), {"address_family": family})
         server = kind((self._host, self._port), _Handler)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, strinc
@@ -101,7 +102,14 @@ class _Catalogue:
         return "fdbqueue"
 
     @verb
-    def queues(self, tr: Transaction | Database, *, within: Name | None = None) -> Steps[list[QueueInfo]]:
+    def queues(
+        self,
+        tr: Transaction | Database,
+        *,
+        within: Name | None = None,
+        after: Name | None = None,
+        limit: int | None = None,
+    ) -> Steps[list[QueueInfo]]:
         """Return the registered queues of a database, in the order of their keys, with their figures.
 
         A queue registers itself when something is enqueued into it. `find_queues` finds queues that an older version of
@@ -110,6 +118,8 @@ class _Catalogue:
         Args:
             tr: a transaction, or a database. A database uses a transaction for each 100 queues.
             within: only queues in this subspace or directory, or below this name; None: all.
+            after: only queues behind this one in the order of keys, to go on with a list; None: from the first.
+            limit: most queues to return, at least 1; None: all.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and five reads for each of them,
         in parallel.
@@ -120,11 +130,15 @@ class _Catalogue:
         ...     [(info.text, info.codec, info.stats.available) for info in fdbqueue.queues(db)]
         [('orders', 'json', 1)]
         """
+        check_limit(limit, "queues to list", optional=True)
         prefix = b"" if within is None else _space_of(within).key()
         begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+        if after is not None:
+            begin = max(begin, CATALOGUE + _space_of(after).key() + b"\x00")
         found = _Listed()
-        while begin < end:
-            body = partial(_page, begin=begin, end=end)
+        while begin < end and (limit is None or len(found) < limit):
+            most = PAGE_QUEUES if limit is None else min(PAGE_QUEUES, limit - len(found))
+            body = partial(_page, begin=begin, end=end, limit=most)
             page: list[QueueInfo]
             page, begin = (
                 yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
@@ -302,10 +316,10 @@ def _prefixes(key: bytes) -> Iterator[bytes]:
         yield fdb_tuple.pack(parts[:length])
 
 
-def _page(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[QueueInfo], bytes]]:
-    page = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
+def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:
+    page = yield from rows(tr.snapshot, begin, end, limit=limit)
     infos = yield from _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
-    return infos, page[-1].key + b"\x00" if len(page) == PAGE_QUEUES else end
+    return infos, page[-1].key + b"\x00" if len(page) == limit else end
 
 
 def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:

@@ -24,6 +24,9 @@ LIVE_SECONDS = 3.0
 WATCHED_SECONDS = 30.0
 HOUR = 3_600.0
 POINTS = 240
+"""How many points of a queue are kept."""
+ALL_POINTS = 240_000
+"""How many points of all queues are kept, in about 50 MB. Of many queues each has fewer."""
 FIRST_SECONDS = 20.0
 """How long the first page waits for the first sample."""
 
@@ -34,15 +37,18 @@ class History:
 
     points: deque[tuple[float, int, int, int]] = field(default_factory=lambda: deque(maxlen=POINTS))
 
-    def add(self, at: float, depth: int, came: int, went: int) -> None:
-        """Add a point. Between the points that are kept lie 15 seconds or more; the newest one is always kept."""
+    def add(self, at: float, depth: int, came: int, went: int, most: int = POINTS) -> None:
+        """Add a point, and keep up to `most` points of the last hour, 15 seconds apart or more.
+
+        The newest one is always kept.
+        """
         points = self.points
         if points and (came < points[-1][2] or at < points[-1][0]):
             points.clear()  # the queue was cleared, or the clock was set back
-        if len(points) > 1 and points[-1][0] - points[-2][0] < SECONDS:
+        if len(points) > 1 and points[-1][0] - points[-2][0] < HOUR / most:
             points.pop()
         points.append((at, depth, came, went))
-        while points[0][0] < at - HOUR:
+        while points[0][0] < at - HOUR or len(points) > most:
             points.popleft()
 
     def rates(self) -> tuple[float | None, float | None]:
@@ -161,12 +167,12 @@ class Sampler:
     def _sample(self) -> None:
         begun = time.monotonic()
         found = tuple(fdbqueue.queues(self._db, within=self._within))
-        now = time.time()
+        now, most = time.time(), max(2, min(POINTS, ALL_POINTS // max(1, len(found))))
         for info in found:
             totals = info.stats, info.sessions
             came = sum(getattr(one, "enqueued", 0) for one in totals)
             went = sum(getattr(one, "dequeued", 0) for one in totals)
-            self._histories.setdefault(info.name, History()).add(now, depth_of(info), came, went)
+            self._histories.setdefault(info.name, History()).add(now, depth_of(info), came, went, most)
         known = {info.name for info in found}
         for gone in self._histories.keys() - known:
             del self._histories[gone]

@@ -12,6 +12,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
+from fdbqueue.cli import known
 from fdbqueue.cli.known import complete_queue
 from fdbqueue.cli.output import Output
 from fdbqueue.engine import Subspace
@@ -21,6 +22,7 @@ from fdbqueue.stored.states import STATES
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
+from tests.helpers.counted import Counted
 from tests.helpers.nightly import at_night
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -51,6 +53,26 @@ def test_queues_are_listed_and_those_of_older_versions_are_found_and_registered(
     assert run("register", old["queue"], "--codec", "str").exit_code == 0
     assert [one.get("codec") for one in objects(run("queues", *within).stdout)] == ["str", "json"]
     assert run("queues", "--within", f'{name[:-1]},"none"]').exit_code == 1
+
+
+def test_queues_are_listed_a_page_at_a_time(db: Any, space: Subspace, run: Run, name: str) -> None:
+    for number in range(7):
+        Queue(space[f"q{number}"], codec="str").enqueue(db, "a")
+    counted = Counted(db)
+
+    everything = fdbqueue.queues(db, within=space)
+    assert fdbqueue.queues(counted, within=space, limit=2) == everything[:2]
+    assert counted.did["reads"] < 2 * 10
+    assert fdbqueue.queues(db, within=space, after=everything[4].name) == everything[5:]
+    assert fdbqueue.queues(db.create_transaction(), within=space, after=everything[4].name, limit=1) == everything[5:6]
+    with pytest.raises(ValueError, match="at least 1"):
+        fdbqueue.queues(db, limit=0)
+    texts = [info.text for info in everything]
+    page = objects(run("queues", "--within", name, "--after", texts[1], "--limit", "3").stdout)
+    assert [one["queue"] for one in page] == texts[2:5]
+    assert run("queues", "--within", name, "--after", texts[-1]).exit_code == 1
+    assert run("queues", "--scan", "--after", texts[0]).exit_code == 2
+    assert len(objects(run("queues", "--scan", "--within", name, "-n", "3").stdout)) == 3
 
 
 def test_a_pause_shows_who_and_why(db: Any, space: Subspace, run: Run, name: str) -> None:
@@ -154,6 +176,16 @@ def test_the_shell_completes_names(db: Any, url: str, space: Subspace) -> None:
 
     assert completed(url, info.text[:-4]) == [info.text]
     assert completed("file:/no/such/folder", "") == completed("memory:", "") == []
+
+
+@pytest.mark.engines("file")
+def test_the_shell_reads_only_names_that_begin_as_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file:{tmp_path}/many"
+    with fdbqueue.open(url) as many:
+        for number in range(300):
+            Queue(f"q{number:03}", codec="str").enqueue(many, "a")
+    monkeypatch.setattr(known, "MOST_NAMES", 10)
+    assert complete_queue(SimpleNamespace(params={"url": url}), "q12") == [f"q12{n}" for n in range(10)]  # type: ignore[arg-type]
 
 
 def test_a_queue_is_renamed(db: Any, space: Subspace, run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

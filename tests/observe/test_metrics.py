@@ -320,6 +320,17 @@ def test_queues_that_are_left_out_are_not_read(own: Any) -> None:
     assert counted.did["reads"] == 1
 
 
+def test_a_scrape_of_very_many_queues_reads_some_and_tells_how_many_it_left_out(own: Any) -> None:
+    for number in range(230):
+        Queue(f"q{number:03}", codec="str").enqueue(own, "a")
+    counted = Counted(own)
+    found = samples(scraped(Figures(counted, Wanted(exclude=["q000"]), limit=20)))
+    assert (found["fdbqueue_queues", ()], found["fdbqueue_queues_left_out", ()]) == (20, 209)
+    assert counted.did["reads"] == 1 + 6 * 20
+    with pytest.raises(ValueError, match="at least 1"):
+        MetricsServer(limit=0)
+
+
 def test_a_database_that_can_not_be_read_is_down(own: Any) -> None:
     own.close()
     assert samples(scraped(Figures(own, Wanted())))["fdbqueue_up", ()] == 0

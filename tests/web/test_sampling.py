@@ -8,7 +8,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import StorageError
+from fdbqueue.web import sampling
 from fdbqueue.web.sampling import Sampler
+from tests.helpers.clock import Clock
 
 
 @pytest.mark.parametrize("closed", [False, True])
@@ -41,3 +43,20 @@ def test_the_samples_of_a_closed_database_end_without_a_warning(caplog: pytest.L
     assert not sampler._thread.is_alive()
     assert "was closed" in sampler.look().problem
     assert not caplog.records
+
+
+def test_the_histories_of_many_queues_keep_as_many_points_as_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "ALL_POINTS", 30)
+    clock = Clock(1_000.0)
+    monkeypatch.setattr("time.time", clock)
+    with fdbqueue.open("memory:") as db:
+        for number in range(10):
+            fdbqueue.Queue(f"q{number}", codec="str").enqueue(db, "a")
+        sampler = Sampler(db)
+        for _ in range(40):
+            clock.now += 600.0
+            sampler._sample()
+    kept = [history.points for history in sampler._histories.values()]
+    assert [len(points) for points in kept] == 10 * [3]
+    assert {points[-1][0] for points in kept} == {clock.now}
+    assert all(points[-1][0] - points[0][0] >= 1_800.0 for points in kept)

@@ -418,7 +418,8 @@ def test_idle_calls_of_one_process_do_not_look_at_each_other_again_and_again(
 
     def watched(self: Awaiting, leader: Any) -> Any:
         alarm = yield from serve(self, leader)
-        rests.extend([] if alarm is None else [alarm[1]])
+        if alarm is not None and alarm[1] is not None:
+            rests.append(alarm[1])
         return alarm
 
     monkeypatch.setattr(Awaiting, "serve", watched)

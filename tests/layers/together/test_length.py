@@ -1,4 +1,4 @@
-"""What an operator looks at reads as many keys of a long queue as of a short one, on whatever a queue has many of.
+"""What an operator looks at, and a call, reads as many keys among many as among few, whatever a queue has many of.
 
 The keys are counted where the embedded engine reads them: counts are exact, where times are noisy.
 """
@@ -127,3 +127,74 @@ def test_a_look_reads_no_more_of_a_long_queue(fill: Fill, few: int, many: int, m
 
     of_few, of_many = found
     assert {name: keys for name, keys in of_many.items() if keys > 1.1 * of_few[name]} == {}
+
+
+def leased(found: Any) -> Any:
+    """Return a lease that is there."""
+    assert found is not None
+    return found
+
+
+def catalogue(db: Any, number: int) -> dict[str, Callable[[], object]]:
+    """Return calls in a database that has so many queues."""
+    for each in range(number):
+        Queue(f"q{each:06}", codec="str").enqueue(db, "x")
+    queue = Queue("q000003", codec="str")
+    app = AdminApp(db)
+    return {
+        "enqueue": lambda: queue.enqueue(db, "x"),
+        "open": lambda: Queue.open(db, "q000003"),
+        "stats": lambda: queue.stats(db),
+        "inspect": lambda: queue.inspect(db),
+        "some queues": lambda: fdbqueue.queues(db, after="q000003", limit=5),
+        "page queue": lambda: Browser(app).text("queue", queue="q000003"),
+    }
+
+
+def of_sessions(db: Any, number: int) -> dict[str, Callable[[], object]]:
+    """Return calls of a queue that has so many sessions."""
+    queue = Queue(Subspace(("long",)), codec="str")
+    sessions(db, queue, number)
+    own, names = Sessions(queue), map(str, range(number, 2 * number))
+    return {
+        "enqueue": lambda: own.enqueue(db, "x", session="7"),
+        "new session": lambda: own.enqueue(db, "x", session=next(names)),
+        "lease and ack": lambda: own.ack(db, leased(own.lease(db))),
+        "info": lambda: own.info(db, "7"),
+    }
+
+
+def of_subscriptions(db: Any, number: int) -> dict[str, Callable[[], object]]:
+    """Return calls of a queue that has so many subscriptions."""
+    queue = Queue(Subspace(("long",)), codec="str")
+    subscriptions(db, queue, number)
+    own = Subscriptions(queue)
+    one = own.subscribe(db, "s000050")
+    return {
+        "enqueue": lambda: own.enqueue(db, "x"),
+        "plain enqueue": lambda: queue.enqueue(db, "x"),
+        "lease and ack": lambda: one.ack(db, leased(one.lease(db))),
+        "stats of one": lambda: one.stats(db),
+        "stats of some": lambda: own.stats(db, after="s000050", limit=5),
+    }
+
+
+@pytest.mark.parametrize("calls", [catalogue, of_sessions, of_subscriptions])
+def test_a_call_reads_no_more_among_many(
+    calls: Callable[[Any, int], dict[str, Callable[[], object]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dict[str, float]] = []
+    for number in (100, 1_000):
+        with fdbqueue.open("memory:") as db:
+            keys: dict[str, float] = {}
+            for name, call in calls(db, number).items():
+                for _ in range(3):
+                    call()  # it learns what does not change
+                with keys_read(monkeypatch) as counted:
+                    for _ in range(10):
+                        call()
+                keys[name] = counted[0] / 10
+            found.append(keys)
+
+    of_few, of_many = found
+    assert {name: keys for name, keys in of_many.items() if keys > 1.2 * of_few[name] + 1} == {}
