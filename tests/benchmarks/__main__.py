@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FIRST = ("scale_consumers", "scale_length", "scale_item_size")
-BY_HAND = ("spark_scale",)
+BY_HAND = ("scale_number", "spark_scale")
 """What takes long and runs only when it is named."""
 QUICK = {"FDBQUEUE_BENCH_PASSED": "100000", "FDBQUEUE_BENCH_SPARK_ROWS": "100000", "FDBQUEUE_BENCH_BLOB_MB": "50"}
 
@@ -29,7 +29,8 @@ def names() -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Run benchmarks.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; none: all but {BY_HAND[0]}")
+    told = f"of {', '.join(names())}; none: all but {', '.join(BY_HAND)}"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=told)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write pages with charts there")
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="see whether they run: the figures are worth nothing")
