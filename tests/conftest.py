@@ -7,6 +7,7 @@ own, and the cluster's lives as long as the session: a test keeps to its `space`
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import signal
@@ -27,28 +28,40 @@ pytest_plugins = ("fdbqueue.testing",)
 """Users get it by its entry point; a checkout that was installed before it existed does not."""
 
 ENGINES = ("memory", "file", "cluster")
+HERE = Path(__file__).resolve().parent
+NO_CLUSTER = "FDBQUEUE_TESTS_WITHOUT_CLUSTER"
+NOT_FAST = ("applications", "chaos", "compat", "containers", "crash", "notebooks", "release")
 SESSION_PREFIX = ("fdbqueue tests", secrets.token_hex(4))
 
 _common = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
+settings.register_profile("fast", max_examples=10, **_common)  # type: ignore[arg-type]
 settings.register_profile("dev", max_examples=25, **_common)  # type: ignore[arg-type]
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("nightly", max_examples=200, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+NIGHTLY = bool(os.environ.get("FDBQUEUE_NIGHTLY"))
+FAST = bool(os.environ.get("FDBQUEUE_FAST"))
+settings.load_profile("fast" if FAST else os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background like that. Tests of Ctrl-C need Python's own handler.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-NIGHTLY = bool(os.environ.get("FDBQUEUE_NIGHTLY"))
-FAST = bool(os.environ.get("FDBQUEUE_FAST"))
-
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engines(*names): run on these engines only, of memory, file and cluster")
+    if NO_CLUSTER not in os.environ:  # processes that share the tests must agree on them
+        os.environ[NO_CLUSTER] = cluster.missing() or ""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if os.environ[NO_CLUSTER]:
+        terminalreporter.line(f"On the embedded engine only: {os.environ[NO_CLUSTER]}", yellow=True)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,6 +81,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return OneSpark(config, log)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave folders that test no room of the library out of a fast run, unless the caller names them."""
+    aside = FAST and collection_path.parent == HERE and collection_path.name in NOT_FAST
+    return True if aside and not any(collection_path.name in name for name in config.args) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Leave what is collected out of garbage collections: it stays, and each one would look through all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not NIGHTLY:
         skip = pytest.mark.skip(reason="long, so left to the night: run it with `make test NIGHTLY=1`")
@@ -79,7 +109,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test that uses an engine one run on each that it wants; in a fast run on the first of them only."""
+    """Give a test that uses an engine one run on each that it wants and that is there.
+
+    In a fast run that is the first of them. A test that wants a cluster only is skipped where there is none.
+    """
     if "engine" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("engines")
@@ -88,6 +121,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if unknown:
         raise pytest.UsageError(f"{metafunc.definition.nodeid}: no such engine: {', '.join(sorted(unknown))}")
     marks = {"cluster": [pytest.mark.cluster]}
+    if os.environ[NO_CLUSTER]:
+        names = tuple(name for name in names if name != "cluster") or names
     if FAST:
         names = names[:1]
     metafunc.parametrize("engine", [pytest.param(name, marks=marks.get(name, [])) for name in names], scope="session")

@@ -115,6 +115,7 @@ def test_a_receiver_that_vanishes_at_every_byte_of_the_answers_loses_nothing(db:
     assert leases.check(db).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["half-closes", "vanishes"])
 def test_a_confirm_cut_at_any_byte_removes_exactly_the_acknowledged_data(db: Any, space: Subspace, how: str) -> None:
     leases = leases_of(space)

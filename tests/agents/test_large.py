@@ -93,6 +93,7 @@ def test_a_receiver_that_is_cut_off_in_large_data_gives_it_back(db: Any, space: 
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 def test_large_data_of_several_clients_counts_only_what_is_in_memory(db: Any, space: Subspace) -> None:
     async def body() -> None:

@@ -66,6 +66,7 @@ def test_data_that_trickles_is_cut_off_and_leaves_nothing_behind(db: Any, space:
     assert leases_of(space).stats(db).available == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("half_closes", [False, True])
 def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace, half_closes: bool) -> None:
     leases = leases_of(space)

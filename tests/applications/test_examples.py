@@ -63,6 +63,7 @@ def test_the_crawler_visits_each_page_once_with_two_requests_to_a_host() -> None
             assert 1 <= site.most <= AT_ONCE
 
 
+@pytest.mark.slow
 def test_the_crawlers_command_serves_sites_of_its_own() -> None:
     ran = subprocess.run([sys.executable, "-m", "examples.crawler"], cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr

@@ -79,6 +79,7 @@ def test_a_broken_promise_is_noticed(db: Any, played: Caller, changes: list[Any]
     assert broken(db, played) == {promise}
 
 
+@pytest.mark.slow
 def test_a_unique_call_beside_an_equal_one_is_noted(db: Any, played: Caller) -> None:
     spaces = TaskSpaces(played.tools.space)
     for key in range(KEYS):

@@ -127,6 +127,7 @@ def test_the_check_names_the_checked_and_the_unchecked_parts(
     assert loaded["not_looked_at"] == [JOBS]
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 def test_a_terminal_shows_the_checked_parts_too(url: str, db: Any, name: str, smart: SmartQueue) -> None:
     code, shown = on_terminal("check", name, url=url)

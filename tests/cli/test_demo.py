@@ -58,6 +58,7 @@ def test_java_home_comes_before_the_path(only_on_path: Path, monkeypatch: pytest
     assert str(java.why_no_java()).startswith("Java 11 is older")
 
 
+@pytest.mark.slow
 def test_without_java_the_demo_says_so_and_loads_by_the_plain_bulk_call(only_on_path: Path) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'fdbqueue[spark]'")
     folder = only_on_path / "demo"

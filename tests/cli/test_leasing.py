@@ -180,6 +180,7 @@ def test_leases_before_a_bad_handle_are_given_back(run: Run, name: str) -> None:
     assert [line["fate"] for line in lines(refused.stdout)] == ["available"] * 2
 
 
+@pytest.mark.slow
 def test_large_items_are_given_back_in_several_transactions(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,7 @@ def test_the_watchdog_runs_a_command_for_each_expired_lease(
     assert lines(run("browse", name).stdout) == ["x", "y"]
 
 
+@pytest.mark.slow
 def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, leases: Leases) -> None:
     leases.enqueue(db, "x")
     leases.lease(db, duration=0.1, consumer="me")
@@ -322,6 +324,7 @@ def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, le
         assert dog.wait(60) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -> None:
     kill(db, leases, "teapot")
@@ -341,6 +344,7 @@ def test_a_terminal_shows_tables(name: str, url: str, db: Any, leases: Leases) -
     assert "attempt" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 @pytest.mark.parametrize(("answer", "left"), [("n", 2), ("y", 0)])
 def test_purge_asks_on_a_terminal(name: str, url: str, db: Any, leases: Leases, answer: str, left: int) -> None:

@@ -329,6 +329,7 @@ def test_a_full_queue_and_a_closing_session_have_an_exit_code_of_their_own(
     assert run("enqueue", full, "2").exit_code == errors.FULL
 
 
+@pytest.mark.slow
 def test_cancel_asks_with_the_number_of_items(db: Any, space: Subspace, url: str, run: Run, name: str) -> None:
     for color in ("red", "blue", "red"):
         assert run("enqueue", name, "1", "--headers", f'{{"color": "{color}"}}').exit_code == 0

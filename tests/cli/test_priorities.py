@@ -94,6 +94,7 @@ def test_another_order_than_the_queue_has_is_refused(run: Run, name: str, db: An
     assert (told["order"], told["levels"], told["available"]) == ("earliest deadline", {}, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 def test_a_terminal_shows_ranks_where_items_have_some(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'db'}"

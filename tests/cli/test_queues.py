@@ -286,6 +286,7 @@ def test_a_command_that_needs_no_codec_registers_none(db: Any, space: Subspace, 
 LONG = '["shop", "europe", "warehouse-notifications", "outgoing-emails-to-customers"]'
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 @pytest.mark.parametrize("columns", [80, *at_night(120)])
 def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
@@ -320,6 +321,7 @@ def test_a_list_of_queues_fits_a_terminal(tmp_path: Path, columns: int) -> None:
     assert "stocktaking until Monday morning Monday" in told
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 @pytest.mark.parametrize("columns", [80, *at_night(120)])
 def test_a_page_about_a_queue_fits_a_terminal(tmp_path: Path, columns: int) -> None:

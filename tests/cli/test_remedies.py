@@ -30,6 +30,7 @@ def texts() -> Iterator[str]:
                     yield node.value
 
 
+@pytest.mark.slow
 def test_every_remedy_is_in_a_message_and_every_command_exists() -> None:
     library = "\n".join(texts())
     commands: Any = get_command(app)
@@ -41,6 +42,7 @@ def test_every_remedy_is_in_a_message_and_every_command_exists() -> None:
         assert {option for option in options if option.startswith("--")} <= known
 
 
+@pytest.mark.slow
 def test_messages_of_the_library_name_no_command() -> None:
     commands: Any = get_command(app)
     named = [text for text in texts() for name in commands.commands if f"`fdbqueue {name}" in text and "\n" not in text]

@@ -157,6 +157,7 @@ def test_one_session_is_changed_at_a_time(run: Run, name: str) -> None:
     assert run("lease", name, "--sessions", "--subscription", "red").exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 def test_a_terminal_shows_a_table_of_sessions(url: str, name: str, db: Any, sessions: Sessions) -> None:
     sessions.enqueue(db, 1, session=("shop", 7))
@@ -166,6 +167,7 @@ def test_a_terminal_shows_a_table_of_sessions(url: str, name: str, db: Any, sess
     assert "ready" in shown
 
 
+@pytest.mark.slow
 def test_a_session_that_waits_at_a_gate_is_shown_with_it(
     run: Run, db: Any, name: str, url: str, sessions: Sessions
 ) -> None:
@@ -249,6 +251,7 @@ def test_the_watchdog_gives_back_what_dead_workers_of_sessions_held(
     assert sessions.stats(db).ready == 2
 
 
+@pytest.mark.slow
 def test_pages_and_lists_count_the_items_of_sessions(
     run: Run, name: str, sessions: Sessions, db: Any, url: str
 ) -> None:

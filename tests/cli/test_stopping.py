@@ -66,6 +66,7 @@ def test_a_command_in_a_thread_leaves_signals_to_the_main_one() -> None:
         assert pool.submit(enter).result(60) is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["redrive", "purge"])
 def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     script = (
@@ -167,6 +168,7 @@ def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
     assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, alarm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])
 def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, number: signal.Signals) -> None:
     url = f"file:{tmp_path / 'db'}"

@@ -62,6 +62,7 @@ def test_an_unknown_subscription_is_a_usage_error(run: Run, name: str) -> None:
     assert "no subscription 'nobody'" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_subscriptions_as_a_table(url: str, db: Any, name: str, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "red", selector="color = 'red'").suspend(db)
     subscriptions.subscribe(db, "short", selector=lambda headers: len(headers) < 2)

@@ -91,6 +91,7 @@ def test_watch_refuses_a_wrong_condition_and_the_name_of_a_subscription(
     assert run("watch", name, "--where", "color =").exit_code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT, signal.SIGHUP)])
 def test_watch_prints_arrivals_until_a_signal_and_removes_its_browser(
     db: Any, space: Subspace, url: str, name: str, number: signal.Signals

@@ -91,6 +91,7 @@ def test_rows_of_an_older_version_are_read() -> None:
         assert use(db) == EXPECTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("maker", "user"), [("old", "new"), ("new", "old"), ("new", "new")])
 def test_what_one_version_stores_the_other_uses(old: Path, tmp_path: Path, maker: str, user: str) -> None:
     code = {"old": old, "new": None}
@@ -99,6 +100,7 @@ def test_what_one_version_stores_the_other_uses(old: Path, tmp_path: Path, maker
     assert said(started("use.py", url, code=code[user])) == EXPECTED
 
 
+@pytest.mark.slow
 def test_both_versions_work_at_one_queue_at_once(old: Path, tmp_path: Path) -> None:
     url, number = f"file:{tmp_path / 'db'}", 100
     both = [started("together.py", url, name, str(number), code=code) for name, code in (("old", old), ("new", None))]

@@ -42,6 +42,7 @@ def ended(process: Any) -> int | None:
     return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [SPAWN, FORK], ids=["spawn", "fork"])
 def test_another_process_uses_the_same_database(db: Any, context: Any) -> None:
     count_up(db, 1)
@@ -58,6 +59,7 @@ def wait_at(db: Any, text: str) -> None:
     assert Results(Leases(Queue("numbers", codec="json"))).completion(db, text).wait(timeout=ENDS_WITHIN_SECONDS) == 42
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [SPAWN, FORK], ids=["spawn", "fork"])
 def test_a_process_waits_at_an_item_that_another_one_ends(db: Any, context: Any) -> None:
     completion = Results(Leases(Queue("numbers", codec="json"))).enqueue(db, 21)
@@ -182,6 +184,7 @@ def test_a_pause_that_began_before_a_fork_ends_in_the_child(db: Any, monkeypatch
     assert db[b"a"] == b"1"
 
 
+@pytest.mark.slow
 def test_a_parents_watches_that_a_forked_child_drops_do_not_open_the_database(db: Any) -> None:
     held = [db.get_and_watch(b"a")[1]]
 

@@ -135,6 +135,7 @@ def test_every_engine_has_the_members_of_the_types(db: Any, space: Subspace, pro
     assert {name for name in members(protocol) if not hasattr(found, name)} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.engines("cluster")
 def test_the_bindings_own_database_has_all_but_being_closed(db: Any, cluster_file: str) -> None:
     import fdb

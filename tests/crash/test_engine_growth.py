@@ -46,6 +46,7 @@ def fill(path: str, writer: int, durability: str) -> None:
                     os.write(acknowledged, b"%d\n" % number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("relaxed",), ("relaxed", "fsync")])
 def test_writers_killed_while_files_are_opened_and_grow_lose_nothing(
     tmp_path: Path, processes: Processes, kinds: tuple[str, ...]

@@ -165,6 +165,7 @@ def commit_and_die(store: Store, monkeypatch: pytest.MonkeyPatch, request: Commi
             commit(store, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_a_power_cut_takes_nothing_that_was_acknowledged_and_halves_nothing(
     folder: Path, witness: Witness, monkeypatch: pytest.MonkeyPatch, round_: int

@@ -51,6 +51,7 @@ def texts_of(chart: ET.Element) -> list[str]:
     return ["".join(text.itertext()).strip() for text in chart.iter(f"{SVG}text")]
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_with_a_table_and_a_chart_for_each_question(repository: Path, tmp_path: Path) -> None:
     done = run(repository, "scale_item_size", "--quick", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -72,6 +73,7 @@ def test_the_command_writes_a_page_with_a_table_and_a_chart_for_each_question(re
     assert "fdbqueue" in texts_of(charts_of(tmp_path)[-1])
 
 
+@pytest.mark.slow
 def test_a_page_leaves_no_chart_of_an_earlier_one(tmp_path: Path) -> None:
     for question in ("then", "now"):
         with page.writing(tmp_path):
@@ -82,6 +84,7 @@ def test_a_page_leaves_no_chart_of_an_earlier_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.md")) == ["README.md", "all-of-now.md"]
 
 
+@pytest.mark.slow
 def test_the_front_page_of_the_figures_is_short_and_links_all_others(repository: Path) -> None:
     folder = repository / "docs" / "benchmarks"
     front = (folder / "README.md").read_text()

@@ -11,6 +11,8 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import fdbqueue
 import fdbqueue.layers
 
@@ -73,6 +75,7 @@ def test_importing_the_library_loads_no_layer_no_spark_no_command_line_and_no_cl
     assert not unwanted & set(loaded)
 
 
+@pytest.mark.slow
 def test_everything_can_be_imported_with_warnings_as_errors() -> None:
     code = "import fdbqueue, fdbqueue.layers.subscriptions._subscriptions, fdbqueue.cli; import no_such_module"
     failed = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
@@ -222,6 +225,7 @@ def draws_in_callbacks(source: str) -> list[int]:
     )
 
 
+@pytest.mark.slow
 def test_no_test_draws_its_data_in_a_callback(repository: Path) -> None:
     assert draws_in_callbacks("def test(data):\n    def later():\n        data.draw(x)\n    data.draw(y)") == [3]
     sources = {path.name: path.read_text() for path in repository.glob("tests/**/test_*.py")}
@@ -236,6 +240,7 @@ ONE_NAME = {
 """The names that two classes share. Every other name that occurs twice says whose it is."""
 
 
+@pytest.mark.slow
 def test_a_class_has_a_name_of_its_own(repository: Path) -> None:
     names = Counter(
         node.name

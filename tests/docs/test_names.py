@@ -78,6 +78,7 @@ def wrong(repository: Path, text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_wrong_name_is_found(repository: Path) -> None:
     text = "`fdbqueue/errors.py` `fdbqueue/no.py` `Queue.enqueue` `Queue.nothing` `NoSuchClass` `Leases.nack(delay=1)`"
 

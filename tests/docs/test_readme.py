@@ -104,6 +104,7 @@ def as_a_program(block: str, folder: Path, printed: Path) -> None:
     exec(compile(block, "<block>", "exec"), vars(main))
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("block", [block for block in blocks("python") if needs_cluster(block)])
 def test_python_blocks_on_a_cluster_run_unchanged(block: str, tmp_path: Path, cluster_file: str) -> None:

@@ -109,6 +109,7 @@ def test_a_parameter_has_one_default_in_all_verbs() -> None:
                     assert one.kind is one.KEYWORD_ONLY, f"{name} of {kind}.{verb}"
 
 
+@pytest.mark.slow
 def test_every_exception_is_still_one() -> None:
     for place, name in EXCEPTIONS:
         kind, _, verb = place.partition(".")

@@ -1,8 +1,9 @@
 """Where the tests' cluster comes from.
 
 In this order: the cluster file named by FDBQUEUE_TEST_CLUSTER_FILE or FDB_CLUSTER_FILE; a container, when
-Docker answers; none, which skips the tests that need one and says how to start one. Under
-FDBQUEUE_REQUIRE_CLUSTER=1 that skip is a failure, so that a CI which should have a cluster notices its loss.
+Docker answers; none. Then tests run on the other engines, those of a cluster are skipped, and the run says how to
+start one. Under FDBQUEUE_REQUIRE_CLUSTER=1 that is a failure, so that a CI which should have a cluster notices its
+loss.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ if TYPE_CHECKING:
 IMAGE = "foundationdb/foundationdb:7.3.77"
 HOW_TO_START = "start one with `docker compose up -d --wait fdb` and set FDB_CLUSTER_FILE=containers/fdb.cluster"
 STARTED_WITHIN_SECONDS = 60.0
+VARIABLES = ("FDBQUEUE_TEST_CLUSTER_FILE", "FDB_CLUSTER_FILE")
+
+
+def missing() -> str | None:
+    """Return why tests run without a cluster, and how to start one; None if there is one, or must be one."""
+    if any(os.environ.get(variable) for variable in VARIABLES) or os.environ.get("FDBQUEUE_REQUIRE_CLUSTER") == "1":
+        return None
+    why_not = _why_no_docker()
+    return None if why_not is None else f"no FoundationDB cluster ({why_not}): {HOW_TO_START}"
 
 
 @contextlib.contextmanager
 def find() -> Iterator[str]:
     """Yield a cluster file, for as long as its cluster is needed."""
-    for variable in ("FDBQUEUE_TEST_CLUSTER_FILE", "FDB_CLUSTER_FILE"):
+    for variable in VARIABLES:
         given = os.environ.get(variable)
         if given:
             if not Path(given).is_file():

@@ -146,6 +146,7 @@ def test_an_include_that_fits_no_queue_is_a_problem(url: str) -> None:
     assert metrics.stderr == "No queue matches 'ordrs'. Did you mean orders?\n"
 
 
+@pytest.mark.slow
 def test_what_is_worth_a_look_is_a_warning(url: str) -> None:
     with fdbqueue.open(url) as db:
         orders = Leases(Queue("orders", codec="str"), max_attempts=1)

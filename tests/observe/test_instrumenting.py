@@ -187,6 +187,7 @@ def test_they_do_not_come_otherwise(
     assert "messaging.operation" not in (silent.span("enqueue").attributes or {})
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_without_being_asked_for() -> None:
     code = (
         "import sys, fdbqueue; from fdbqueue.layers import *; import fdbqueue.observe; "

@@ -393,6 +393,7 @@ def test_a_consumer_refuses_what_serves_nothing(queue: Queue) -> None:
         Consumer(Leases(queue), nothing, metrics="127.0.0.1:9464")  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file")
 def test_the_command_serves_until_it_is_stopped(url: str, db: Any, queue: Queue) -> None:
     queue.enqueue(db, "a")

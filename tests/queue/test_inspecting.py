@@ -62,6 +62,7 @@ def reads_of(db: Any, queue: Queue[Any]) -> tuple[int, int]:
     return counted.reads, counted.rows
 
 
+@pytest.mark.slow
 def test_an_empty_queue_has_a_page(db: Any, space: Subspace) -> None:
     page = Queue(space).inspect(db)
 
@@ -258,6 +259,7 @@ def test_a_wrong_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
         Queue(space).inspect(db, limit=limit)
 
 
+@pytest.mark.slow
 def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +276,7 @@ def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
         page.figure()
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_no_matplotlib(repository: Any) -> None:
     code = "import sys, fdbqueue.cli; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

@@ -283,6 +283,7 @@ def numbers_items(file: Path) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_no_writer_is_missing_from_this_list() -> None:
     package = Path(fdbqueue.__file__).parent
     layers = package / "layers"  # a link to the repository's folder, or a folder of an installed wheel

@@ -52,6 +52,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield node.module.split(".")[0]
 
 
+@pytest.mark.slow
 def test_no_payload_is_unpickled_or_executed(repository: Path) -> None:
     for path, tree in sources(repository):
         assert not set(imported(tree)) & RUNS_WHAT_IT_READS, path
@@ -59,6 +60,7 @@ def test_no_payload_is_unpickled_or_executed(repository: Path) -> None:
         assert found <= ALLOWED, found
 
 
+@pytest.mark.slow
 def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
     for path, tree in sources(repository):
         assert "yaml" not in set(imported(tree)), path
@@ -89,6 +91,7 @@ def listens(tree: ast.Module) -> set[str]:
     return calls | servers | modules & {"socketserver", "wsgiref", "uvicorn"}
 
 
+@pytest.mark.slow
 def test_nothing_listens_but_what_a_user_starts_for_that(repository: Path) -> None:
     assert {path for path, tree in sources(repository) if listens(tree)} == LISTENERS
 
@@ -123,6 +126,7 @@ for table in ("tcp", "tcp6", "udp", "udp6"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="open sockets are looked up in /proc: Linux only")
 def test_a_process_that_uses_everything_has_no_internet_socket() -> None:
     ended = subprocess.run([sys.executable, "-c", USE], capture_output=True, text=True, timeout=120)

@@ -247,6 +247,7 @@ def histories(db: Any, space: Subspace, seeds: range) -> None:
         history(db, Queue(space[seed]), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 def test_random_histories_write_each_row_once(db: Any, space: Subspace) -> None:
     histories(db, space, range(HISTORIES))

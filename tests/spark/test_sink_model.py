@@ -164,6 +164,7 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
     assert queue.check(db).ok
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 def test_random_histories_write_each_row_once_and_in_order(db: Any, space: Subspace) -> None:
     for seed in range(HISTORIES):

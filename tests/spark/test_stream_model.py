@@ -108,6 +108,7 @@ def all_rows(checkpoints: dict[str, Checkpoint], lost: dict[str, list[Checkpoint
     return [row for checkpoint in every for row in checkpoint.rows()]
 
 
+@pytest.mark.slow
 @pytest.mark.engines("memory")
 def test_random_histories_lose_and_double_nothing(db: Any, space: Subspace) -> None:
     for seed in range(HISTORIES):
@@ -122,6 +123,7 @@ def test_thousands_of_histories_do_so_too(db: Any, space: Subspace) -> None:
         history(db, Queue(space[seed]), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 def test_random_histories_lose_and_double_nothing_on_disk_and_on_a_cluster(db: Any, space: Subspace) -> None:
     for seed in range(20):

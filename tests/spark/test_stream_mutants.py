@@ -91,6 +91,7 @@ def _always_open(self: Any, tr: Any) -> Steps[bool]:
     return True
 
 
+@pytest.mark.slow
 def test_the_models_notice_nothing_in_the_library_as_it_is(db: Any, space: Subspace) -> None:
     assert not noticed(db, space["source"], test_stream_model.history)
     assert not noticed(db, space["sink"], test_sink_model.history)

@@ -34,6 +34,7 @@ def _pair(tr: fdbqueue.Transaction, queue: Queue, number: int) -> None:
         queue.dequeue(tr)
 
 
+@pytest.mark.slow
 def test_a_backup_while_a_process_writes_is_whole_and_opens(tmp_path: Path, processes: Processes) -> None:
     url = f"file:{tmp_path / 'shop'}?durability=relaxed"
     processes.start(write_pairs, url)
@@ -57,6 +58,7 @@ def test_a_backup_while_a_process_writes_is_whole_and_opens(tmp_path: Path, proc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup0", "backup1", "shop"]
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_folder_that_this_process_has_open_while_threads_write(tmp_path: Path) -> None:
     url = f"file:{tmp_path / 'shop'}"
     leases = Leases(Queue("orders"))

@@ -365,6 +365,7 @@ def test_closing_commits_the_submitted_requests(tmp_path: Path) -> None:
         assert contents(store) == [(b"a", b"")]
 
 
+@pytest.mark.slow
 def test_a_store_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with opened() as store:

@@ -274,6 +274,7 @@ with opened(Path(sys.argv[1])) as store:
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_commits_seldom_forgets_what_others_have_committed(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

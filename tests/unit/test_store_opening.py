@@ -79,6 +79,7 @@ def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
     folder_lock.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stop", "limit", "message"),
     [

@@ -74,6 +74,7 @@ def test_a_quota_is_set_and_removed(pages: Browser, shop: Shop, db: Any) -> None
     assert shop.orders.queue.quota(db) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "status"), [("session-pause", "paused"), ("session-skip", "ready"), ("session-redrive", "ready")]
 )
@@ -125,6 +126,7 @@ def test_an_item_of_a_session_is_cancelled(pages: Browser, shop: Shop, db: Any) 
     assert [one.value for one in shop.bank.scheduled(db, "Bob")] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -80,6 +80,7 @@ def planted(tmp_path: Any) -> str:
     return url
 
 
+@pytest.mark.slow
 def test_from_the_shell_alone(planted: str) -> None:
     def run(*arguments: str, code: int = 0) -> list[Any]:
         ran = CliRunner().invoke(app, list(arguments), env={"FDBQUEUE_URL": planted})

@@ -150,6 +150,7 @@ def test_each_button_has_a_command() -> None:
     assert set(COMMANDS) == set(CHANGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_button_and_its_command_do_the_same(db: Any, url: str, space: Subspace, change: str) -> None:
     by_page, by_shell = (Own(db, space[name], sessions=change != "quota") for name in ("page", "shell"))

@@ -340,6 +340,7 @@ def test_a_thread_that_does_not_end_in_time_is_fenced(db: Any, leases: Leases) -
     assert leases.stats(db).available == 1
 
 
+@pytest.mark.slow
 def test_more_than_one_transaction_can_hold_is_returned_in_several(db: Any, leases: Leases) -> None:
     leases.queue.enqueue_many(db, [bytes(85_000)] * 150)
     begun = 0

@@ -152,6 +152,7 @@ def of_a_subscription(queue: Queue, clock: Any) -> Subscriptions:
     return Subscriptions(Leases(queue, clock=clock))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize(
     ("source", "number"),

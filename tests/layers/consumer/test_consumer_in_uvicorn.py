@@ -67,6 +67,7 @@ class Server:
             self._process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_stopped_by_a_signal_loses_no_accepted_order(

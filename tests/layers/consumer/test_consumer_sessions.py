@@ -478,6 +478,7 @@ def test_a_lease_that_expires_under_its_handler_is_reported_lost(db: Any, space:
     other.ack(db, taken[0])
 
 
+@pytest.mark.slow
 def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None:
     choice = random.Random(seed := random.randrange(1_000_000))
     names, items = ["ann", "bob", "cy"], list(range(1, 31))

@@ -141,6 +141,7 @@ def test_an_async_hook_is_refused_or_reported_as_failed(
     assert "a coroutine, which is not awaited" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_finished_rest_is_not_referenced() -> None:
     stop = Stop()
     loops = []

@@ -267,6 +267,7 @@ def test_plain_items_of_the_queue_are_apart_from_its_sessions(db: Any, queue: Qu
     assert queue.check(db).problems == sessions.check(db).problems == ()
 
 
+@pytest.mark.slow
 def test_bulk_loads_route_values_to_their_sessions(db: Any, sessions: Sessions) -> None:
     report = sessions.enqueue_many(db, map(str, range(1_200)), session=lambda value: f"s{int(value) % 3}")
     assert (report.items, report.transactions) == (1_200, 3)

@@ -81,6 +81,7 @@ def test_a_delayed_item_that_can_not_be_read_does_not_wake_its_session_again_and
     assert_sound(sessions, db)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_no_worker_gets_an_item_whose_life_is_over_behind_many_others(
     db: Any, queue: Queue, clock: Counting, concurrency: int

@@ -166,6 +166,7 @@ def test_acks_of_sessions_that_share_a_transaction_count_them_together(db: Any, 
     assert sessions.check(db).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
 def test_workers_hardly_conflict(db: Any, space: Subspace, shards: int) -> None:
     counting = CountingDatabase(db)
@@ -214,6 +215,7 @@ def test_the_cost_of_a_slot_that_goes_on_does_not_grow_with_the_sessions_that_wa
     assert costs[0]["writes"] <= 22
 
 
+@pytest.mark.slow
 def test_workers_of_sessions_with_gates_seldom_conflict(db: Any, space: Subspace) -> None:
     counting = CountingDatabase(db)
     gates = [(Gate(("tenant", tenant), 4),) for tenant in range(10)]

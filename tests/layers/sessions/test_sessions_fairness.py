@@ -60,6 +60,7 @@ def test_a_long_session_delays_its_own_delayed_item_by_one_quantum(db: Any, queu
     assert len(values) == 51
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2])
 def test_a_consumer_of_a_long_session_comes_to_its_own_delayed_item(db: Any, queue: Queue, concurrency: int) -> None:
     clock, values = Clock(), []

@@ -276,6 +276,7 @@ def test_a_watchdog_ends_leases_of_all_shards(db: Any, queue: Queue) -> None:
     assert sorted(found) == sorted(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", [{}, {"concurrency": 2}], ids=["serial", "slots"])
 def test_a_consumer_does_the_sessions_of_all_shards_in_order(db: Any, queue: Queue, terms: dict[str, Any]) -> None:
     sessions = spread(db, queue, quantum=3, **terms)

@@ -246,6 +246,7 @@ def test_enqueue_many_compares_each_with_those_before_it(db: Any, smart: SmartQu
     assert contents(smart, db)[-1] == Progress("c", 2)
 
 
+@pytest.mark.slow
 def test_enqueue_many_says_which_are_in_when_one_fails(db: Any, smart: SmartQueue) -> None:
     good: list[Any] = [Order(n) for n in range(120)]
     with pytest.raises(BulkInterrupted) as interrupted:
@@ -279,6 +280,7 @@ def test_enqueue_many_puts_about_a_megabyte_into_a_transaction(db: Any, smart: S
     assert counting.commits == 2
 
 
+@pytest.mark.slow
 def test_enqueue_many_halves_what_is_too_large_for_one_transaction(
     db: Any, smart: SmartQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +289,7 @@ def test_enqueue_many_halves_what_is_too_large_for_one_transaction(
     assert [order.number for order in contents(smart, db)] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(db: Any, smart: SmartQueue) -> None:
     def broken() -> Iterator[Order]:
         yield from map(Order, range(130))
@@ -298,6 +301,7 @@ def test_enqueue_many_says_which_were_read_and_are_not_in_when_the_input_fails(d
     assert len(contents(smart, db)) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_enqueue_many_names_the_messages_in_doubt_when_a_commit_times_out(
     db: Any, smart: SmartQueue, when: When

@@ -190,6 +190,7 @@ def test_a_handler_that_fails_is_called_again_after_a_while_by_any_monitor(
     assert len(told) == 1
 
 
+@pytest.mark.slow
 def test_many_monitors_report_each_deadline_once(db: Any, smart: SmartQueue, clock: Clock) -> None:
     smart.enqueue_many(db, [call(n) for n in range(250)])
     clock.now += 31

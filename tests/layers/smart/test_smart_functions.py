@@ -53,6 +53,7 @@ FAULTS: dict[str, tuple[Callable[[Data], Any], str]] = {
 NO_TIMES: dict[str, Any] = {"a text": "soon", "NaN": math.nan, "a list": [1]}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("function", ["key", "expires", "deadline", "confirms"])
@@ -399,6 +400,7 @@ def test_a_function_of_the_message_that_gives_times_is_asked_once(db: Any, space
     assert calls == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["loops", "raises"])
 def test_a_predicate_that_fails_at_a_take_is_named_and_the_item_stays(db: Any, space: Subspace, fault: str) -> None:
     broken, said = FAULTS[fault]

@@ -447,6 +447,7 @@ class ResendMachine(RuleBasedStateMachine):
         assert there == self.in_order(set(self.positions))
 
 
+@pytest.mark.slow
 def test_random_histories_do_what_the_model_does(db: Any) -> None:
     machine = type("Machine", (ResendMachine,), {"db": db})
     run_state_machine_as_test(machine, settings=settings(stateful_step_count=12))

@@ -163,5 +163,6 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_stops_what_runs_too_long_too() -> None:
     subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=60)

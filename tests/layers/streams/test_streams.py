@@ -100,6 +100,7 @@ def test_a_batch_that_was_claimed_in_part_is_continued(db: Any, queue: Queue[byt
     assert queue.check(db).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_plain_items_are_claimed_together_as_they_are_one_by_one(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -268,6 +269,7 @@ def test_streams_and_other_consumers_share_the_items(db: Any, queue: Queue[bytes
     assert queue.check(db).ok
 
 
+@pytest.mark.slow
 def test_streams_and_consumers_at_the_same_time_get_each_item_once(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%04d" % number for number in range(1_500)])
 

@@ -214,6 +214,7 @@ def test_an_enqueue_whose_consumer_is_cancelled_delivers_to_no_consumer(
     assert is_as_if_never_called(subscriptions, db, available=0 if immediate else 1)
 
 
+@pytest.mark.slow
 def test_calls_that_are_cancelled_at_random_keep_nothing(
     db: Any, subscriptions: Subscriptions, everything: Subscription
 ) -> None:

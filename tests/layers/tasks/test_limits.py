@@ -59,6 +59,7 @@ def test_no_more_calls_than_the_rate_start(db: Any, app: Tasks, clock: Clock) ->
     assert [int(at - began) for at in started] == [0, 0, 5, 10, 15, 20, 25]
 
 
+@pytest.mark.slow
 def test_a_rate_of_each_key_and_one_of_all(db: Any, app: Tasks, clock: Clock) -> None:
     started: list[str] = []
 

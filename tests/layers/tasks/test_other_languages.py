@@ -61,6 +61,7 @@ def test_an_agent_works_on_the_calls_of_a_task(db: Any, space: Subspace) -> None
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 def test_a_shell_script_is_started_for_each_call_of_a_task(db: Any, url: str, space: Subspace, tmp_path: Path) -> None:
     app = Tasks(space)

@@ -126,6 +126,7 @@ def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str
                         yield f"{form.__name__}({one.name}={value!r:.40}): {told(error)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(EITHER) - OF_LAYERS))
 def test_a_verb_refuses_wrong_arguments_by_its_own_words(db: Any, space: Subspace, name: str) -> None:
     scene = Scene(db, space)

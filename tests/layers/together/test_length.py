@@ -116,6 +116,7 @@ def reads_of(db: Any, fill: Fill, number: int, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fill", "few", "many"), [*LENGTHS, *(pytest.param(*longer, marks=pytest.mark.nightly) for longer in LONGER)]
 )
