@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import Any
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, run
 
 from ..common.logs import item_fields
 from ..leases import Leases
+from ..sessions.workers.working import MOVED
 from ._background import Background
 from ._holds import BATCH_ITEMS, Hold, all_not_lost
 from ._terms import ConsumerReport, ConsumerTerms
@@ -80,11 +82,14 @@ class Keeping:
     def _tell(self, hold: Hold, told: str) -> None:
         if not hold.told:
             hold.told = True
-            lease = hold.lease
-            words = "The lease of the item %s of %r, attempt %d of consumer %s, %s."
-            queue = self._leases.queue
-            told_of = (lease.position.text, queue, lease.attempt, lease.consumer, told)
-            _log.warning(words, *told_of, extra=item_fields(queue, lease))
+            words, names, extra = self._held_what(hold)
+            _log.warning(f"The lease of {words}, %s.", *names, told, extra=extra)
+
+    def _held_what(self, hold: Hold) -> tuple[str, tuple[object, ...], dict[str, Any]]:
+        """Return what a hold is of: words for the log, what goes into them, and the record's fields."""
+        lease, queue = hold.lease, self._leases.queue
+        names = (lease.position.text, queue, lease.attempt, lease.consumer)
+        return "the item %s of %r, attempt %d of consumer %s", names, item_fields(queue, lease)
 
     def _relies_on(self, position: Position, token: bytes) -> bool:
         """Return whether this consumer holds a lease that has expired. If so, it extends the lease."""
@@ -102,4 +107,5 @@ def taken_away(hold: Hold) -> str:
         return ""
     reason = hold.reason.rstrip(".")
     follows = "not handled again" if reason.startswith("It was cancelled") else "handled again as it is now"
+    follows = "not handled again in its old place" if MOVED in reason else follows
     return f"{reason[0].lower()}{reason[1:]}, and is {follows}"

@@ -148,6 +148,11 @@ class SessionRun(Run):
     def _hold(self, lease: Lease) -> Hold:
         return TurnHold(lease)
 
+    def _held_what(self, hold: Hold) -> tuple[str, tuple[object, ...], dict[str, Any]]:
+        session, queue = name_of(hold.lease.value.pointer.name), self._sessions.queue
+        extra = fields(queue, session=session, attempt=hold.lease.attempt, consumer=hold.lease.consumer)
+        return "the session %r of %r, of consumer %s", (session, queue, hold.lease.consumer), extra
+
     async def _handle(self, hold: Hold) -> None:
         if not isinstance(hold, TurnHold) or hold.missing:
             self._report.lost += 1
@@ -247,7 +252,7 @@ class SessionRun(Run):
                 if found is None:  # the lease is lost, or the handler has ended it
                     hold.over = True
                     if result is not ACKED:
-                        self._lost(hold)
+                        await self._lost_turn(hold)
                     return None
                 hold.missing, hold.edits, hold.looked = False, found.edits, time.monotonic()
                 if not hold.done and hold.before is before:  # else an ack was committed after this look's read version
@@ -282,7 +287,7 @@ class SessionRun(Run):
                 found = await self._look(hold, list(hold.done), 1)
                 if found is None:
                     hold.over = True
-                    self._lost(hold)
+                    await self._lost_turn(hold)
                     return False
                 hold.stops = found.leaves
         return not hold.stops and await self.may_begin()
@@ -293,6 +298,13 @@ class SessionRun(Run):
         found = await run_async(self._sessions.queue.read(self._db, look))
         hold.seen = began
         return found
+
+    async def _lost_turn(self, hold: TurnHold) -> None:
+        """Count a lease that a look has found lost, with how a call by position took an item of this turn away."""
+        begun = [one.begun for one in hold.done] or [hold.current]
+        ask = partial(self._turns.why_taken, pointer=hold.lease, begun=begun)
+        hold.reason = await run_async(self._sessions.queue.read(self._db, ask)) or hold.reason
+        self._lost(hold)
 
     async def _are_good(self, hold: TurnHold, ahead: deque[KeyValue]) -> bool:
         """Return whether the turn can go on with the items that were read ahead, at the end of a quantum."""
@@ -320,7 +332,8 @@ class SessionRun(Run):
             following = await self._sessions.ack_and_next.aio(
                 self._db, lease, state=state, result=done, duration=duration
             )
-        except LeaseLost:
+        except LeaseLost as error:
+            hold.reason = error.reasons.get(lease.position, "")
             self._lost(hold)
             return None
         except (CodecError, FormatError, CheckFailed):  # of the next item; this one is acked
@@ -420,6 +433,7 @@ class SessionRun(Run):
             hold.stops, hold.seen = hold.stops or outcome.leaves, max(hold.seen, began)
             hold.urgent = hold.urgent or outcome.urgent or outcome.edits > hold.edits
             hold.fenced = hold.fenced or outcome.fenced
+            hold.reason = outcome.reason or hold.reason
             if settlement.leaving is not None:
                 hold.over = True
                 if not outcome.live or hold.fenced:

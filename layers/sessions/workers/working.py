@@ -40,7 +40,9 @@ from fdbqueue.moves.admission import is_marked
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.catalogue import doubt
 from fdbqueue.stored.codecs import reason_of
+from fdbqueue.stored.places import locate
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
 from ...common.waiting import in_thread
@@ -66,6 +68,10 @@ STATE_BYTES = 90_000
 
 Ack: TypeAlias = "tuple[Session, SessionRef, bytes | Unchanged | None, ItemDone]"
 """A lease and its session, the session's new encoded state, and the item's result and follow-ups."""
+
+
+MOVED = "cancelled or given another level"
+"""What became of an item that is not in its place any more."""
 
 
 class Working(Generic[V]):
@@ -333,21 +339,42 @@ class Working(Generic[V]):
             changed: the item of this turn that was changed or removed; None: none was.
         """
         session, packed = self.session_of(ref), pack(ref.position)
-        reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
+        taken = packed if changed is None else changed.packed
+        reason = yield from self.why_taken(tr, session, [taken])
         why = "the item was acked or given back already, or the lease expired and another worker has the session"
         if changed is not None and changed.packed != packed:
             item = session.layout.available.position(session.layout.prefix + changed.packed)
             why = f"a call by position changed the item {item.text}, which this worker had done before it"
         elif changed is not None:
             why = "a call by position changed the item, or removed it, when this worker had begun it"
-        if reason:
+        if reason and taken == packed:
             why = f"a call by position took the item away. {reason.rstrip('.')}"
+        if changed is not None:
+            reason = reason or (yield from self.why_changed(tr, session, taken))
         return LeaseLost(
             f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost:"
             f" {why}. Undo what was done for the item, or let it be done again; extend leases whose work takes longer.",
             lost=[ref.position],
-            reasons={ref.position: reason} if reason else {},
+            reasons={session.layout.available.position(session.layout.prefix + taken): reason} if reason else {},
         )
+
+    def why_taken(self, tr: Transaction, session: Session, places: Sequence[bytes]) -> Steps[str]:
+        """Return how a call by position took away the first of some items that was in progress; "" if none did."""
+        for packed in places:
+            reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
+            if reason:
+                return reason
+        return ""
+
+    def why_changed(self, tr: Transaction, session: Session, packed: bytes) -> Steps[str]:
+        """Return how a call by position changed an item that a worker has begun.
+
+        The call did not know that it was begun, so it may have left no word.
+        """
+        if reason := (yield from self.why_taken(tr, session, [packed])):
+            return reason
+        there = yield from locate(tr.snapshot, session.layout, [packed], STATES)
+        return f"It was {'changed' if there else MOVED} while this consumer had it."
 
     def ack(self, tr: Transaction, ack: Ack) -> Steps[None]:
         """Remove the item in progress, and give the session back to the end of the line."""

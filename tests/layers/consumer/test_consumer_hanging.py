@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from typing import Any
@@ -145,18 +146,49 @@ def test_a_call_by_position_that_took_an_item_away_is_logged(
     assert "may be" not in line
 
 
-def test_a_turn_whose_item_was_cancelled_while_it_failed_says_so(
-    db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("how", ["returns", "fails"])
+@pytest.mark.parametrize(
+    ("verb", "terms", "told"),
+    [
+        (
+            "cancel",
+            {},
+            "it was cancelled (or given another level )?while .* had it, and is not handled again( in its old place)?.",
+        ),
+        ("update", {"value": "x"}, "it was (updated|changed) while .* had it, and is handled again as it is now."),
+        (
+            "reschedule",
+            {"delay": 60},
+            "it was (rescheduled|changed) while .* had it, and is handled again as it is now.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_turn_whose_item_a_call_by_position_took_away_says_so(
+    db: Any,
+    space: Subspace,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+    verb: str,
+    terms: dict[str, Any],
+    told: str,
+    at: int,
 ) -> None:
     sessions = Sessions(Queue(space, codec="str"))
-    sessions.enqueue(db, "a", session="ann")
+    sessions.enqueue_many(db, ["a", "b", "c", "d"], session="ann")
 
     def handle(lease: Any) -> None:
-        sessions.cancel(db, "ann", lease.position)
-        raise ValueError("no paint")
+        if lease.value == "abcd"[at] and lease.attempt == 1 and not changed:
+            changed.append(lease.position)
+            getattr(sessions, verb)(db, "ann", lease.position, **terms)
+            if how == "fails":
+                raise ValueError("no paint")
 
+    changed: list[Any] = []
     assert Consumer(sessions, handle, consumer="painter").drain(db).lost == 1
-    assert logged(caplog)[-1].endswith("it was cancelled while painter had it, and is not handled again.")
+    lines = [line for line in logged(caplog) if "was lost" in line]
+    assert len(lines) == 1
+    assert re.search(f"The lease of the session 'ann' of .*: {told}$", lines[0])
 
 
 def test_a_lease_that_is_lost_while_its_handler_runs_is_logged_then_and_once(
