@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
+from typing import cast
 
 LONGEST_SECONDS = 1e12
 """More than 30,000 years. In microseconds, from 1970 on, it is less than the time of a held item, `HELD_US`."""
@@ -36,6 +37,20 @@ def not_negative(seconds: float, name: str) -> int:
     if not 0 <= seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, 0 or more, not {seconds}{_over(seconds)}.")
     return int(seconds * 1e6)
+
+
+def clock_us(now: object) -> int:
+    """Return what a clock returned in microseconds.
+
+    Raises:
+        ValueError: it is no time from 1970 on. TypeError: it is not a number.
+    """
+    is_number = isinstance(now, Real) and not isinstance(now, bool)
+    if is_number and 0 <= cast(float, now) <= LONGEST_SECONDS:
+        return int(cast(float, now) * 1e6)
+    raise (ValueError if is_number else TypeError)(
+        f"clock returned {now!r}, not the time in seconds since 1970, as time.time does."
+    )
 
 
 def visible_at(now_us: int, delay: float | None, at: float | None) -> int:

@@ -79,15 +79,16 @@ class Holding:
         Args:
             done: the results, in the order of the leases; empty: all of them None.
         """
-        held = yield from self._held(tr, leases)
+        by_place: dict[bytes, Done] = {}
         results: dict[bytes, bytes] = {}
         if done:
             by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
-            # Before the first write: a result that can't be stored must leave all leases with their holder.
-            results = {packed: encode_result(by_place[packed].result) for packed, _, notes in held if notes.keep_s}
-            for one in by_place.values():
-                for follow_up in one.follow_ups:
-                    yield from follow_up.carry_out(tr)
+            # Before the first read: a result that can't be stored is refused, also if no item keeps one.
+            results = {packed: encode_result(one.result) for packed, one in by_place.items()}
+        held = yield from self._held(tr, leases)
+        for one in by_place.values():
+            for follow_up in one.follow_ups:
+                yield from follow_up.carry_out(tr)
         moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)

@@ -49,7 +49,7 @@ from .reclaiming import ReclaimReport, reclaim
 from .taking import Taken, TakeTerms, Taking
 from .timer_check import check_leases
 from .timers import next_due_us
-from .times import not_negative, positive, visible_at
+from .times import LONGEST_SECONDS, clock_us, not_negative, positive, visible_at
 from .transitions import Custody, Retry, check_failure, cut
 
 T = TypeVar("T")
@@ -361,7 +361,8 @@ class Leases(Named, ByPosition[V]):
 
         Raises:
             LeaseLost: it is not the item's present lease; nothing was written. Roll your own writes back with it.
-            CodecError, ItemTooLarge: the item has a completion, and the result can't be stored; nothing was written.
+            CodecError, ItemTooLarge: the result can't be stored, whether the item has a completion or not; nothing was
+                read or written.
 
         *Conflicts:* with a transaction that gives back, extends or reclaims this item. *Cost:* one read, four writes;
         three more writes for a completion.
@@ -608,11 +609,7 @@ class Leases(Named, ByPosition[V]):
             TypeError, ValueError: the clock returned no time.
         """
         now = self.clock()
-        try:
-            return int(now * 1e6)
-        except (TypeError, ValueError, OverflowError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"clock returned {now!r}, not the time in seconds since 1970, as time.time does.") from None
+        return int(now * 1e6) if type(now) is float and 0 <= now <= LONGEST_SECONDS else clock_us(now)
 
 
 def _check_names(terms: object, columns: object) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fdbqueue.base.times import LONGEST_SECONDS, check_number, seconds_or_none, visible_at
+from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
 from fdbqueue.lowlevel import is_database, not_negative, positive
 
 __all__ = [
     "LONGEST_SECONDS",
     "check_timeout",
     "check_waits",
+    "clock_us",
     "not_negative",
     "positive",
     "seconds_or_none",

@@ -373,17 +373,12 @@ class Sessions(Named, Operators[V]):
         """
         encoded = self._working.encoded_state(state)
         own = self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
-        done = self._checked(lease, done_of(result, then))
+        done = _checked(result, then)
         ack = (own, lease, encoded, done)
-        if not is_database(tr) or done.follow_ups or not (done.result is None or isinstance(lease, SessionLease)):
+        if not is_database(tr) or done.follow_ups:
             yield from self.queue.transact(tr, partial(self._working.ack, ack=ack))
             return
         yield from self._acks().request(cast(Database, tr), ack)
-
-    def _checked(self, lease: SessionRef, done: Done) -> Done:
-        if isinstance(lease, SessionLease) and lease.wants_result:
-            done.check()  # before the first write
-        return done
 
     def _acks(self) -> TransactionBatcher[Ack, None]:
         pid = os.getpid()  # a forked process starts with its own
@@ -422,7 +417,7 @@ class Sessions(Named, Operators[V]):
         """
         encoded = self._working.encoded_state(state)
         duration_us = positive(duration, "duration")
-        done = self._checked(lease, done_of(result, then))
+        done = _checked(result, then)
         body = partial(self._working.ack_and_next, ref=lease, state=encoded, done=done, duration_us=duration_us)
         following = yield from self.queue.transact(tr, body)
         return None if following is None else (yield from self._working.opened(tr, following))
@@ -509,3 +504,14 @@ class Sessions(Named, Operators[V]):
         yield from self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
         if isinstance(lease, SessionLease):
             lease.used.append("set_state")
+
+
+def _checked(result: object, then: FollowUp | Sequence[FollowUp]) -> Done:
+    """Return the arguments of an ack as a `Done`, before the first read.
+
+    Raises:
+        CodecError, ItemTooLarge: the result can't be stored. TypeError: as `done_of`.
+    """
+    done = done_of(result, then)
+    done.check()
+    return done

@@ -70,7 +70,9 @@ class Running:
         """Return what the ack stores and enqueues."""
         then = [self._follow_up(one, result) for one in self.message.then]
         stored = self.task.arguments.encode_result(result) if self.lease.wants_result else None
-        return Done(stored, then)
+        done = Done(stored, then)
+        done.check()  # before the call is told to be done
+        return done
 
     def _follow_up(self, one: Following, result: Any) -> FollowUp:
         task = self.task.app.find(one.task)
@@ -119,7 +121,9 @@ class Handler:
             retries, backoff = self._app.options_for(message.task)
             told = str(error.args[0])
             # Perhaps another worker has other code, so it is tried again.
-            raise GiveUp(told) if lease.attempt > retries else RetryIn(backoff(lease.attempt), told) from None
+            if lease.attempt > retries:
+                raise GiveUp(told) from None
+            raise RetryIn(Retry(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6, told) from None
         options = task.options
         if lease.attempt > options.retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")

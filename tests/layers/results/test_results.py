@@ -168,7 +168,7 @@ def test_a_result_that_cant_be_stored_leaves_the_lease(
 
 def test_an_item_without_a_completion_ignores_the_result_and_costs_nothing(db: Any, leases: Leases) -> None:
     leases.enqueue(db, "x")
-    leases.ack(db, lease_of(leases, db), result=object())
+    leases.ack(db, lease_of(leases, db), result=[7])
     assert leases.stats(db).outcomes == 0
     assert list(db.get_range_startswith(leases.layout.completions.prefix)) == []
 
@@ -208,7 +208,7 @@ def test_a_consumer_stores_what_its_handler_returns(db: Any, leases: Leases, res
     plain = leases.enqueue(db, "plain")
 
     def handle(lease: Lease) -> object:
-        return object() if lease.position == plain else int(lease.value) ** 2
+        return "plain" if lease.position == plain else int(lease.value) ** 2
 
     report = Consumer(results, handle).drain(db)
     assert (report.acked, report.failed) == (11, 0)

@@ -29,8 +29,9 @@ def test_a_result_that_did_not_come_says_why(db: Any, app: Tasks, clock: Clock) 
 @pytest.mark.parametrize("result", ["x" * 100_000, 2**70, object()], ids=["large", "too many bits", "no data"])
 @pytest.mark.parametrize("session", [None, "number"])
 def test_a_result_that_can_not_be_stored_fails_the_attempt_and_the_last_one_at_once(
-    db: Any, app: Tasks, clock: Clock, result: Any, session: str | None
+    db: Any, app: Tasks, clock: Clock, result: Any, session: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "fdbqueue.layers.tasks")
     attempts: list[int] = []
 
     @app.task(keep_result=600, retries=1, session=session)
@@ -45,6 +46,7 @@ def test_a_result_that_can_not_be_stored_fails_the_attempt_and_the_last_one_at_o
 
     assert (first.failed, first.dead, last.failed, last.dead) == (1, 0, 1, 1)
     assert attempts == [1, 2]
+    assert not [message for message in caplog.messages if message.endswith(": done")]
     with pytest.raises(CompletionError, match="dead letter"):
         handle.result(timeout=5)
 
