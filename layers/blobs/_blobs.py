@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.rename_marks import check_renamed
 
 from ..leases import Lease, LeaseHandle, LeaseRef
-from ..leases.times import positive
+from ..leases.times import clock_us, positive
 from ..sessions import SessionHandle, SessionLease
 from ..sessions.session.records import SessionName
 from ._reader import BlobReader
@@ -209,4 +209,4 @@ class Blobs(Named, Generic[V]):
         return BlobStats(counts.get("blobs", 0), counts.get("blob_bytes", 0), len(found), overdue)
 
     def _now_us(self) -> int:
-        return int(self._clock() * 1e6)
+        return clock_us(self._clock())

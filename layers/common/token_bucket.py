@@ -33,6 +33,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Queue
+from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Steps, Transaction, positive, rows, verb
 
 LOOKS = 2
@@ -72,6 +73,8 @@ class TokenBucket(Named):
         if not isinstance(queue, Queue):
             raise TypeError(f"A bucket belongs to a Queue, as in TokenBucket(Queue('mails'), …), not to {queue!r}.")
         positive(seconds, "seconds")
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.count = _tokens(count, "count is how many tokens are added")
         self.seconds = seconds
         self.burst = self.count if burst is None else _tokens(burst, "burst is how many tokens the bucket holds")
@@ -111,7 +114,7 @@ class TokenBucket(Named):
 
     def _take(self, tr: Transaction, tokens: int) -> Steps[float]:
         stored = yield tr.get(self._key)
-        now_us = self._clock() * 1e6
+        now_us = clock_us(self._clock())
         full_at_us = max(now_us, int.from_bytes(bytes(stored), "little") if stored.present() else 0)
         wait_us = full_at_us + tokens * self._us_each - now_us - self.burst * self._us_each
         if wait_us >= 1:  # less is the rounding of the stored time

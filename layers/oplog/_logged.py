@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.base.times import clock_us
 from fdbqueue.engine.keys import Versionstamp
 from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace, strinc
 
@@ -162,7 +163,7 @@ class LoggedTransaction:
     def _forget(self) -> None:
         self._changes: list[Change] = []
         self._version: Any = None
-        self._began_at_us = int(self._terms.clock() * 1e6)
+        self._began_at_us = clock_us(self._terms.clock())
 
     def _reads(self) -> None:
         """Get the read version before the first read, which would fix it anyway."""
@@ -178,7 +179,7 @@ class LoggedTransaction:
             terms.by,
             call.name,
             call.arguments,
-            (self._began_at_us, int(terms.clock() * 1e6)),
+            (self._began_at_us, clock_us(terms.clock())),
             (version, call.version if call.name else 0),
             self._changes,
         )

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import structs
 
 from fdbqueue import Queue
+from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
@@ -290,7 +291,7 @@ class Schedules(Named):
         return key
 
     def _now_us(self) -> int:
-        return int(self._clock() * 1e6)
+        return clock_us(self._clock())
 
 
 def rule_of(

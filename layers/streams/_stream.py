@@ -35,6 +35,7 @@ from fdbqueue.stored.rename_marks import refuse_renamed
 from ..leases import Leases
 from ..leases.reclaiming import reclaim
 from ..leases.timer_check import check_leases
+from ..leases.times import clock_us
 from ..leases.transitions import Transitions
 from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
 from ._returning import Returning
@@ -89,6 +90,8 @@ class Stream(Generic[V]):
         clock: Callable[[], float] = time.time,
         refusals: Callable[[str], Refusals] = Refusals,
     ) -> None:
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.leases = queue if isinstance(queue, Leases) else Leases(queue, clock=clock)
         self.queue = self.leases.queue
         self.name = name
@@ -522,4 +525,4 @@ class Stream(Generic[V]):
         )
 
     def _now_us(self) -> int:
-        return int(self._clock() * 1e6)
+        return clock_us(self._clock())

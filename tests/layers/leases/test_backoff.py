@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Leases, StagedQueue
+from fdbqueue.layers import Blobs, Leases, Sessions, StagedQueue, Tasks
+from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.leases import constant, exponential, immediately
+from fdbqueue.layers.oplog import OperationLog
+from fdbqueue.layers.streams import Stream
 from fdbqueue.layers.tasks import Rate
 from tests.helpers.clock import Clock
 
@@ -66,6 +69,75 @@ def test_a_clock_that_tells_no_time_is_refused(db: Any, space: Subspace, now: An
         leases.enqueue(db, "a", delay=1)
     with pytest.raises(TypeError, match="head is a Head"):
         Leases(Queue(space), head="x")  # type: ignore[arg-type]
+
+
+NO_TIMES = [None, "now", math.inf, math.nan, -1.0, True, 10**20]
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("now", NO_TIMES)
+def test_every_layer_refuses_a_clock_that_tells_no_time(db: Any, space: Subspace, now: Any) -> None:
+    def clock() -> Any:
+        return now
+
+    queue: Queue[Any] = Queue(space, codec="bytes")
+    logged = OperationLog(space["log"], Queue(space["logged"], codec="str")).of
+    app = Tasks(space["tasks"], clock=clock)
+
+    @app.periodic(every=60)
+    @app.task
+    def tick() -> None:
+        """Do nothing."""
+
+    for call in (
+        lambda: TokenBucket(queue, "smtp", count=1, clock=clock).take(db),
+        lambda: Blobs(queue, clock=clock).stats(db),
+        lambda: Stream(queue, "s", clock=clock).look(db),
+        lambda: Queue(space["logged"], codec="str").enqueue(logged(db, clock=clock), "x"),
+        lambda: app.run_due(db),
+        lambda: Sessions(queue, clock=clock).lease(db),
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"clock returned .*, not the time in seconds"):
+            call()
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("wait", ["x", None, math.nan, math.inf, -1])
+def test_an_unknown_task_waits_as_by_default_if_its_backoff_fails(
+    db: Any, space: Subspace, wait: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    sender, app = Tasks(space, clock=clock), Tasks(space, clock=clock, retries=1, backoff=lambda attempt: wait)
+
+    @app.task(name="other")
+    def other() -> None:
+        """Do nothing."""
+
+    @sender.task(name="mail")
+    def mail() -> None:
+        """Do nothing."""
+
+    mail.enqueue(db)
+    first = app.run_due(db)
+    clock.now += 100
+    is_long = wait == math.inf
+    assert (first.failed, first.dead, app.run_due(db).dead) == (1, 0, 0 if is_long else 1)
+    assert ("not a number of seconds" in caplog.text) == (not is_long)
+
+
+def test_clocks_are_functions(space: Subspace) -> None:
+    clock: Any = 5
+    queue: Queue[Any] = Queue(space, codec="bytes")
+    for make in (
+        lambda: TokenBucket(queue, "smtp", count=1, clock=clock),
+        lambda: Stream(queue, "s", clock=clock),
+        lambda: Blobs(queue, clock=clock),
+        lambda: Leases(queue, clock=clock),
+        lambda: Tasks(space, clock=clock),
+        lambda: Sessions(queue, clock=clock),
+    ):
+        with pytest.raises(TypeError, match="function"):
+            make()
 
 
 @pytest.mark.engines("memory")
