@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -99,9 +102,25 @@ def listening(what: str, address: str, option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = error.strerror or str(error)
+        told = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
         typer.echo(f"Error: {what} can't be served at {address}: {told}. Give another {option}.", err=True)
         raise typer.Exit(ENGINE) from error
+
+
+def check_free(host: str, port: int) -> None:
+    """Bind to an address and let it go again, to say under which option it was given if another program has it.
+
+    Raises:
+        OSError: another program listens there, or this one may not.
+    """
+    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(where)
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise
 
 
 def metrics_server(listen: str, **terms: Any) -> MetricsServer:

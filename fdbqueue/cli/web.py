@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
-import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +11,7 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import system_errors
-from fdbqueue.cli.metrics import beside, listening
+from fdbqueue.cli.metrics import beside, check_free, listening
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, named
 
@@ -77,7 +75,7 @@ def web(
             )
         names.add(f"[{address}]" if ":" in address else address)
     with listening("the page", listen, "--listen"):
-        _check_free(address, port)
+        check_free(address, port)
     below = None if within is None else named(within)
     with system_errors(), opened(url) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
@@ -118,22 +116,6 @@ def _address(listen: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise typer.BadParameter(f"{listen!r} is not HOST:PORT, as in {DEFAULT}", param_hint="--listen")
     return host.strip("[]"), int(port)
-
-
-def _check_free(host: str, port: int) -> None:
-    """Bind to an address and let it go again: uvicorn only logs that another program has it.
-
-    Raises:
-        OSError: another program listens there, or this one may not.
-    """
-    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        try:
-            with socket.socket(family, kind, protocol) as trial:
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                trial.bind(where)
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                raise
 
 
 def _is_loopback(address: str) -> bool:

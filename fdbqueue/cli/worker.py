@@ -9,14 +9,19 @@ import logging
 import os
 import signal
 import sys
+import sysconfig
 import threading
 import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from fdbqueue.cli.errors import system_errors
-from fdbqueue.cli.metrics import metrics_server
+import fdbqueue
+from fdbqueue.cli.errors import USAGE, system_errors
+from fdbqueue.cli.metrics import check_free, listening, metrics_server
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
 from fdbqueue.cli.values import encode_json
@@ -73,6 +78,8 @@ def worker(
     number = processes - 1 if child is None else child  # if the first and the last can have a place, all can
     _probed(health, 0)
     terms |= {"health": _probed(health, number), "metrics": _served(metrics, number)}
+    for one in range(processes) if child is None else [child]:
+        _check_free(health, metrics, one)
     if (processes > 1 or reload) and child is None:
         options = ["--concurrency", str(concurrency), "--grace", str(grace)] + (["--json"] if as_json else [])
         for option, value in (("queues", queues), ("url", url), ("health", health), ("metrics", metrics)):
@@ -106,10 +113,12 @@ def found(name: str) -> Tasks:
         raise typer.BadParameter(f"{name!r} is not MODULE:APP, as shop.tasks:app", param_hint="MODULE:APP")
     try:
         app: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise typer.BadParameter(f"there is no module {error.name!r} here", param_hint="MODULE:APP") from error
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise typer.BadParameter(f"there is no module {error.name!r} here", param_hint="MODULE:APP") from error
+        for line in _why_not_imported(module, error):
+            typer.echo(line, err=True)
+        raise typer.Exit(USAGE) from error
     for part in attribute.split("."):
         if not hasattr(app, part):
             near = difflib.get_close_matches(part, [one for one in dir(app) if not one.startswith("_")], n=1)
@@ -119,6 +128,34 @@ def found(name: str) -> Tasks:
     if not isinstance(app, Tasks):
         raise typer.BadParameter(f"{attribute!r} of {module} is {app!r}, and not Tasks", param_hint="MODULE:APP")
     return app
+
+
+def _why_not_imported(module: str, error: Exception) -> Iterator[str]:
+    """Yield a sentence with the file, the line and the error, and then the lines of the user's own code."""
+    not_theirs = ("<", f"{Path(fdbqueue.__file__).parent}{os.sep}", importlib.__file__)
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(not_theirs)]
+    own = [one for one in frames if not one.filename.startswith(tuple(installed))] or frames
+    where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
+    shown = traceback.format_list(own)
+    first, *rest = (str(error) or "no reason is given").splitlines()
+    if isinstance(error, SyntaxError):
+        where, first = f"{error.filename}, line {error.lineno}: ", error.msg
+        shown += traceback.format_exception_only(error)[:-1]
+    yield f"Error: {module} can't be imported: {where}{type(error).__name__}: {first}"
+    yield from rest
+    yield from "".join(shown).splitlines()
+
+
+def _check_free(health: str | None, metrics: str | None, number: int) -> None:
+    """End the command with a sentence if another program has a port that one of several processes needs."""
+    if metrics is not None and (server := _served(metrics, number)) is not None:
+        host, _, port = server.address.rpartition(":")
+        with listening("metrics", server.address, "--metrics"):
+            check_free(host.strip("[]"), int(port))
+    if health is not None and not (probe := Probe(_probed(health, number))).path:
+        with listening("health", f"{probe.host}:{probe.port}", "--health"):
+            check_free(probe.host, probe.port)
 
 
 def _probed(where: str | None, number: int) -> str | int | None:

@@ -375,6 +375,8 @@ def test_an_address_that_is_taken_is_told_with_its_option(run: Run, name: str) -
             ("metrics can't be served", ["metrics", "--listen"]),
             ("the page can't be served", ["web", "--listen"]),
             ("metrics can't be served", ["web", "--listen", "127.0.0.1:0", "--metrics"]),
+            ("agents can't be served", ["agents", "serve", "--listen"]),
+            ("metrics can't be served", ["agents", "serve", "--listen", "127.0.0.1:0", "--metrics"]),
         ):
             told = run(*command, address)
             assert told.exit_code == errors.ENGINE

@@ -280,16 +280,6 @@ def test_where_health_and_metrics_can_not_be_is_told(shop: Shop, options: list[s
     assert told in " ".join(err.replace("│", "").split())
 
 
-def test_a_port_that_is_taken_is_told(shop: Shop) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        for option, where in (("--health", "{}"), ("--metrics", "127.0.0.1:{}")):
-            code, _, err = ended(shop.start(option, where.format(taken.getsockname()[1])))
-            assert code == 3
-            assert err.startswith("Error: Address already in use")
-
-
 def test_a_signal_ends_workers_that_have_a_long_task_when_a_file_changes(shop: Shop) -> None:
     process = shop.start("--reload", "--grace", "600")
     shop.pid.enqueue(shop.db, stays=True)
@@ -323,6 +313,39 @@ def test_what_is_no_app_is_told_once(shop: Shop, app: str, told: str, options: l
 
     assert code == 2
     assert told in " ".join(err.replace("│", "").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "lines"),
+    [
+        ("x = 1\ndef f(:\n", "broken.py, line 2: SyntaxError: invalid syntax", 4),
+        ("import os\nimport no_such_thing\n", "broken.py, line 2: ModuleNotFoundError: No module named", 3),
+        ("from fdbqueue.layers import Nothing\n", "broken.py, line 1: ImportError: cannot import name 'Nothing'", 3),
+        ("import json\njson.loads('{')\n", "broken.py, line 2: JSONDecodeError: Expecting", 3),
+        ("def f():\n    raise ValueError('no\\npassword')\n\nf()\n", "broken.py, line 2: ValueError: no", 6),
+    ],
+)
+def test_a_module_that_can_not_be_imported_is_told_by_a_sentence(shop: Shop, text: str, told: str, lines: int) -> None:
+    (shop.folder / "broken.py").write_text(text)
+    code, out, err = ended(shop.start(app="broken:app"))
+
+    assert (code, out) == (2, "")
+    first, *rest = err.splitlines()
+    assert first.startswith(f"Error: broken can't be imported: {shop.folder / told}")
+    assert len(rest) < lines
+    assert "importlib" not in err
+
+
+@pytest.mark.parametrize("option", ["--metrics", "--health"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_port_that_is_taken_is_told_with_its_option(shop: Shop, option: str, processes: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = f"127.0.0.1:{port - processes + 1}" if option == "--metrics" else str(port - processes + 1)
+        code, _, err = ended(shop.start(option, given, "--processes", str(processes)))
+    assert code == 3
+    what = option.removeprefix("--")
+    assert err == f"Error: {what} can't be served at 127.0.0.1:{port}: Address already in use. Give another {option}.\n"
 
 
 def test_an_unknown_queue_is_told(shop: Shop) -> None:

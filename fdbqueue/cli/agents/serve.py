@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from fdbqueue.agents.access import types_in
 from fdbqueue.agents.listening import DEFAULT
 from fdbqueue.agents.words import MAX_SIZE
 from fdbqueue.cli.errors import system_errors
-from fdbqueue.cli.metrics import beside
+from fdbqueue.cli.metrics import beside, listening
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import MaxAttempts, Url
 from fdbqueue.cli.stopping import SIGNALS
@@ -121,7 +122,13 @@ async def _serve(server: AgentServer, grace: float) -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopped.set)
-    await server.start()
+    try:
+        await server.start()
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise  # a file of --cert, --key or --client-ca, perhaps
+        with listening("agents", server.address, "--listen"):
+            raise
     typer.echo(f"Serving agents at {server.address}.", err=True)
     await stopped.wait()
     await server.stop(grace=grace)
