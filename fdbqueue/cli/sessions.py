@@ -141,8 +141,8 @@ def _print_items(
 
 def _idle_verb(verb: str, there: SessionInfo) -> str:
     """Return why a verb has nothing to do for a session; "" if it has, or that is not known."""
-    hidden = there.status in ("blocked", "busy")  # a session in progress may be paused too, and a blocked one
-    if verb == "resume" and there.status != "paused" and not hidden:
+    hidden = there.status in ("blocked", "busy")  # a session in progress may be blocked, too
+    if verb == "resume" and not there.paused:
         return "is not paused"
     if verb == "skip" and not hidden:
         return "is not blocked"
@@ -178,6 +178,7 @@ def _record(one: SessionInfo) -> dict[str, Any]:
         "until": one.until,
         "reason": one.reason or None,
         "gate": None if one.gate is None else name_shown(one.gate),
+        "paused": one.paused or None,
         "closing": one.closing or None,
     }
     return record | {name: value for name, value in optional.items() if value is not None}
@@ -187,6 +188,11 @@ def _reason(one: SessionInfo) -> str:
     return " ".join(one.reason.split()) if one.gate is None else f"waits at the gate {one.gate!r}"
 
 
+def _status(one: SessionInfo) -> str:
+    paused = ", paused" if one.paused and one.status != "paused" else ""
+    return f"{one.status}{paused}{', closing' if one.closing else ''}"
+
+
 def _name(one: SessionInfo) -> str:
     name = name_shown(one.session)
     return name if isinstance(name, str) else encode_json(name)
@@ -194,7 +200,7 @@ def _name(one: SessionInfo) -> str:
 
 COLUMNS: tuple[TableColumn[SessionInfo], ...] = (
     TableColumn("session", _name),
-    TableColumn("status", lambda one: f"{one.status}, closing" if one.closing else one.status),
+    TableColumn("status", _status),
     TableColumn("items", lambda one: f"{one.items:,}", number=True),
     TableColumn("delayed", lambda one: number_text(one.delayed), number=True, optional=True),
     TableColumn("dead", lambda one: number_text(one.dead), number=True, optional=True),

@@ -10,6 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
+from fdbqueue.cli.sessions import COLUMNS
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.sessions import Gate, Sessions
 from tests.cli.conftest import Run
@@ -299,6 +300,19 @@ def test_a_verb_without_an_effect_on_a_session_says_why(run: Run, name: str, db:
     assert run("sessions", name, "--pause", "Ben").stderr == ""
     assert "it is paused: `fdbqueue sessions" in run("sessions", name, "--skip", "Ben").stderr
     assert run("sessions", name, "--resume", "Ben").stderr == ""
+
+
+def test_a_busy_session_tells_that_it_is_paused(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    run("enqueue", name, "1", "--session", "ann")
+    run("lease", name, "--sessions")
+    assert run("sessions", name, "--resume", "ann").stderr == "ann is not paused; it is busy.\n"
+    run("sessions", name, "--pause", "ann")
+    [record] = lines(run("sessions", name).stdout)
+    assert (record["status"], record["paused"]) == ("busy", True)
+    info = sessions.info(db, "ann")
+    assert info is not None
+    assert [column.cell(info) for column in COLUMNS][1] == "busy, paused"
+    assert run("sessions", name, "--resume", "ann").stderr == ""
 
 
 def test_a_mistyped_session_has_a_proposal(run: Run, name: str) -> None:

@@ -285,7 +285,7 @@ class Operators(Items[V]):
 
         Args:
             tr: a transaction, or a database. A database reads each session in a transaction of its own.
-            status: only sessions of this status.
+            status: only sessions of this status; "paused": also those that are busy or blocked meanwhile.
             after: only sessions behind this name.
             limit: the maximum number; None: all.
 

@@ -69,6 +69,8 @@ class SessionInfo(Shown):
     """How many of its items are in progress."""
     gate: SessionName | None = None
     """If it is gated: the gate at which its first item waits."""
+    paused: bool = False
+    """Whether it is paused, also while it is busy or blocked."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -159,7 +161,8 @@ class Listing:
         def look(row: KeyValue) -> Steps[SessionInfo | None]:
             name = row.key[len(self._line.keys.record(b"")) :]
             info = yield from self._line.items.read(tr, partial(self.info, name=name))
-            return info if info is None or status in (None, info.status) else None
+            fits = info is None or status in (None, info.status) or (status == "paused" and info.paused)
+            return info if fits else None
 
         return Browser(Pages(tr, max(span.start, begin), span.stop, layout=self._line.layout), look, limit=limit)
 
@@ -210,6 +213,7 @@ class Listing:
             record.limit or 1,
             running,
             gate if status == "gated" else None,
+            record.paused,
         )
 
     def _pointers(self, tr: Transaction, entries: Entries) -> Steps[dict[str, list[bytes]]]:

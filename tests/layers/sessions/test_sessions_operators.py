@@ -53,7 +53,11 @@ def test_a_busy_session_ends_its_item_and_is_paused_then(db: Any, sessions: Sess
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     lease = lease_of(sessions, db)
     sessions.pause(db, "ann")
-    assert status_of(sessions, db, "ann") == "busy"
+    info = sessions.info(db, "ann")
+    assert info is not None
+    assert (info.status, info.paused) == ("busy", True)
+    assert [one.session for one in sessions.list(db, status="paused")] == ["ann"]
+    assert [one.session for one in sessions.list(db, status="busy")] == ["ann"]
     assert sessions.ack_and_next(db, lease) is None
     assert (status_of(sessions, db, "ann"), sessions.lease(db)) == ("paused", None)
     sessions.resume(db, "ann")
