@@ -42,7 +42,7 @@ def health(
     Exits with 0 if all is well, with 1 if something is wrong, and with 3 if the database does not answer. It looks at
     the time of a commit, the clocks, the oldest item, expired leases that nobody ends, and items that can't be read.
 
-    Dead letters, pauses, items at their fifth attempt or later, and sessions that wait for more than 10 minutes are
+    Dead letters, pauses, items at their third attempt or later, and sessions that wait for more than 10 minutes are
     warnings: they change no exit code.
 
     Example: fdbqueue health --max-age 600

@@ -20,13 +20,11 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions.session.records import SessionName, name_of, pointer_of
 from fdbqueue.observe.figures import QueueFigures, Wanted, highest_attempt, read_all
 from fdbqueue.observe.reading import OwnKeys, keys_of
-from fdbqueue.stored.items import BLOB_FORMAT_VERSION
+from fdbqueue.stored.items import BLOB_FORMAT_VERSION, MANY_ATTEMPTS
 from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, pack
 
 GRACE_SECONDS = 5.0
 """A lease counts as stuck if it expired so long ago."""
-MANY_ATTEMPTS = 5
-"""An item that is at this attempt or a later one is worth a look."""
 LONG_WAIT_SECONDS = 600.0
 """A session that waits for longer is worth a look."""
 MOST_DELAYED = 16

@@ -16,7 +16,7 @@ from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream
 from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.claimed import claimed_places
-from fdbqueue.stored.items import NO_NOTES, Notes, salvaged_notes
+from fdbqueue.stored.items import MANY_ATTEMPTS, NO_NOTES, Notes, salvaged_notes
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.states import STATES
@@ -29,8 +29,6 @@ MOST_BUSY = 10
 """How many busy sessions the page of a queue lists."""
 MOST_DEAD = 1_000
 """How many dead letters are read to group them by their errors."""
-MANY_ATTEMPTS = 3
-"""A first item that failed so often is named by the page of its queue."""
 NO_ERROR = "(no error was stored)"
 
 

@@ -164,7 +164,7 @@ def test_what_is_worth_a_look_is_a_warning(url: str) -> None:
             late.nack(db, again, delay=delay)
         accounts = Sessions(Queue("accounts", codec="str"))
         accounts.enqueue(db, "x", session="Ben")
-        for delay in (0, 0, 0, 0, 7_200):
+        for delay in (0, 0, 7_200):
             held = accounts.lease(db)
             assert held is not None
             accounts.nack(db, held, delay=delay)
@@ -181,7 +181,7 @@ def test_what_is_worth_a_look_is_a_warning(url: str) -> None:
     assert paused.endswith(": stocktaking")
     assert record["warnings"]["late"] == ["an item at attempt 6"]
     attempt, waits = record["warnings"]["accounts"]
-    assert attempt == "an item at attempt 5"
+    assert attempt == "an item at attempt 3"
     assert waits.startswith("the session 'Ben' waits until ")
     _, shown = on_terminal("health", url=url)
     assert "orders: 2 dead letters" in shown
