@@ -419,8 +419,10 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         changed = self.calls.new_change()
         attempt = Attempt(tr, self.calls.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
-        # Plain reads: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
-        granted, own = tr.get(grant_key), tr.get(request.key)
+        # With conflicts: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
+        # A read of its key apart would make the embedded engine read the range slowly.
+        granted = tr.get(grant_key)
+        tr.add_read_conflict_key(request.key)
         reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
         look = None
         if self._hints.is_first:
@@ -430,10 +432,13 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if value.present():
             yield from self._collect(tr, attempt, bytes(value))
             return attempt
-        if not (yield own).present():  # the request expired while this process slept, and was removed
+        standing = yield from reading
+        is_there = any(one.key == request.key for one in standing)
+        if not is_there and len(standing) == REQUESTS_AT_ONCE:  # it may be behind these
+            is_there = (yield tr.get(request.key)).present()
+        if not is_there:  # the request expired while this process slept, and was removed
             attempt.request = None
             raise Leave(attempt)
-        standing = yield from reading
         if len(standing) > 1:
             self._hints.met = time.monotonic()
         return (yield from self._act(tr, attempt, look, request, standing))

@@ -146,7 +146,7 @@ def everything(url: str, engine: str) -> None:
         ],
     )
     say(
-        "\nA worker's wake has two commits: the enqueue, and the lease by the worker, in one transaction of 13 reads. A"
+        "\nA worker's wake has two commits: the enqueue, and the lease by the worker, in one transaction of six reads. A"
         " bare watch has the first of them."
     )
     idle(db, engine)

@@ -492,12 +492,9 @@ class Line:
     ) -> Steps[bytes]:
         """Append a pointer to the shard of its session. Return its packed position."""
         shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
-        layout = self.shards.layout(shard) if shard else self.layout
-        index = moves.last.get(shard)
-        if index is None:
-            # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-            index = yield from last_index(tr, layout, layout.begin, layout.end)
-        moves.last[shard] = index = index + 1
+        if shard not in moves.last:
+            yield from self.find_end(tr, moves, pointer.name)
+        moves.last[shard] = index = moves.last[shard] + 1
         packed = pack(Position(index, new_random() + (bytes((shard,)) if shard else b"")))
         stored = stored_pointer(pointer)
         if visible_at_us:
@@ -506,6 +503,16 @@ class Line:
             moves.enter_available(packed, stored, NO_NOTES)
         moves.tally("enqueued", 1)  # waiting workers watch this counter
         return packed
+
+    def find_end(self, tr: Transaction, moves: PointerMoves, name: bytes) -> Steps[None]:
+        """Read where the next pointer of a session's shard is appended.
+
+        A transaction that has written nothing yet reads it faster on the embedded engine.
+        """
+        shard = self.shards.of(name) if self.shards.number > 1 else 0
+        layout = self.shards.layout(shard) if shard else self.layout
+        # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
+        moves.last[shard] = yield from last_index(tr, layout, layout.begin, layout.end)
 
     def end(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, dead: bool

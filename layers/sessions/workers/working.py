@@ -220,6 +220,9 @@ class Working(Generic[V]):
         entered = []
         for places, entry in under_way:
             entered.append((places, *(yield from entry)))
+        new = next((session for _, session, record, _ in entered if record is None), None)
+        if new is not None and not self._line.rules.gates:  # with gates its pointer may have to wait there
+            yield from self._line.find_end(tr, moves, new.name)
         # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
         for places, session, record, index in entered:

@@ -11,11 +11,14 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.embedded.client.read_api import ReadApi
 from fdbqueue.layers import Consumer, Gate, SessionLease, Sessions
+from fdbqueue.layers.staged.requests import Requests
 from tests.benchmarks.contended import CountingDatabase
 from tests.helpers.counted import Counted
 from tests.helpers.rounds import Rounds
 from tests.helpers.sessions import fill, lease_of
+from tests.helpers.staging import wait_until
 
 
 def drain_by_threads(db: Any, owns: list[Sessions]) -> None:
@@ -245,3 +248,27 @@ def test_a_consumer_makes_at_most_two_transactions_per_item_of_a_session_with_sl
     assert Consumer(sessions, handle, concurrency=2).drain(counted).acked == 60
     assert counted.did["commits"] <= 2 * 60 + 5
     assert counted.did["reads"] <= 20 * 60
+
+
+@pytest.mark.engines("memory")
+def test_a_wake_of_a_worker_reads_no_range_slowly(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded engine is slow to read a range in which the transaction has read or written a key."""
+    slow: list[bytes] = []
+    any_page = ReadApi._any_page
+
+    def noting(self: Any, begin: Any, *args: Any) -> Any:
+        slow.append(bytes(begin.key))
+        return any_page(self, begin, *args)
+
+    monkeypatch.setattr(ReadApi, "_any_page", noting)
+    sessions = Sessions(Queue(space, codec="str"))
+    leases: list[SessionLease | None] = []
+    waiting = threading.Thread(target=lambda: leases.append(sessions.lease(db, timeout=30)))
+    waiting.start()
+    wait_until(lambda: sessions.staged.contention_stats().looks >= 2)
+    sessions.enqueue(db, "1", session="ann")
+    waiting.join()
+
+    assert [lease and lease.value for lease in leases] == ["1"]
+    line = sessions.line.layout
+    assert {line.begin, Requests(line).begin} & set(slow) == set()
