@@ -419,7 +419,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         changed = self.calls.new_change()
         attempt = Attempt(tr, self.calls.waiting(), request=request, changed=changed)
         grant_key = self._requests.grant_key(request.wish.client)
-        # With conflicts: a process that fulfills, withdraws or collects this request at the same time conflicts with it.
+        # With conflicts: a process that fulfills, withdraws or collects this request meanwhile conflicts with it.
         # A read of its key apart would make the embedded engine read the range slowly.
         granted = tr.get(grant_key)
         tr.add_read_conflict_key(request.key)

@@ -146,8 +146,8 @@ def everything(url: str, engine: str) -> None:
         ],
     )
     say(
-        "\nA worker's wake has two commits: the enqueue, and the lease by the worker, in one transaction of six reads. A"
-        " bare watch has the first of them."
+        "\nA worker's wake has two commits: the enqueue, and the lease by the worker, in one transaction of six reads."
+        " A bare watch has the first of them."
     )
     idle(db, engine)
     db.clear_range_startswith(SPACE.key())
