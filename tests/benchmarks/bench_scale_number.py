@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -40,7 +41,7 @@ QUEUES = SUBSCRIPTIONS = {"quick": 300}.get(SIZE, 10_000)
 CONSUMERS = {"quick": 50}.get(SIZE, 1_000)
 CALLS = {"quick": 20}.get(SIZE, 300)
 HANDED_OVER = {"quick": 20}.get(SIZE, 200)
-ROUNDS_OF_LOOKS = 5
+ROUNDS_OF_LOOKS = 3
 LEAST = 10
 """The smaller number is at least this one."""
 WANTED = 0.9
@@ -191,7 +192,10 @@ def subscriptions(db: Any, space: Subspace, number: int) -> tuple[Queue[Any], Ca
 
 def looked(few: Filled, many: Filled, what: str, engine: str) -> None:
     """Print how long operators' looks take on both, and the memory of this process."""
-    times = [{name: took(look) for name, look in looks(one).items()} for one in (few, many)]
+    times = []
+    for one in (few, many):
+        with closing(AdminApp(one.db, within=one.within)) as app:  # its thread reads figures until then
+            times.append({name: took(look) for name, look in looks(one, app).items()})
     say(f"\n### Looks, {what}, {engine}\n")
     say(f"| look | {few.number:,} | {many.number:,} |")
     say("|---|---:|---:|")
@@ -200,12 +204,11 @@ def looked(few: Filled, many: Filled, what: str, engine: str) -> None:
     say(f"\nThe process has {memory_mb():,.0f} MB.")
 
 
-def looks(one: Filled) -> Calls:
+def looks(one: Filled, app: AdminApp) -> Calls:
     """Return what an operator looks at."""
     db, queue, text = one.db, one.queue, queue_text(one.queue.layout.prefix)
     prefix = queue_text(one.within.key())[:-1]
     figures = Figures(db, Wanted(include=[text] if queue.layout.prefix == one.within.key() else [f"{prefix}*", text]))
-    app = AdminApp(db, within=one.within)
     return {
         "stats": lambda: queue.stats(db),
         "inspect": lambda: queue.inspect(db),
@@ -265,7 +268,8 @@ async def _handed_over(db: Any, waits: Waits, number: int) -> Sample:
                 done.put_nowait(None)
 
     tasks = [asyncio.create_task(consume()) for _ in range(number)]
-    for at in range(HANDED_OVER // 10):  # all wait by then
+    await asyncio.sleep(1 + number / 200)  # all wait by then
+    for at in range(HANDED_OVER // 10):
         await enqueue(at)
         await done.get()
     latencies = []
