@@ -29,6 +29,7 @@ pytest_plugins = ("fdbqueue.testing",)
 
 ENGINES = ("memory", "file", "cluster")
 HERE = Path(__file__).resolve().parent
+SPARK = HERE / "spark"
 NO_CLUSTER = "FDBQUEUE_TESTS_WITHOUT_CLUSTER"
 NOT_FAST = ("applications", "chaos", "compat", "containers", "crash", "notebooks", "release")
 SESSION_PREFIX = ("fdbqueue tests", secrets.token_hex(4))
@@ -66,9 +67,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return what `-n auto` is: one process more than cores, since slow tests also wait; none for single files."""
+    """Return what `-n auto` is: two processes more than cores, since slow tests also wait; none for single files."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + (not FAST)
+    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + (0 if FAST else 2)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -104,8 +105,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("nightly"):
                 item.add_marker(skip)
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)  # so that no process does them when the others have ended
+    spark, slow = ({item.path for item in items if item.get_closest_marker(name)} for name in ("spark", "slow"))
+    # What takes longest comes first, so that no process ends long after the others. One does all of tests/spark.
+    items.sort(key=lambda item: (SPARK not in item.path.parents, item.path not in spark, item.path not in slow))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
