@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Protocol
@@ -18,6 +19,17 @@ from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.stored.layout import Layout
+
+
+def deep() -> list[Any]:
+    """Return nested lists that MessagePack can hold, and JSON can't.
+
+    What walks through them for JSON is written in Python. Since 3.12 it needs one frame a level instead of two.
+    """
+    nested: list[Any] = []
+    for _ in range(600 if sys.version_info < (3, 12) else 1_100):
+        nested = [nested]
+    return nested
 
 
 class Result(Protocol):

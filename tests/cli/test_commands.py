@@ -22,7 +22,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import MessageType
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.codecs import JsonCodec
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, deep
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.raw import raw
@@ -177,9 +177,7 @@ def test_a_queue_of_json_has_no_raw_values(run: Run, name: str, command: str) ->
 def test_an_item_that_json_can_not_hold_stays_and_earlier_ones_are_printed(
     run: Run, name: str, db: Any, space: Subspace, command: str, arguments: list[str]
 ) -> None:
-    nested: list[Any] = []
-    for _ in range(600):
-        nested = [nested]
+    nested = deep()
     queue = fdbqueue.Queue(space, codec="msgpack")
     queue.enqueue_many(db, [1, nested])
 

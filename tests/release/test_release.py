@@ -15,8 +15,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.base.deprecation import deprecated
-from tests.release import names
-from tests.release.__main__ import EPOCH, ROOT, direct, extras
+from tests.release import chosen, names, smoke
+from tests.release.__main__ import EPOCH, ROOT, direct, extras, with_inner
 
 ON_DEMAND = {"lark", "rich", "typer", "pyarrow", "pyspark", "asyncio", "starlette", "uvicorn", "numpy", "http", "ssl"}
 ON_DEMAND |= {
@@ -106,7 +106,8 @@ def test_two_builds_have_the_same_bytes_and_the_page_of_an_index_has_no_dead_lin
         [metadata] = (name for name in inside.namelist() if name.endswith("/METADATA"))
         text = inside.read(metadata).decode()
     assert "Description-Content-Type: text/markdown" in text
-    assert "which class do I need?" in text
+    assert "which class do I need? (`docs/guides/which-class.md`)" in text
+    assert "`CHANGELOG.md`" in text
     assert not re.search(r"\]\((?!https?:)", text)
 
 
@@ -119,6 +120,20 @@ def test_the_lock_file_has_every_dependency_and_names_no_registry(repository: Pa
     wanted = [*project["dependencies"], *(one for all_ in project["optional-dependencies"].values() for one in all_)]
     direct = {re.split(r"[\[><=~! ;]", one)[0].lower() for one in wanted} - {"fdbqueue"}
     assert direct <= locked, "see CONTRIBUTING.md for the command that writes it"
+
+
+def test_each_extra_has_tests_and_a_use_of_its_own_and_all_chosen_files_are_there() -> None:
+    assert set(chosen.OF_EXTRA) == set(smoke.USES) == set(extras())
+    paths = [*chosen.ENGINES, *chosen.paths(extras()), *(name.partition("::")[0] for name in chosen.NEED)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    known = {name: (ROOT / name.partition("::")[0]).read_text() for name in chosen.NEED}
+    assert [name for name, text in known.items() if name.partition("::")[2].partition("[")[0] not in text] == []
+
+
+def test_an_extra_brings_those_that_it_is_made_of() -> None:
+    assert with_inner(["notebook"]) == ["notebook", "demo", "spark", "arrow"]
+    assert not any("test_a_history" in one for one in chosen.left_out(with_inner(["spark"])))
+    assert any("test_a_history" in one for one in chosen.left_out(["web"]))
 
 
 def test_a_release_is_tried_at_the_lower_bounds_of_all_that_it_requires() -> None:
