@@ -27,7 +27,8 @@ def load(spark: Any, url: str, rows: int) -> None:
     table = spark.range(rows).selectExpr(
         "id", "IF(id % 100 = 7, '?', concat(' ', id % 50, ' C')) AS reading", "id % 10 AS station"
     )
-    fdbqueue.spark.enqueue_dataframe(table, url=url, queue="raw", codec="json", job_id=f"first {rows} rows")
+    name = f"first {rows} rows"
+    fdbqueue.spark.enqueue_dataframe(table, url=url, queue="raw", codec="json", job_id=name, partitions=2)
 
 
 @fdbqueue.transactional
@@ -78,7 +79,7 @@ def main() -> None:
         sys.exit("PySpark is missing: pip install 'fdbqueue[spark]'")
     url = f"file:{given.folder.resolve() / 'queues'}"
     given.folder.mkdir(parents=True, exist_ok=True)
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     load(spark, url, given.rows)
     print("cleaned:", work(url))
     print("written:", write(spark, url, given.folder))

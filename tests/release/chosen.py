@@ -74,7 +74,8 @@ OF_EXTRA = {
 TOOLS = ("pytest>=8", "pytest-timeout>=2.4", "hypothesis>=6.150", "pydantic>=2.7")
 TOOLS_OF_EXTRA = {
     "arrow": ("duckdb>=1.3", "pandas>=2", "polars>=1.30"),
-    "otel": ("opentelemetry-sdk>=1.30",),
+    "metrics": ("opentelemetry-sdk>=1.30",),  # the fixtures of both import it
+    "otel": ("opentelemetry-exporter-otlp-proto-http>=1.30", "opentelemetry-sdk>=1.30"),
     "web": ("httpx>=0.28.1",),
 }
 """What these tests need beside the library and its extra."""
