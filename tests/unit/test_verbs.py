@@ -41,7 +41,8 @@ def test_help_shows_the_signature_of_a_verb_in_both_forms() -> None:
     signature = str(inspect.signature(orders.enqueue))
     assert signature.startswith("(tr: 'Transaction | Database', value: 'V', *, headers:")
     assert signature.endswith(" -> 'Position'")
-    assert f"enqueue{signature}\n    Append an item" in pydoc.plain(pydoc.render_doc(orders.enqueue))
+    shown = pydoc.plain(pydoc.render_doc(orders.enqueue))  # Python 3.13 breaks a long signature
+    assert "".join(f"enqueue{signature} Append an item".split()) in "".join(shown.split())
     assert f"async enqueue{signature}\n    Append an item" in pydoc.plain(pydoc.render_doc(orders.enqueue.aio))
 
 
