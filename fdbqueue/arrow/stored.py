@@ -196,7 +196,7 @@ class StoredLook:
             if self._left is not None:
                 page = page.first(self._left)
                 self._left -= len(page)
-            mean = sum(map(len, page.values)) // len(page) + 1
+            mean = len(b"".join(page.values)) // len(page) + 1  # faster than the sum of their sizes
             self._wanted = max(1, min(PAGE_ROWS, PAGE_BYTES // mean))
             return page
         return None

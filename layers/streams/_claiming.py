@@ -110,7 +110,7 @@ class Claiming:
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Moved()
         groups = CancelledGroups()
-        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found])
+        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found if not _is_plain(row)])
         if self._terms.bad is None:
             self._take_plain(moves, haul, found, batch)
         for row in found[haul.dealt :]:
@@ -171,9 +171,10 @@ class Claiming:
         plain = list(takewhile(_is_plain, found))
         sizes = [len(row.value) for row in plain]
         fitting = bisect_right(list(accumulate(sizes)), min(CLAIM_BYTES, self._terms.size_bytes - batch.size_bytes))
-        packed_of, key = self._layout.available.packed, self._place.key
-        haul.packed = [packed_of(row.key) for row in plain[:fitting]]
-        haul.keys = [key(packed) for packed in haul.packed]
+        # As `Place.packed` and `Place.key` do, without a call for each item.
+        begin, prefix = len(self._layout.available.prefix), self._place.prefix
+        haul.packed = [row.key[begin:] for row in plain[:fitting]]
+        haul.keys = [prefix + packed for packed in haul.packed]
         haul.values = [row.value for row in plain[:fitting]]
         haul.sizes = sizes[:fitting]
         haul.size_bytes = sum(haul.sizes)

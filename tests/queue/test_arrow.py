@@ -121,6 +121,17 @@ def test_an_item_that_can_not_be_read_is_named_or_shown_without_its_value(db: An
     assert Queue(space).to_arrow(db).column("value").to_pylist() == [b"1", b"{", b"\xff"]
 
 
+def test_texts_of_json_are_checked_each_by_itself(db: Any, space: Subspace) -> None:
+    for stored in ([b"[1,", b"2]"], [b"[1,", b"2]", b"3 4"], [b"1", b"", b"2"], [b"1\n2", b"3"], [b'"a', b'b"']):
+        queue = Queue(space[len(stored)][stored[0]], codec="json")
+        raw(queue.layout.space).enqueue_many(db, stored)
+        with pytest.raises(CodecError, match="does not decode by the codec json"):
+            queue.to_arrow(db)
+    queue = Queue(space["good"], codec="json")
+    raw(queue.layout.space).enqueue_many(db, [b"[1,\n2]", b" 3 ", b'"\xc3\xa4"'])
+    assert queue.to_arrow(db).column("value").to_pylist() == ["[1,\n2]", " 3 ", '"\xe4"']
+
+
 def test_a_queue_with_items_in_sessions_is_refused(db: Any, space: Subspace) -> None:
     Sessions(Queue(space)).enqueue(db, b"x", session="ann")
     with pytest.raises(StreamError, match=r"to_arrow does not see these.*layers\.Sessions"):
