@@ -105,7 +105,8 @@ def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -
         again = any(b is None and a is not None and a.content == before.content for _, b, a in moves(step))
         return "redriven to the tail" if again else "purged" if step.counts["purged"] > 0 else "vanished"
     acked = (position, before.notes.token) in claims.used.get(step.record.by, {}).get("ack", ())
-    if before.state == "leased" and acked:
+    # The process of a consumer may also remove an item that it handles, since it has expired.
+    if before.state == "leased" and acked and step.counts["dequeued"] > 0:
         return "acked"
     if is_expired(step, before):
         return "expired"

@@ -25,12 +25,12 @@ def scene(other: Any) -> Scene:
     return made
 
 
-def request(scene: Scene, name: str, *, follow_ups: int = 0) -> Completion[Any]:
+def request(scene: Scene, name: str, *, follow_ups: int = 0, **terms: Any) -> Completion[Any]:
     told = scene.told("request", {"name": name, "count": 1 + follow_ups, "size": 10, "headers": None})
     value, *others = (value_of(name, number, 10) for number in range(1 + follow_ups))
     then = [FollowUp(scene.leases, other) for other in others]
     with calling(f"request#{told.number}"):
-        completion: Completion[Any] = Results(scene.leases, keep=10).enqueue(scene.db, value, then=then)
+        completion: Completion[Any] = Results(scene.leases, keep=10).enqueue(scene.db, value, then=then, **terms)
     return completion
 
 
@@ -95,6 +95,18 @@ def test_an_untaken_grant_of_a_cancelled_groups_member_breaks_nothing(scene: Sce
     scene.clock.now += 1
     assert scene.lease() is None  # one transaction puts the grant back and sweeps the group
     ack(scene, lease, "well done")
+    assert drained(scene) == set()
+
+
+def test_an_item_that_expires_while_a_consumer_handles_it_breaks_nothing(scene: Scene) -> None:
+    request(scene, "a", follow_ups=1, ttl=1.0)
+    told = scene.told("consume", {})
+    with calling(f"consume#{told.number}"):
+        lease = scene.leases.lease(scene.db, consumer="me")
+    assert lease is not None
+    scene.told("handle", {"leases": told_leases([lease])})
+    scene.clock.now += 100
+    assert scene.lease() is None  # the same process finds that the item's time is over
     assert drained(scene) == set()
 
 

@@ -296,11 +296,13 @@ MUTANTS = (
         "a worker that waits watches the first shard only",
         QUEUE,
         (("[key for shard in range(self._seen) for", "[key for shard in range(1) for"),),
+        tests=("sessions/test_sessions_shards_workers",),
     ),
     Mutant(
         "a worker that waits does not look for new shards",
         QUEUE,
         (("        yield from self._line.shards.learn(tr, seconds=0.0)\n", ""),),
+        tests=("sessions/test_sessions_shards_workers",),
     ),
     Mutant(
         "the first shard gives back what it was granted of another",
