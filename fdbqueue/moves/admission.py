@@ -383,16 +383,6 @@ def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
     return found[0].key if found else b""
 
 
-def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:
-    """Raise the high-water mark, so that no later enqueue gets an index up to `index`.
-
-    It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
-    that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
-    queue has an order, every enqueue has already raised the mark, and this changes nothing.
-    """
-    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))
-
-
 def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -> None:
     """Note that this transaction's items get the indices up to `index`.
 

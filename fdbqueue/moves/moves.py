@@ -16,7 +16,6 @@ from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started
-from fdbqueue.moves.admission import raise_high_water_mark
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.groups import begin_sweep, count_members, group_record, settle
@@ -49,23 +48,18 @@ class Moves:
         now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
     """
 
-    __slots__ = (
-        "_away",
-        "_exclusive_all",
-        "_home",
-        "_layout",
-        "_levels",
-        "_members",
-        "_now_us",
-        "_returned",
-        "_tally",
-        "_tr",
-        "any",
-        "arrived",
-        "changed_groups",
-        "returned_groups",
-        "subscribed",
-    )
+    # Class attributes hold what most moves, such as those of an ack, never change: making them must be cheap.
+    _away = b""
+    _exclusive_all: str | None = None
+    _levels: dict[int | None, int] | None = None
+    _members: dict[str, dict[str, int]] | None = None
+    _returned: frozenset[str] = frozenset()
+    changed_groups: frozenset[str] = frozenset()
+    """The groups of which a member or a hold ended."""
+    returned_groups: frozenset[str] = frozenset()
+    """The groups of which a member came back."""
+    any = False
+    """Whether anything was written."""
 
     def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
         self._tr = tr
@@ -74,21 +68,10 @@ class Moves:
         """Where the outcomes, the groups and the blobs of the items are kept."""
         self._now_us = now_us
         self._tally: dict[str, int] = {}
-        self._members: dict[str, dict[str, int]] = {}
-        self.changed_groups: set[str] = set()
-        """The groups of which a member or a hold ended."""
-        self.returned_groups: set[str] = set()
-        """The groups of which a member came back."""
-        self._levels: dict[int | None, int] = {}
-        self._away = b""
-        self._returned: set[str] = set()
-        self._exclusive_all: str | None = None
         self.subscribed = layout.known.subscribed
         """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []
         """The packed positions of items that became available."""
-        self.any = False
-        """Whether anything was written."""
 
     def ask(self) -> Steps[None]:
         """Find out whether the queue has subscriptions, before items come back.
@@ -100,8 +83,8 @@ class Moves:
 
     def settle(self) -> Steps[None]:
         """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""
-        changed, self.changed_groups = self.changed_groups, set()
-        returned, self.returned_groups = self.returned_groups, set()
+        changed, self.changed_groups = self.changed_groups, frozenset()
+        returned, self.returned_groups = self.returned_groups, frozenset()
         # Each begins with a read: all of them are under way at once.
         settling = [started(settle(self._tr, self._home, name, self.now_us())) for name in sorted(changed)]
         for steps in settling:
@@ -123,7 +106,7 @@ class Moves:
                 self._tr.add(self._layout.count_key(name), as_count(change))
         if self._levels:
             count_levels(self._tr, self._layout, self._levels)
-        for name, members in self._members.items():
+        for name, members in self._members.items() if self._members else ():
             count_members(self._tr, self._home, name, **members)
         if self.subscribed and (self.arrived or self._tally.get("enqueued")):
             spans = [(packed, packed) for packed in self.arrived]
@@ -150,6 +133,8 @@ class Moves:
         return packed
 
     def _count_member(self, notes: Notes, state: str, change: int) -> None:
+        if self._members is None:
+            self._members = {}
         members = self._members.setdefault(notes.group, {})
         members[state] = members.get(state, 0) + change
 
@@ -168,7 +153,7 @@ class Moves:
             part(self._tr, self._home, address, notes, how, now_us=self._now_us, **told)
         if notes.group and how != "purged":
             self._count_member(notes, how, 1)
-            self.changed_groups.add(notes.group)
+            self.changed_groups |= {notes.group}
 
     def leave_available(self, packed: bytes, notes: Notes, *, cleared: bool = False) -> None:
         """Remove an item from the available ones; `cleared`: the caller clears its key together with others."""
@@ -186,13 +171,18 @@ class Moves:
         """Remove items without notes from the available ones. The caller clears their keys."""
         for rank, some in Counter(map(rank_of, packed)).items():
             if rank is not None:
-                self._levels[rank] = self._levels.get(rank, 0) - some
+                self._change_level(rank, -some)
         self.any = self.any or bool(packed)
 
     def _count_level(self, packed: bytes, change: int) -> None:
         rank = rank_of(packed)
         if rank is not None:
-            self._levels[rank] = self._levels.get(rank, 0) + change
+            self._change_level(rank, change)
+
+    def _change_level(self, rank: int, change: int) -> None:
+        if self._levels is None:
+            self._levels = {}
+        self._levels[rank] = self._levels.get(rank, 0) + change
 
     def leave_leased(self, packed: bytes, notes: Notes) -> None:
         """Remove an item from the leased ones."""
@@ -203,7 +193,7 @@ class Moves:
             self._count_member(notes, "leased", -1)
         if notes.subscription:
             self._tr.clear(self._layout.held_key(notes.subscription, packed))
-            self._returned.add(notes.subscription)
+            self._returned |= {notes.subscription}
 
     def leave_delayed(self, packed: bytes, notes: Notes) -> None:
         """Remove an item from the delayed ones."""
@@ -382,3 +372,13 @@ def cut(text: str, size_bytes: int) -> str:
 def cut_error(error: str, notes: Notes) -> str:
     """Return the part of an error's text that fits into an item's notes, beside all that they list."""
     return cut(error, max(0, ERROR_BYTES - size_beside(notes)))
+
+
+def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:
+    """Raise the high-water mark, so that no later enqueue gets an index up to `index`.
+
+    It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
+    that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
+    queue has an order, every enqueue has already raised the mark, and this changes nothing.
+    """
+    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))

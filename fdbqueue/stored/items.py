@@ -236,6 +236,14 @@ def notes_of(value: bytes) -> Notes:
     return NO_NOTES if value[:1] == PLAIN else _split_notes(value)[0]
 
 
+def notes_if_readable(value: bytes) -> Notes:
+    """Return the notes of an item; those of a plain item if a newer version wrote them."""
+    try:
+        return notes_of(value)
+    except FormatError:
+        return NO_NOTES  # opening the item raises the error
+
+
 def salvaged_notes(value: bytes) -> tuple[Notes, bool]:
     """Return the notes in a stored value, and whether they could be read. Otherwise return what is left of them.
 

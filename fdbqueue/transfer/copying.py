@@ -35,14 +35,9 @@ from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
 from fdbqueue.layers.streams.keys import StreamKeys
 from fdbqueue.layers.streams.records import decode, encode
-from fdbqueue.moves.admission import (
-    Admission,
-    give_up_to,
-    raise_high_water_mark,
-    read_high_water_mark,
-    refuse_smart,
-)
+from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
+from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
     NO_NOTES,

@@ -17,7 +17,8 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.leases.transitions import Transitions
-from fdbqueue.moves.admission import give_up_to, raise_high_water_mark
+from fdbqueue.moves.admission import give_up_to
+from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.quotas import check_room, read_quota
 from fdbqueue.stored.items import Notes, chunks_of
 from fdbqueue.stored.layout import Layout, new_random, pack

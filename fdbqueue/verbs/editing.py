@@ -377,7 +377,7 @@ class Editing(Generic[V]):
         if one.state == "dead" and plan.state != "dead":
             moves.set_dependent(plan.packed, plan.notes)
         if one.state == "leased" and plan.notes.group:
-            moves.returned_groups.add(plan.notes.group)
+            moves.returned_groups |= {plan.notes.group}
         return True
 
     def _replace_value(self, tr: Transaction, plan: EditPlan) -> None:

@@ -114,5 +114,5 @@ def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
         seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
         bool(notes.keep_s),
         notes.group,
-        seconds_or_none(notes.enqueued_at_us) if notes.enqueued_at_us else None,
+        notes.enqueued_at_us / 1e6 if notes.enqueued_at_us > 0 else None,
     )

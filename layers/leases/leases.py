@@ -368,7 +368,7 @@ class Leases(Named, ByPosition[V]):
         three more writes for a completion.
         """
         done = [] if result is None and then is NO_FOLLOW_UPS else [done_of(result, then)]
-        return self._ack(tr, [lease], done)
+        return self.queue.transact(tr, lambda tr: self._holding.ack(tr, [lease], done, now_us=self.now_us()))
 
     @verb
     def ack_many(
@@ -393,10 +393,7 @@ class Leases(Named, ByPosition[V]):
         held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
         if done and len(done) != len(held):
             raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
-        yield from self._ack(tr, held, done)
-
-    def _ack(self, tr: Transaction | Database, held: list[LeaseRef], done: list[Done]) -> Steps[None]:
-        return self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
+        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
         """Ack leases without a read, in a transaction that begins at the version at which they were live.

@@ -99,4 +99,4 @@ def _end_holds(tr: Transaction, layout: Layout, moves: Transitions, name: str, n
         if int.from_bytes(row.value, "big") <= now_us:
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)
-            moves.changed_groups.add(name)
+            moves.changed_groups |= {name}

@@ -10,8 +10,9 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import NO_NOTES, Item, KeyValue, Layout, Notes, Steps, Transaction, notes_of, size_of, started
+from fdbqueue.lowlevel import Item, KeyValue, Layout, Notes, Steps, Transaction, size_of, started
 from fdbqueue.moves.groups import GroupRecord, group_record
+from fdbqueue.stored.items import notes_if_readable
 
 from ._head import Head
 from .lease import Lease, lease_of
@@ -219,14 +220,6 @@ class Taking:
                 item = changed(item, value=value)
             haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
             haul.dealt += 1
-
-
-def notes_if_readable(stored: bytes) -> Notes:
-    """Return the notes of an item; those of a plain item if a newer version wrote them."""
-    try:
-        return notes_of(stored)
-    except FormatError:
-        return NO_NOTES  # opening the item raises the error
 
 
 @dataclass(slots=True)

@@ -135,15 +135,13 @@ class Retry:
 class Transitions(Moves):
     """The moves of one transaction, and the rules for items that are given back."""
 
-    __slots__ = ()
-
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
         """Put an item back into its own place, at once or after a delay. Remove it instead if its life is over."""
         if is_over(notes, now_us):
             self.vanish(packed, stored, "expired")
             return Disposition.expired
         if notes.group:
-            self.returned_groups.add(notes.group)
+            self.returned_groups |= {notes.group}
         if delay_us > 0:
             self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
             return Disposition.delayed

@@ -324,10 +324,14 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* as `StagedQueue.lease`, over sessions; in a transaction as `Leases.lease`. *Cost:* as there, and
         two reads in parallel for the item and the state.
         """
-        duration_us = positive(duration, "duration")
-        if timeout or type(timeout) is not float:
+        at_once = type(timeout) is type(duration) is float and not timeout and duration > 0
+        if at_once and (known := self.staged.known(tr, duration)) is not None:
+            duration_us = known.duration_us
+        else:
+            known = None
+            duration_us = positive(duration, "duration")
             check_timeout(timeout)
-        if not is_database(tr):
+        if known is None and not is_database(tr):
             if timeout != 0:
                 check_waits(tr)
             return (yield from self._working.lease(cast(Transaction, tr), duration_us / 1e6))

@@ -79,6 +79,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._consumer = consumer
         self._announce = announce
         self._saves_reads = saves_reads
+        self._remembers = duration_us > 0 and delivery.remembers
         self._committed_version: Callable[[Transaction], int] = methodcaller(
             "get_committed_version" if saves_reads else "committed_version"
         )
@@ -196,7 +197,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if attempt.unmarked:
                 self._recent_leases.confirm_soon(db, attempt.unmarked)
         else:
-            if self._duration_us or met_lately or attempt.wish is not None or attempt.prefetch is not None:
+            leased = self._duration_us and (self._saves_reads or self._remembers)
+            if leased or met_lately or attempt.wish is not None or attempt.prefetch is not None:
                 # Only where reads have round trips will this process read at that version.
                 attempt.version = self._committed_version(attempt.tr)
             if attempt.prefetch is not None:
@@ -206,7 +208,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._hints.lost_turns = 0
         if attempt.version > 0 and self._saves_reads:
             self._version.note(attempt.version)
-        if self._duration_us:
+        if self._remembers:
             self._recent_leases.add(attempt.version, attempt.got)
         return attempt
 

@@ -151,8 +151,8 @@ class StagedQueue(Named, ByPosition[V]):
         read and one commit, as the plain dequeue. At a cluster, repeated single dequeues cost only the commit. Under
         contention a share of two commits, and a read of all items up to its own, if they are small.
         """
-        if type(timeout) is float and not timeout and (known := self._known(db, 0.0)) is not None:
-            return _first_of(known, db)
+        if type(timeout) is float and not timeout and (known := self.known(db, 0.0)) is not None:
+            return _first_of(known.coordinator, db)
         only_database(db, "StagedQueue.dequeue", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
         return self.take_one(db, "dequeue", timeout, 0)
 
@@ -179,8 +179,8 @@ class StagedQueue(Named, ByPosition[V]):
         *Conflicts:* and *Cost:* as `dequeue`, and two more writes.
         """
         at_once = type(timeout) is type(duration) is float and not timeout and duration > 0
-        if at_once and (known := self._known(db, duration)) is not None:
-            return _first_of(known, db)
+        if at_once and (known := self.known(db, duration)) is not None:
+            return _first_of(known.coordinator, db)
         only_database(db, "StagedQueue.lease", "In a transaction use Leases.lease(tr).")
         return self.take_one(db, "lease", timeout, positive(duration, "duration"))
 
@@ -260,8 +260,8 @@ class StagedQueue(Named, ByPosition[V]):
         items = yield from self._take(db, verb, 1, timeout, duration_us)
         return items[0] if items else None
 
-    def _known(self, db: Database, duration: float) -> HeadCoordinator | None:
-        """Return the coordinator of the last call if it had this database and duration, which were checked then.
+    def known(self, db: object, duration: float) -> Latest | None:
+        """Return the terms of the last call if it had this database and duration, which were checked then; for layers.
 
         Args:
             duration: in seconds; 0: a call that takes items out.
@@ -270,7 +270,7 @@ class StagedQueue(Named, ByPosition[V]):
         latest = None if state is None else state.latest
         if latest is None or latest.seconds != duration or latest.db() is not db:
             return None
-        return latest.coordinator
+        return latest
 
     def _state(self) -> _ProcessState:
         pid = os.getpid()  # a forked process starts with a state of its own
@@ -286,7 +286,7 @@ _Stored = tuple[bytes, list[bytes], int | None]
 """Envelope, chunks and rank."""
 
 
-class _Latest(NamedTuple):
+class Latest(NamedTuple):
     """A coordinator, and the calls that it serves."""
 
     db: Callable[[], object]
@@ -315,7 +315,7 @@ class _ProcessState:
         self._recent_leases = RecentLeases()
         self._versions = KeptBeside(RecentVersion)
         self._coordinators: KeptBeside[dict[int, HeadCoordinator]] = KeptBeside(dict)
-        self.latest: _Latest | None = None
+        self.latest: Latest | None = None
         """The coordinator of the last call."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
         self.acks: TransactionBatcher[LeaseRef, None] = TransactionBatcher(self._ack, weight=_ACKS_AT_ONCE)
@@ -343,7 +343,7 @@ class _ProcessState:
                 saves_reads=not has_turns(db),
             )
             coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
-        self.latest = _Latest(weakref.ref(db), duration_us, duration_us / 1e6, coordinator)
+        self.latest = Latest(weakref.ref(db), duration_us, duration_us / 1e6, coordinator)
         return coordinator
 
     def _version_of(self, db: Database) -> RecentVersion:

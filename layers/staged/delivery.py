@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from itertools import islice
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -31,13 +31,13 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
-from fdbqueue.stored.items import has_notes
+from fdbqueue.stored.items import has_notes, notes_if_readable
 from fdbqueue.stored.layout import GRANT
 
 from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased
 from ..leases.lease import lease_of
-from ..leases.taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate, notes_if_readable
+from ..leases.taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
 from ..leases.timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
 from ..leases.transitions import Custody, Transitions, at_rest, is_over
 from ._putting_back import put_back
@@ -64,6 +64,9 @@ Lending: TypeAlias = "dict[bytes, Steps[tuple[bytes, Any]]]"
 
 class HeadDelivery:
     """Takes items of one queue from its head."""
+
+    remembers: ClassVar[bool] = True
+    """Whether to remember the leases for `StagedQueue.ack`, which then saves a read."""
 
     __slots__ = (
         *(
@@ -470,8 +473,12 @@ class HeadDelivery:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         noted = [NO_NOTES if row.value[:1] == _PLAIN else notes_if_readable(row.value) for row in found]
-        groups = CancelledGroups()
-        groups.ask(tr, self._layout, noted)
+        groups = None
+        for notes in noted:
+            if notes.group:
+                groups = CancelledGroups()
+                groups.ask(tr, self._layout, noted)
+                break
         lending = self._begin_to_lend(tr, found, allotments, now_us)
         following = zip(found, noted, strict=True)
         for allotment in allotments:
@@ -507,7 +514,7 @@ class HeadDelivery:
         allotment: Allotment,
         token: bytes,
         now_us: int,
-        groups: CancelledGroups,
+        groups: CancelledGroups | None,
         lending: Lending,
     ) -> Steps[bool]:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
@@ -520,7 +527,7 @@ class HeadDelivery:
             raise
         item: Item | None = None
         outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
-        if notes.group and not outdated:
+        if groups is not None and notes.group and not outdated:
             cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
         try:
             if not outdated and not cancelled and (allotment.own or self._says_over is not None):

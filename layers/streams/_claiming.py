@@ -30,11 +30,11 @@ from fdbqueue.lowlevel import (
     size_of,
     with_notes,
 )
-from fdbqueue.moves.admission import raise_high_water_mark
+from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.pausing import pause_of, paused_error
-from fdbqueue.stored.items import blob_of
+from fdbqueue.stored.items import blob_of, notes_if_readable
 
-from ..leases.taking import CancelledGroups, notes_if_readable
+from ..leases.taking import CancelledGroups
 from ..leases.transitions import Transitions, at_rest, cut, is_over, size_beside
 from ._terms import Terms
 from .keys import StreamKeys

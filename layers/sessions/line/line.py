@@ -268,7 +268,7 @@ class Line:
         else:
             own.rewrite(session.layout.available, packed, stored, notes, failed)
             if notes.group:
-                own.returned_groups.add(notes.group)
+                own.returned_groups |= {notes.group}
             yield from own.settle()
             own.finish()
             yield from self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)

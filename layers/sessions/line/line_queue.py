@@ -151,6 +151,8 @@ class ReadOfAll(HeadRead):
 class FirstDelivery(HeadDelivery):
     """Delivers the pointers of the first shard. A waiting worker may have granted this process one of another shard."""
 
+    remembers = False  # a session's ack reads its pointer
+
     __slots__ = ("_large", "_line", "_parts")
 
     def __init__(self, leases: LineLeases) -> None:

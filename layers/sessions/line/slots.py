@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb_tuple, new_random, rows, strinc
+from fdbqueue.stored.items import notes_if_readable
 
 from ...leases import Disposition
-from ...leases.taking import CancelledGroups, notes_if_readable
+from ...leases.taking import CancelledGroups
 from ...leases.transitions import is_over
 from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, record_of, stored_pointer
 from ..session.session import Session, SessionHead

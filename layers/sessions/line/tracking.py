@@ -33,9 +33,9 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.reads.check import items_of_all_places
+from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL, rank_of
 
-from ...leases.taking import notes_if_readable
 from ...leases.timer_check import is_tracked
 from ...leases.transitions import is_over
 from ..session.records import SessionRecord, name_of, pointer_of, record_of

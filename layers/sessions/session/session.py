@@ -21,10 +21,11 @@ from fdbqueue.lowlevel import (
     started,
 )
 from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DELAY
 
 from ...leases import immediately
-from ...leases.taking import UNTAKEABLE, CancelledGroups, notes_if_readable
+from ...leases.taking import UNTAKEABLE, CancelledGroups
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions, is_over
 from .records import Keys, SessionName, name_of
@@ -68,8 +69,6 @@ class SessionHead:
 
 class SessionMoves(Transitions):
     """The moves of one session's items in a transaction. They also change the totals of all sessions."""
-
-    __slots__ = ("_session",)
 
     def __init__(self, tr: Transaction, session: Session, now_us: int | None = None) -> None:
         super().__init__(tr, session.layout, now_us)

@@ -157,7 +157,7 @@ class Working(Generic[V]):
             behind=behind,
             wants_result=bool(notes.keep_s),
             group=notes.group,
-            enqueued_at=seconds_or_none(notes.enqueued_at_us),
+            enqueued_at=notes.enqueued_at_us / 1e6 if notes.enqueued_at_us > 0 else None,
         )
 
     def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:

@@ -132,7 +132,7 @@ def test_an_ack_of_a_lease_that_many_commits_followed_reads_it(db: Any, queue: Q
     for lease, is_read in ((held.pop(), False), (held.pop(0), True)):
         with entering() as entered:
             staged.ack(db, lease)
-        assert any(function.endswith(":read_leased") for function in entered) == is_read
+        assert any(function.endswith(":_held_alone") for function in entered) == is_read
     for lease in held:
         staged.ack(db, lease)
     assert queue.stats(db).dequeued == 20

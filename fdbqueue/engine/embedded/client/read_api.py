@@ -242,12 +242,18 @@ class ReadApi(TransactionRead):
 
     def _source_of(self, key: bytes, snap: Snapshot) -> Snapshot | None:
         since = self._gets.get(key)
+        fresh = self._fresh
         if since is not None:
             told = abs(since) != waits.count
-        elif self._known_since == waits.count or not (self._known or self._fresh):
+        elif self._known_since == waits.count or not (self._known or fresh):
             told = False
-        else:
+        elif self._known or len(fresh) >= FEW_READS:
             told = key in self._now_known()
+        else:
+            told = False
+            for begin, end in fresh:
+                if begin <= key < end:
+                    told = True
         return None if told else snap
 
     def _refused(self, key: bytes) -> int:
@@ -363,9 +369,13 @@ class ReadApi(TransactionRead):
             writes = self._writes
             if not writes.empty and writes.touches(begin, end):
                 return None
-            many = self._gets or self._known or len(self._fresh) >= FEW_READS
-            if many and self._now_known().meets(begin, end):  # it takes in the fresh ones
-                return None
+            if self._known or len(self._fresh) >= FEW_READS or len(self._gets) >= FEW_READS:
+                if self._now_known().meets(begin, end):  # it takes in the fresh ones
+                    return None
+            else:
+                for key in list(self._gets):
+                    if begin <= key < end:
+                        return None
             for known, known_end in self._fresh:
                 if begin < known_end and known < end:
                     return None
