@@ -38,7 +38,7 @@ from fdbqueue.stored.codecs import UNREADABLE, V
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2
 MANY_ATTEMPTS = 3
-"""An item that is at this attempt, or a later one, is worth a look: `fdbqueue health` and the web page name it."""
+"""An item that is at this attempt, or a later one, is worth a look. The command health and the web page name it."""
 """The format version of an envelope with a blob; the newest that this library reads."""
 INLINE_BYTES = 90_000
 """A payload up to this size is stored in the item's own value; FoundationDB limits a value to 100,000 bytes."""
