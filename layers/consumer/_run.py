@@ -442,11 +442,10 @@ class Run(Keeping):
             else:
                 hold.ends_at = time.monotonic() + timeout
                 result = await within(timeout, self._call(lease))
-            if (result is not None and result is not ACKED) or lease.wants_result:
-                done = self._done_of(result)
+            # A plain value that nobody waits for is not stored, so it may be anything.
+            if isinstance(result, self._dones) or lease.wants_result:
+                hold.result = done = self._done_of(result)
                 done.check()  # here, so that a result that can't be stored fails this attempt only
-                if isinstance(result, self._dones) or lease.wants_result:
-                    hold.result = done
                 if done.follow_ups:
                     hold.settling = True
                     await self._settle(hold, self._ack_alone(lease, result, done), "acked")

@@ -208,7 +208,7 @@ def test_a_consumer_stores_what_its_handler_returns(db: Any, leases: Leases, res
     plain = leases.enqueue(db, "plain")
 
     def handle(lease: Lease) -> object:
-        return "plain" if lease.position == plain else int(lease.value) ** 2
+        return object() if lease.position == plain else int(lease.value) ** 2
 
     report = Consumer(results, handle).drain(db)
     assert (report.acked, report.failed) == (11, 0)

@@ -1,4 +1,4 @@
-"""Results that can't be stored: every form of an ack refuses them, whether somebody waits or not."""
+"""Results that can't be stored: every ack refuses them; a handler may return anything if nobody waits for it."""
 
 from __future__ import annotations
 
@@ -67,8 +67,10 @@ def test_an_ack_in_a_session_refuses_a_result_that_can_not_be_stored(
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["awaited", "not awaited"])
-@pytest.mark.parametrize("kind", ["leases", "subscription", "sessions", "new state"])
-def test_a_handler_whose_result_can_not_be_stored_fails(db: Any, space: Subspace, waits: bool, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["leases", "subscription", "sessions", "new state", "done"])
+def test_a_handler_fails_if_its_result_is_to_be_stored_and_can_not_be(
+    db: Any, space: Subspace, waits: bool, kind: str
+) -> None:
     queue = Queue(space, codec="str")
     source: Any = Leases(queue, max_attempts=2, backoff=immediately)
     terms: dict[str, Any] = {}
@@ -79,8 +81,9 @@ def test_a_handler_whose_result_can_not_be_stored_fails(db: Any, space: Subspace
 
     def handle(lease: Lease) -> Any:
         if lease.attempt == 1:
-            return NewState(7, result=object()) if kind == "new state" else object()
+            return {"new state": NewState(7, result=object()), "done": Done(object())}.get(kind, object())
         return 7
 
     report = Consumer(consumed, handle).drain(db)
-    assert (report.failed, report.acked) == (1, 1)
+    refused = waits or kind in ("new state", "done")
+    assert (report.failed, report.acked) == (int(refused), 1)
