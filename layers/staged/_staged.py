@@ -260,15 +260,15 @@ class StagedQueue(Named, ByPosition[V]):
         items = yield from self._take(db, verb, 1, timeout, duration_us)
         return items[0] if items else None
 
-    def known(self, db: object, duration: float) -> Latest | None:
+    def known(self, db: object, seconds: float) -> Latest | None:
         """Return the terms of the last call if it had this database and duration, which were checked then; for layers.
 
         Args:
-            duration: in seconds; 0: a call that takes items out.
+            seconds: of the lease; 0: a call that takes items out.
         """
         state = self._states.get(os.getpid())
         latest = None if state is None else state.latest
-        if latest is None or latest.seconds != duration or latest.db() is not db:
+        if latest is None or latest.seconds != seconds or latest.db() is not db:
             return None
         return latest
 

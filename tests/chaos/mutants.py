@@ -55,7 +55,7 @@ MUTANTS = (
     ),
     Mutant(
         "the high-water mark is not raised",
-        "fdbqueue/moves/admission.py",
+        "fdbqueue/moves/moves.py",
         (('    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))\n', "    return\n"),),
         tests=("tests/layers/leases/test_leases.py::test_an_enqueue_while_all_items_are_leased_comes_after_them",),
     ),

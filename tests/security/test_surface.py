@@ -72,6 +72,7 @@ def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
 LISTENERS = frozenset(
     {
         "fdbqueue/agents/listening.py",  # the agent server
+        "fdbqueue/cli/metrics.py",  # it only looks whether a port is free
         "fdbqueue/cli/web.py",  # the web page
         "fdbqueue/observe/serving.py",  # metrics
         "layers/consumer/health.py",  # Consumer(health=PORT)
