@@ -67,9 +67,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return what `-n auto` is: two processes more than cores, since slow tests also wait; none for single files."""
+    """Return what `-n auto` is: two processes more than cores, since tests also wait; none for single files."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + (0 if FAST else 2)
+    return 0 if named and all(".py" in name for name in config.args) else (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,6 +14,8 @@ from fdbqueue.engine import FDBError, KeySelector, Subspace, aio
 from fdbqueue.engine.api import Key
 from fdbqueue.engine.steps import rows, run, run_async
 
+pytestmark = pytest.mark.slow  # they wait
+
 SOON, NEVER = 100_000, 10**12
 PATIENCE_SECONDS = 20.0
 

@@ -217,6 +217,7 @@ def test_rows_that_name_their_own_queue_register_it(db: Any, space: Subspace, tm
     spark_named_queue(db, space, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_rename_takes_the_record_along(db: Any, space: Subspace) -> None:
     strings(space["old"]).enqueue(db, "a")
     record = db[strings(space["old"]).layout.catalogue_key]

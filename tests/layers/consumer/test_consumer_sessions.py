@@ -533,17 +533,19 @@ def test_an_item_that_was_acked_counts_though_its_lease_is_lost_before_the_consu
 def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, to_settle = threading.Event(), TurnHold.to_settle
+    begun, left, to_settle = threading.Event(), threading.Event(), TurnHold.to_settle
     looked: list[Settlement] = []
 
     def after_the_turn_has_ended(hold: TurnHold) -> Settlement:
         settlement = to_settle(hold)
         if not looked:
             looked.append(settlement)
+            begun.set()
             assert left.wait(20)
         return settlement
 
     def leave(run: SessionRun, hold: TurnHold, where: Any) -> None:
+        assert begun.wait(20)
         ending(run, hold, where)
         left.set()
 

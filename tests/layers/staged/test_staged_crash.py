@@ -19,6 +19,8 @@ from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.processes import Processes
 from tests.helpers.staging import GRANT_S, hurry, left_behind
 
+pytestmark = pytest.mark.slow  # they wait
+
 
 class Dying(FaultyDatabase):
     """Kills its process at a commit, before or after its effect."""

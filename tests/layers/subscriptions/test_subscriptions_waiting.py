@@ -115,6 +115,7 @@ def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
     assert (stats.available, stats.leased) == (1, 0)
 
 
+@pytest.mark.slow
 def test_one_enqueue_wakes_the_first_waiter_and_one_that_wants_it(db: Any, subscriptions: Subscriptions) -> None:
     async def session() -> None:
         served = [subscriptions.subscribe(db, f"{n}", selector=f"n = {n}") for n in range(8)]

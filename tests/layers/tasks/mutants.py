@@ -109,7 +109,12 @@ MUTANTS = (
     Mutant(
         "arguments that do not fit are not a dead letter",
         RUNNING,
-        (("            if lease.attempt > retries:\n                raise GiveUp(told)", "            if not told:\n                raise GiveUp(told)"),),
+        (
+            (
+                "if lease.attempt > retries:\n                raise GiveUp(told)",
+                "if not told:\n                raise GiveUp(told)",
+            ),
+        ),
         tests=("tasks/test_versions",),
     ),
     Mutant(
