@@ -77,7 +77,7 @@ def everything(url: str, engine: str) -> None:
         )
         say(
             "\nA worker that leases and acks by hand takes two commits in both cases. For an item of a session they"
-            " have 8 reads and 16 writes, for a plain item 2 reads and 11 writes. The session's own are its record, its"
+            " have 7 reads and 16 writes, for a plain item 1 read and 11 writes. The session's own are its record, its"
             " state, its first item, and the place of its pointer."
         )
         compare(

@@ -1,4 +1,4 @@
-"""Which of the project's tests run against an installed wheel: under three minutes of CPU in each environment.
+"""Which of the project's tests run against an installed wheel: conformance, and what each layer and each extra promises.
 
 Left out are tests of the repository's own sources, those that start hundreds of processes, and those of a cluster.
 """
