@@ -121,7 +121,7 @@ def try_environment(wheel: Path, python: str, names: list[str], resolution: str,
             chosen_versions = here / "chosen.txt"  # what the tests need must not bring other versions
             chosen_versions.write_text(run("uv", "pip", "freeze", "--exclude", "fdbqueue", "--python", interpreter))
             run(*install, "--constraint", chosen_versions, *chosen.tools(with_inner(names)), env=environment)
-            for name in ("tests", "examples"):  # without the library's own folders: the wheel is imported
+            for name in ("tests", "examples", "containers"):  # without the library's own folders: the wheel is imported
                 shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
             settings = (ROOT / "pyproject.toml").read_text().replace('minversion = "9.0"', "")  # the lower bound is 8
             (here / "pyproject.toml").write_text(settings)
