@@ -1,4 +1,4 @@
-"""Which of the project's tests run against an installed wheel: conformance, and what each layer and each extra promises.
+"""Which of the project's tests run against an installed wheel: of conformance, of each layer and of each extra.
 
 Left out are tests of the repository's own sources, those that start hundreds of processes, and those of a cluster.
 """
