@@ -46,6 +46,8 @@ def lines(report: Report) -> Iterator[str]:
             yield f"{name}: not applicable: {says}: no round of this run had that layer"
             continue
         yield from _promise(name, says, report)
+    for folder in report.kept:
+        yield f"kept; judge it again by: python -m tests.chaos.evidence {folder}"
     yield f"{verdict.count()} violations" + ("" if report.ok() else "; NOT OK")
 
 

@@ -50,6 +50,8 @@ class Report:
     asked_for: tuple[str, ...] = ASKED_FOR
     programs: int = 0
     """Programs whose answers were compared between the engines."""
+    kept: list[Path] = field(default_factory=list)
+    """Folders with what the rounds wrote that broke a promise."""
 
     def never(self) -> list[str]:
         """Return the faults that were asked for and never happened."""
@@ -134,6 +136,9 @@ def run(
             for name, broken in found.violations.items():
                 for what in broken[:MOST_TOLD]:
                     tell(f"    {name}: {what}")
+            if one.kept:
+                report.kept.append(one.kept)
+                tell(f"    kept in {one.kept}")
             _ask(db, report, one.seed)
             if until_broken and report.verdict.count():
                 break

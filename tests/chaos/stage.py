@@ -16,22 +16,21 @@ from typing import Any
 
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.chaos.agenthands import CAST as AGENTS_CAST
 from tests.chaos.agenthands import drain_agents
 from tests.chaos.blobhands import drain_blobs, sweep_all
+from tests.chaos.evidence import keep
 from tests.chaos.faults import Odds
-from tests.chaos.history import OK, History, Told, read_histories, told_claims, told_leases
-from tests.chaos.kinds import CREDIT, WITH_OPERATORS, WITH_SESSIONS, Kind, credit_of, log_of, most_attempts, queue_of
-from tests.chaos.oracle import Verdict, judge
+from tests.chaos.history import OK, History, read_histories, told_claims, told_leases
+from tests.chaos.judging import judged
+from tests.chaos.kinds import CREDIT, WITH_OPERATORS, WITH_SESSIONS, Kind, log_of, most_attempts, queue_of
+from tests.chaos.oracle import Verdict
 from tests.chaos.owners import reset
-from tests.chaos.rules import Rules
-from tests.chaos.sessionhands import check_of_sessions, drain_sessions
+from tests.chaos.sessionhands import drain_sessions
 from tests.chaos.streamhands import drain_streams
 from tests.chaos.taskhands import drain_tasks
-from tests.chaos.taskpromises import judge_tasks
 from tests.chaos.worker import Part, play
 from tests.helpers.processes import Processes, kill_9
 
@@ -91,12 +90,21 @@ class Round:
     kind: Kind = Kind.plain
     cast: tuple[str, ...] = CAST
     faults: Counter[str] = field(default_factory=Counter)
+    kept: Path | None = None
+    """Where what the round wrote is kept, if it broke a promise."""
 
     def run(self) -> Verdict:
-        """Play, drain and judge; what the round wrote is gone afterwards."""
+        """Play, drain and judge; what the round wrote is gone afterwards, and a copy is kept if a promise is broken."""
         with tempfile.TemporaryDirectory(prefix="fdbqueue-chaos-") as folder:
             try:
-                return self._run(Path(folder))
+                verdict = self._run(Path(folder))
+                if verdict.count():
+                    self.kept = keep(self.db, self.space, self.kind, self.seed, Path(folder), verdict.violations)
+                return verdict
+            except Exception as error:
+                self.kept = keep(self.db, self.space, self.kind, self.seed, Path(folder), {"run": [f"{error!r}"]})
+                error.add_note(f"What the round wrote is kept in {self.kept}")
+                raise
             finally:
                 self.db.clear_range_startswith(self.space.key())
 
@@ -115,17 +123,9 @@ class Round:
         stuck += self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
-        verdict = self._judge(calls)
+        verdict = judged(self.db, self.space, self.kind, calls)
         verdict.violations["processes"] = stuck + [path.read_text() for path in sorted(folder.glob("*.failed"))]
-        verdict.violations["check"] = self._check()
         return verdict
-
-    def _judge(self, calls: list[Told]) -> Verdict:
-        if self.kind is Kind.tasks:
-            return judge_tasks(self.db, self.space, calls)
-        queue = queue_of(self.space, self.kind)
-        rules = Rules(self.kind, most_attempts(self.kind))
-        return judge(self.db, queue.layout, log_of(self.space, self.kind), calls, rules)
 
     def _prepare(self) -> None:
         """Register what the round's processes find there."""
@@ -137,17 +137,6 @@ class Round:
         if self.kind is Kind.exclusive:
             db = log_of(self.space, self.kind).of(self.db, by="stage")
             reset(db, Subscriptions(queue_of(self.space, self.kind)))
-
-    def _check(self) -> list[str]:
-        queue = queue_of(self.space, self.kind)
-        if self.kind in WITH_SESSIONS:
-            return check_of_sessions(self.db, queue)
-        problems = [*StagedQueue(queue).check(self.db).problems]
-        if credit_of(self.kind):
-            problems += Subscriptions(queue).check(self.db).problems
-        if self.kind is Kind.smart:
-            problems += SmartQueue(queue).check(self.db).problems
-        return problems
 
     def _disturb(self, processes: Processes, actors: list[Actor], folder: Path) -> None:
         until = time.monotonic() + self.seconds
