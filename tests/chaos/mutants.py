@@ -35,12 +35,17 @@ MUTANTS = (
     Mutant(
         "a lease's token is not looked at",
         "layers/leases/holding.py",
-        (("if notes is None or notes.token != lease.token:", "if notes is None:"),),
+        (
+            ("            if notes.token == lease.token:\n", "            if notes.token:\n"),
+            ("if notes is None or notes.token != lease.token:", "if notes is None:"),
+        ),
+        tests=("tests/layers/leases/test_leases.py::test_a_stale_token_can_do_nothing",),
     ),
     Mutant(
         "acks read the leased item by snapshot",
         "layers/leases/holding.py",
         (
+            ("read: Any = tr.get(self._layout.leased", "read: Any = tr.snapshot.get(self._layout.leased"),
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
@@ -79,6 +84,7 @@ MUTANTS = (
         "fdbqueue/writes/bulk.py",
         (("doubt = (sent.mark, None) if leaves_in_doubt(error) else None", "doubt = None"),),
         Kind.plain,
+        tests=("tests/queue/test_bulk.py::test_a_batch_is_not_split_while_its_outcome_is_unknown",),
     ),
     Mutant(
         "the timer of a lease is forgotten",

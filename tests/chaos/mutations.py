@@ -48,14 +48,17 @@ def copy_with(mutant: Mutant, folder: Path) -> None:
     file.write_text(mutated(file.read_text(), mutant))
 
 
-def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
+def broken_by(mutant: Mutant, url: str, seed: str, seconds: float, *, tests_first: bool = False) -> list[str]:
     """Run chaos on a mutant; return the names of the promises that it broke.
 
-    "run" means that the run did not end; "by hand", that only the mutant's tests failed.
+    "run" means that the run did not end; "by hand", that the mutant's tests failed, and chaos found nothing or was not
+    run after that.
     """
     with tempfile.TemporaryDirectory(prefix="fdbqueue-mutant-") as folder:
         copy = Path(folder)
         copy_with(mutant, copy)
+        if tests_first and _fails_by_hand(mutant, copy):
+            return ["by hand"]
         command = ["tests.chaos", "--until-broken", "--url", url, "--seed", seed, "--seconds", f"{seconds}"]
         command += ["--round", f"{ROUND_SECONDS}"]
         if mutant.kind is not None:
@@ -64,13 +67,18 @@ def broken_by(mutant: Mutant, url: str, seed: str, seconds: float) -> list[str]:
         names = re.findall(r"^(\w+): BROKEN", ended.stdout, re.MULTILINE)
         if not names and "violations" not in ended.stdout:
             return ["run"]
-        if not names and mutant.tests and _run(copy, *BY_HAND, *mutant.tests).returncode == 1:
+        if not names and not tests_first and _fails_by_hand(mutant, copy):
             return ["by hand"]
         return names
 
 
+def _fails_by_hand(mutant: Mutant, copy: Path) -> bool:
+    return bool(mutant.tests) and _run(copy, *BY_HAND, *mutant.tests).returncode == 1
+
+
 def _run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": f"{copy}"}
+    # What the run keeps of a broken promise goes with the copy.
+    environment = os.environ | {"PYTHONPATH": f"{copy}", "TMPDIR": f"{copy}"}
     return subprocess.run(
         [sys.executable, "-m", *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
@@ -83,14 +91,17 @@ def main() -> int:
     parser.add_argument("--seed", default="mutations")
     parser.add_argument("--url", default="file:")
     parser.add_argument("--only", default="", help="those whose name has this in it")
+    parser.add_argument(
+        "--first", type=int, default=0, help="go on with this row of the table; 0 is the unchanged library"
+    )
+    parser.add_argument("--tests-first", action="store_true", help="no chaos for mutants that their own tests find")
     options = parser.parse_args()
     missed = 0
     print("| without its guard | promises that were broken |\n| --- | --- |", flush=True)
-    for mutant in (UNTOUCHED, *MUTANTS):
+    for mutant in (UNTOUCHED, *MUTANTS)[options.first :]:
         if options.only in mutant.name:
-            names = broken_by(
-                mutant, options.url, options.seed, options.seconds if mutant.changes else UNTOUCHED_SECONDS
-            )
+            seconds = options.seconds if mutant.changes else UNTOUCHED_SECONDS
+            names = broken_by(mutant, options.url, options.seed, seconds, tests_first=options.tests_first)
             missed += bool(names) != bool(mutant.changes)
             print(f"| {mutant.name} | {', '.join(names) or 'none'} |", flush=True)
     return 1 if missed else 0
