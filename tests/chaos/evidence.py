@@ -62,7 +62,8 @@ def judge_again(folder: Path) -> Verdict:
 
 
 def _rows(db: Any, space: Subspace) -> Iterator[tuple[bytes, bytes]]:
-    begin, end = space.key(), space.key() + b"\xff"
+    begin: Any = space.key()
+    end = space.key() + b"\xff"
     while page := db.get_range(begin, end, limit=PAGE):
         yield from ((bytes(row.key), bytes(row.value)) for row in page)
         begin = KeySelector.first_greater_than(page[-1].key)
