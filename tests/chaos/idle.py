@@ -50,7 +50,7 @@ def counted_wrongly(db: Any, url: str, space: Subspace) -> list[str]:
     leases = leases_of(space)
     found = []
     try:
-        with Processes(fresh=True) as processes, tempfile.TemporaryDirectory() as folder:
+        with Processes() as processes, tempfile.TemporaryDirectory() as folder:
             found += _kill_idle(db, url, space, leases, processes, Path(folder) / "idle")
             found += _poison(db, url, space, leases, processes, Path(folder) / "poisoned")
     finally:

@@ -110,7 +110,7 @@ class Round:
 
     def _run(self, folder: Path) -> Verdict:
         self._prepare()
-        with Processes(fresh=True) as processes:
+        with Processes() as processes:
             cast = AGENTS_CAST if self.kind is Kind.agents else self.cast
             actors = [Actor(role, f"{role}-{number}") for number, role in enumerate(cast)]
             for actor in actors:
