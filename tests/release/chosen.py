@@ -5,10 +5,10 @@ Left out are tests of the repository's own sources, those that start hundreds of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 ENGINES = ("tests/conformance",)
-"""On memory and file, in every environment."""
+"""On memory and file, in every environment but those of one extra alone."""
 IN_QUEUE = (
     "appending",
     "arguments",
@@ -51,7 +51,7 @@ CORE = (
     "tests/cli/test_commands.py",
     "tests/agents/test_reference.py",
 )
-"""On memory, in every environment; none of them needs an extra."""
+"""On memory, where conformance runs; none of them needs an extra."""
 OF_EXTRA = {
     "arrow": ("tests/queue/test_arrow.py",),
     "demo": ("tests/cli/test_demo.py",),
@@ -100,9 +100,15 @@ SELECTED = "not slow and not nightly and not cluster"
 INSTALLED = "tests/release/installed.py"
 
 
-def paths(names: Iterable[str]) -> list[str]:
+def engines(names: Sequence[str]) -> list[str]:
+    """Return what runs on memory and file. One extra alone has only its own tests."""
+    return [] if len(names) == 1 else list(ENGINES)
+
+
+def paths(names: Sequence[str]) -> list[str]:
     """Return what runs on one engine, where these extras are installed, and the proof that the wheel was used."""
-    return [*CORE, *(path for name in OF_EXTRA if name in names for path in OF_EXTRA[name]), INSTALLED]
+    core = () if len(names) == 1 else CORE
+    return [*core, *(path for name in OF_EXTRA if name in names for path in OF_EXTRA[name]), INSTALLED]
 
 
 def left_out(names: Iterable[str]) -> list[str]:
