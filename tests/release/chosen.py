@@ -88,13 +88,16 @@ NEED = {
     f"{EVERY_VERB}[memory-dequeue_arrow": ("arrow",),
     f"{EVERY_VERB}[memory-to_": ("arrow",),
     f"{IN_A_TRANSACTION}[memory-to_": ("arrow",),
+    "tests/layers/tasks/test_running.py::test_a_worker_of_several_queues_tells_a_probe_and_prometheus": ("metrics",),
+    "tests/observe/test_telemetry.py::test_through_arrow": ("arrow",),
+    "tests/web/test_changes.py::test_a_schedule_is_listed_paused_and_resumed": ("tasks",),
     "tests/queue/test_inspecting.py::test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib": (
         "notebook",
     ),
     "tests/queue/test_renaming.py::test_a_history_is_renamed_as_it_is": ("arrow",),
     "tests/queue/test_renaming.py::test_a_queue_does_not_look_empty_under_its_old_name[memory-to_": ("arrow",),
 }
-"""Beginnings of the names of tests of `CORE` that need extras, and which ones. Without them they are left out."""
+"""Beginnings of the names of tests that need further extras, and which ones. Without them they are left out."""
 LEFT_OUT = ("*mutants*", "*crash*", "*kill*")
 SELECTED = "not slow and not nightly and not cluster"
 INSTALLED = "tests/release/installed.py"

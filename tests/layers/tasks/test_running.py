@@ -14,7 +14,6 @@ import fdbqueue
 from fdbqueue import LeaseLost, Transaction
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker
-from fdbqueue.observe import MetricsServer
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.tasks import dead_errors
@@ -166,6 +165,8 @@ def test_a_task_sees_its_id_and_database(db: Any, app: Tasks) -> None:
 
 
 def test_a_worker_of_several_queues_tells_a_probe_and_prometheus(db: Any, space: Subspace, tmp_path: Path) -> None:
+    from fdbqueue.observe import MetricsServer  # needs an extra of its own
+
     app, file, metrics = Tasks(space["a"]), tmp_path / "health", MetricsServer("127.0.0.1:0", include=["nothing"])
     seen: list[Any] = []
 
