@@ -29,6 +29,8 @@ DISPATCH_LIMIT = 100
 """How many items one transaction dispatches."""
 MOST_WAITERS = 2_000
 """How many waiters one transaction looks at."""
+FEW_WAITERS = 16
+"""How many it looks at first, and for each item one more; mostly these are enough."""
 _STAMPED = b"\x33"
 
 
@@ -104,14 +106,29 @@ class Waiters(Requests):
         tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
         tr.add_read_conflict_key(self._joining(name))
 
-    def live(self, tr: Transaction, now_us: int) -> Steps[tuple[list[Request], bool]]:
-        """Read the live waiters in order, and remove the dead ones; return the waiters, and whether any was dead."""
-        standing = yield from self.first(tr, limit=MOST_WAITERS)
-        dead = [one for one in standing if one.is_dead(tr, now_us)]
-        for one in dead:
-            self.remove(tr, one.key)
-        live = [one for one in standing if one not in dead] if dead else standing
-        return live, len(live) < len(standing)
+    def live(self, tr: Transaction, now_us: int, *, limit: int = MOST_WAITERS) -> Steps[tuple[list[Request], bool]]:
+        """Read the first live waiters in order, and remove the dead ones; return them, and whether any was dead."""
+        standing = yield from self.first(tr, limit=limit)
+        dead = {one.key for one in standing if one.is_dead(tr, now_us)}
+        for key in dead:
+            self.remove(tr, key)
+        return [one for one in standing if one.key not in dead] if dead else standing, bool(dead)
+
+    def of_each(self, tr: Transaction, now_us: int) -> Steps[list[Request]]:
+        """Return live waiters in order, among them the first of each subscription that has one.
+
+        A thousand consumers of a few subscriptions wait mostly in turns, so a few waiters are enough.
+        """
+        live, some_died = yield from self.live(tr, now_us, limit=FEW_WAITERS)
+        if not some_died and len(live) < FEW_WAITERS:
+            return live
+        if not some_died:
+            span = self._layout.subscriptions.range()
+            registered = yield from rows(tr.snapshot, span.start, span.stop, limit=FEW_WAITERS)
+            names = {self._layout.subscriptions.unpack(row.key)[0] for row in registered}
+            if len(registered) < FEW_WAITERS and names <= {one.wish.consumer for one in live}:
+                return live
+        return (yield from self.live(tr, now_us))[0]
 
     def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:
         """Read the request in front of a request; None if it is the first.
@@ -126,25 +143,32 @@ class Waiters(Requests):
 
         Return whether it wrote, whether to dispatch again, and the keys of the items that a woken waiter will take.
 
-        The waiters and their selectors are read only if an item arrived: this read grows with the number of waiters.
+        The waiters and their selectors are read only if an item arrived. This read grows with the number of waiters
+        only if none of the first ones wants the item.
         """
         head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         yield from head.look(tr, fresh=True)
-        if not (yield from head.first(tr, limit=1)):
-            return (yield from head.finish(tr)), head.more, []
-        live, some_died = yield from self.live(tr, now_us)
-        if some_died:
-            return True, True, []
-        offered: list[bytes] = []
-        waiting = yield from self._with_wants(tr, live)
-        head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
         found = yield from head.first(tr, limit=DISPATCH_LIMIT)
-        for row in found:
-            woken = _woken_for(row, waiting)
-            if any(one.want.is_known for one in woken):
-                offered.append(row.key)
-            for one in woken:
-                waiting.remove(one)
+        if not found:
+            return (yield from head.finish(tr)), head.more, []
+        few = FEW_WAITERS + len(found)
+        live, some_died = yield from self.live(tr, now_us, limit=few)
+        woken = None
+        if not some_died and len(live) == few:
+            # If each item has a taker among them, no waiter behind them matters.
+            woken = _woken_for_each(found, (yield from self._with_wants(tr, live)), only_if_taken=True)
+        if woken is None:
+            if some_died or len(live) == few:
+                live, more_died = yield from self.live(tr, now_us)
+                if some_died or more_died:
+                    return True, True, []
+            waiting = yield from self._with_wants(tr, live)
+            head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
+            found = yield from head.first(tr, limit=DISPATCH_LIMIT)
+            woken = _woken_for_each(found, list(waiting)) or []
+        offered = [row.key for row, of_it in zip(found, woken, strict=True) if any(one.want.is_known for one in of_it)]
+        for of_it in woken:
+            for one in of_it:
                 self.remove(tr, one.request.key)
         if found:
             head.pass_by(found)
@@ -192,11 +216,27 @@ class Waiters(Requests):
         return ConsumerWant(lambda key, stored: True, registration.selector is not None, left)
 
 
-def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:
+def _woken_for_each(
+    found: list[KeyValue], waiting: list[Waiting], *, only_if_taken: bool = False
+) -> list[list[Waiting]] | None:
+    """Return the waiters to wake for each item. If `only_if_taken`, return None if one of the items has no taker."""
+    woken = []
+    for row in found:
+        of_it, is_taken = _woken_for(row, waiting)
+        if only_if_taken and not is_taken:
+            return None
+        for one in of_it:
+            waiting.remove(one)
+        woken.append(of_it)
+    return woken
+
+
+def _woken_for(row: KeyValue, waiting: list[Waiting]) -> tuple[list[Waiting], bool]:
     """Return the waiters to wake for an item: the first that will take it, and earlier ones that may not take it.
 
-    If a subscription's selector is a function, one of its waiters is enough to call it. If a subscription has no
-    credit, all its waiters must deregister: a registered waiter does not notice when credit comes back.
+    Return also whether one will take it. If a subscription's selector is a function, one of its waiters is enough to
+    call it. If a subscription has no credit, all its waiters must deregister: a registered waiter does not notice when
+    credit comes back.
     """
     woken: list[Waiting] = []
     for one in waiting:
@@ -205,5 +245,5 @@ def _woken_for(row: KeyValue, waiting: list[Waiting]) -> list[Waiting]:
             continue
         woken.append(one)
         if one.want.takes(row):
-            break
-    return woken
+            return woken, True
+    return woken, False

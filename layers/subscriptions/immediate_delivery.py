@@ -134,7 +134,7 @@ class ImmediateDelivery:
         The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
         serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
         """
-        live, _ = yield from self._waiters.live(tr, now_us)
+        live = yield from self._waiters.of_each(tr, now_us)
         serving = yield tr.snapshot.get(self._layout.served_key)
         yield from self._place(tr, new)
         served = (serving.present() and bytes(serving).decode()) or ""

@@ -16,11 +16,15 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
+from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Subscriptions
+from fdbqueue.layers.subscriptions._cursor import Habit
+from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
 from fdbqueue.stored.catalogue import name_of, name_text
 from fdbqueue.web import AdminApp
+from tests.helpers.subscribing import stand_in_line
 from tests.web.conftest import Browser
 
 DEAD = 1_200
@@ -180,7 +184,24 @@ def of_subscriptions(db: Any, number: int) -> dict[str, Callable[[], object]]:
     }
 
 
-@pytest.mark.parametrize("calls", [catalogue, of_sessions, of_subscriptions])
+def of_waiters(db: Any, number: int) -> dict[str, Callable[[], object]]:
+    """Return what gives an item to a consumer while so many wait, of two subscriptions."""
+    own = Subscriptions(Queue(Subspace(("long",)), codec="str"))
+    for name in ("one", "other"):
+        own.subscribe(db, name)
+    for each in range(number):
+        stand_in_line(own, db, str(each).encode(), ("one", "other")[each % 2])
+
+    def arrival() -> None:
+        own.leases.enqueue(db, "x")
+        tr = db.create_transaction()
+        run(Waiters(own.leases.layout).dispatch(tr, own.leases.now_us(), Habit()))
+        tr.commit().wait()
+
+    return {"enqueue": lambda: own.enqueue(db, "x", immediate=True), "arrival": arrival}
+
+
+@pytest.mark.parametrize("calls", [catalogue, of_sessions, of_subscriptions, of_waiters])
 def test_a_call_reads_no_more_among_many(
     calls: Callable[[Any, int], dict[str, Callable[[], object]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
