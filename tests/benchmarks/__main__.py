@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FIRST = ("scale_consumers", "scale_length", "scale_item_size")
-BY_HAND = ("scale_number", "spark_scale")
+BY_HAND = ("scale_longest", "scale_number", "scale_waiting", "spark_scale")
 """What takes long and runs only when it is named."""
 QUICK = {"FDBQUEUE_BENCH_PASSED": "100000", "FDBQUEUE_BENCH_SPARK_ROWS": "100000", "FDBQUEUE_BENCH_BLOB_MB": "50"}
 

@@ -103,6 +103,7 @@ def everything(opened: Callable[[str], Any], engine: str, part: int) -> None:
                     )
                     for one in (few, many)
                 ],
+                by_cpu=True,
             )
         looked(few, many, what, engine)
         if part > 1:  # a folder is removed as a whole
@@ -117,6 +118,7 @@ def everything(opened: Callable[[str], Any], engine: str, part: int) -> None:
                 Contestant(f"{number:,} waiting", partial(handed_over, db, waits, number), wanted)
                 for number, wanted in ((1, None), (CONSUMERS, WANTED))
             ],
+            by_cpu=True,
         )
     db.close()
 
@@ -138,7 +140,7 @@ def items(db: Any, space: Subspace, number: int) -> tuple[Queue[Any], Calls]:
     """Fill one queue."""
     queue = Queue(space)
     leases = Leases(queue)
-    leases.enqueue_many(db, repeat(ITEM, number))
+    queue.enqueue_many(db, repeat(ITEM, number))
     return queue, {
         "two enqueues": lambda: [leases.enqueue(db, ITEM) for _ in range(2)],
         "lease and ack": lambda: leases.ack(db, _there(leases.lease(db))),
@@ -147,10 +149,10 @@ def items(db: Any, space: Subspace, number: int) -> tuple[Queue[Any], Calls]:
 
 
 def sessions(db: Any, space: Subspace, number: int) -> tuple[Queue[Any], Calls]:
-    """Fill one queue with sessions, one item of each after the other."""
+    """Fill one queue with sessions, one session after the other."""
     own = Sessions(Queue(space))
-    for _ in range(PER_SESSION):
-        own.enqueue_many(db, repeat(ITEM, number), session=partial(named, iter(range(number))))
+    of_each = (at for at in range(number) for _ in range(PER_SESSION))
+    own.enqueue_many(db, repeat(ITEM, number * PER_SESSION), session=partial(named, of_each))
     into, new = iter(range(1 << 40)), iter(range(number, 1 << 40))
     return own.queue, {
         "enqueue": lambda: own.enqueue(db, ITEM, session=("s", next(into) * 7_919 % number)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks import page
@@ -59,8 +59,17 @@ class Entrant:
     run: Callable[[int], Sample]
 
 
-def compare(question: str, contestants: Sequence[Contestant], *, rounds: int = ROUNDS) -> dict[str, float]:
-    """Let `contestants` take turns, print their table, and return the median ratios to the first one, by name."""
+def compare(
+    question: str, contestants: Sequence[Contestant], *, rounds: int = ROUNDS, by_cpu: bool = False
+) -> dict[str, float]:
+    """Let `contestants` take turns, print their table, and return the median ratios to the first one, by name.
+
+    Args:
+        question: what is asked.
+        contestants: the first one is the bound or the peer.
+        rounds: how often each has its turn.
+        by_cpu: whether the table also has the ratios of the CPU time of an item, which other work disturbs less.
+    """
     samples: dict[str, list[Sample]] = {contestant.name: [] for contestant in contestants}
     for _ in range(rounds):
         for contestant in contestants:
@@ -74,10 +83,19 @@ def compare(question: str, contestants: Sequence[Contestant], *, rounds: int = R
         figures(contestant.name, samples[contestant.name], ratio=ratios[contestant.name], wanted=contestant.wanted)
         for contestant in contestants
     ]
+    by_cpu_too = {name: _cpu_ratio(samples[contestants[0].name], taken) for name, taken in samples.items()}
     say(f"\n### {question}\n")
     page.chart(question, found)
-    _table(found)
+    _table(found, cpu_ratios=by_cpu_too if by_cpu else None)
     return ratios
+
+
+def _cpu_ratio(first: Sequence[Sample], taken: Sequence[Sample]) -> float:
+    """Return the median ratio of the items that a second of CPU does to those of the first contestant."""
+    return statistics.median(
+        (bound.cpu_seconds or 1) / bound.items * sample.items / (sample.cpu_seconds or 1)
+        for sample, bound in zip(taken, first, strict=True)
+    )
 
 
 def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[Entrant]) -> list[Figures]:
@@ -101,7 +119,7 @@ def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[En
     return found
 
 
-def _table(found: Sequence[Figures], axis: str | None = None) -> None:
+def _table(found: Sequence[Figures], axis: str | None = None, *, cpu_ratios: Mapping[str, float] | None = None) -> None:
     """Print a table: one row per contestant and point; what nobody measured has no column."""
     columns: list[tuple[str, Iterable[str]]] = [
         ("contestant", (row.name for row in found)),
@@ -116,6 +134,8 @@ def _table(found: Sequence[Figures], axis: str | None = None) -> None:
     ]
     if axis is None:
         columns.append(("ratio", ("" if row.ratio is None else f"{row.ratio:.2f}" for row in found)))
+        if cpu_ratios is not None:
+            columns.append(("ratio by CPU", (f"{cpu_ratios[row.name]:.2f}" for row in found)))
         columns.append(("wanted", ("" if row.wanted is None else f">= {row.wanted:.2f}" for row in found)))
     filled = [(title, list(cells)) for title, cells in columns]
     filled = [(title, cells) for title, cells in filled if title in ("ratio", "wanted") or any(cells)]
