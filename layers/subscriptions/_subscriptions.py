@@ -259,8 +259,10 @@ class Subscriptions(Named, ByPosition[V]):
 
         *Conflicts:* with a consumer that waits, and with other calls that serve or wake it. Also with an item that is
         placed in front and that the same subscription wants. None if no consumer waits. *Cost:* as `Queue.enqueue`,
-        and a read of the waiters. Three rounds of reads for each subscription that it tries, and about ten writes
-        for a delivery. If the queue's only subscription is exclusive and for all items: four reads in parallel instead.
+        and reads of up to 16 waiters and as many subscriptions. If there are more subscriptions, or one of them has no
+        waiter among these, a read of up to 2,000 waiters. Three rounds of reads for each subscription that it tries,
+        and about ten writes for a delivery. If the queue's only subscription is exclusive and for all items: four reads
+        in parallel instead.
         """
         is_database(tr)  # it raises for anything that is neither a database nor a transaction
         if immediate is not False:
