@@ -109,13 +109,19 @@ class _Lookout:
             self._wanted.wait()
             time.sleep(_LOOK_SECONDS)
             self._wanted.clear()
-            for key, limit in list(self._limits.items()):
-                if limit.running:
-                    limit.stop_if_due(time.monotonic())
-                else:
-                    del self._limits[key]
+            self.look()
             if self._limits:
                 self._wanted.set()
+
+    def look(self) -> None:
+        """Stop the calls whose time is over, and forget those that ended."""
+        # A list of keys is made without a new object for each, so no other thread runs meanwhile and adds one.
+        for key in list(self._limits):
+            limit = self._limits[key]
+            if limit.running:
+                limit.stop_if_due(time.monotonic())
+            else:
+                del self._limits[key]
 
 
 _starting = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import subprocess
 import sys
@@ -166,3 +167,26 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 @pytest.mark.slow
 def test_a_forked_child_stops_what_runs_too_long_too() -> None:
     subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=60)
+
+def test_calls_may_begin_while_the_others_are_looked_at() -> None:
+    """An object that is made for each call could begin a collection of garbage, and with it another thread's call."""
+    lookout = _time_limit._Lookout()
+    limits = [TimeLimit(60.0) for _ in range(3_000)]  # Python keeps 2,000 small tuples to use again
+    for limit in limits:
+        lookout.watch(limit)
+    thresholds = gc.get_threshold()
+
+    def begin(phase: str, info: dict[str, int]) -> None:
+        limits.append(TimeLimit(60.0))
+        lookout.watch(limits[-1])
+
+    gc.callbacks.append(begin)
+    gc.set_threshold(1)
+    try:
+        lookout.look()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(begin)
+    for limit in limits:
+        limit.running = False
+    lookout.look()
