@@ -39,6 +39,13 @@ pygments_style = "default"
 pygments_dark_style = "github-dark"
 
 
+def fold_others(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let the sidebar unfold only the sections that a page is in; with all pages in each the build takes twice as long."""
+    if whole := context.get("toctree"):
+        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+
+
 def setup(app: Any) -> dict[str, Any]:
     transforms.setup(app)
+    app.connect("html-page-context", fold_others, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
