@@ -107,7 +107,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
     spark, slow = ({item.path for item in items if item.get_closest_marker(name)} for name in ("spark", "slow"))
     # What takes longest comes first, so that no process ends long after the others. One does all of tests/spark.
-    items.sort(key=lambda item: (SPARK not in item.path.parents, item.path not in spark, item.path not in slow))
+    last = {path: (SPARK not in path.parents, path not in spark, path not in slow) for path in {i.path for i in items}}
+    items.sort(key=lambda item: last[item.path])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

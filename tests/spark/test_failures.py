@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.spark import job_report
+from tests.helpers.nightly import at_night
 from tests.spark.faulty import POINTS, Plan
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.engines("file", "cluster")]
 
 OFTEN = ("rows written", "marked", "commit handed in", "committed")
 """Points that an attempt passes once per transaction."""
+CASES = tuple(product(POINTS, ("raise", "kill")))
+BY_DAY = (("rows written", "raise"), ("commit handed in", "kill"), ("committed", "kill"))
+"""The others run at night. By day test_protocol.py fails each commit of an attempt, without Spark."""
 
 
 def write(df: DataFrame, url: str, queue: str, plan: Plan, **options: str) -> None:
@@ -27,8 +32,10 @@ def write(df: DataFrame, url: str, queue: str, plan: Plan, **options: str) -> No
     writer.options(**given).save()
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "how"),
+    [pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.nightly) for case in CASES],
+)
 def test_each_row_is_in_once_when_every_partitions_first_attempt_fails(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str, point: str, how: str
 ) -> None:
@@ -37,7 +44,7 @@ def test_each_row_is_in_once_when_every_partitions_first_attempt_fails(
     _check(db, queue_name, expected, attempts=8)
 
 
-@pytest.mark.parametrize("passing", [1, 4, 10])
+@pytest.mark.parametrize("passing", [4, *at_night(1, 10)])
 def test_each_row_is_in_once_when_tasks_are_killed_while_they_commit(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str, passing: int
 ) -> None:
