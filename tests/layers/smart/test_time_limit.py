@@ -168,6 +168,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_forked_child_stops_what_runs_too_long_too() -> None:
     subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=60)
 
+
 def test_calls_may_begin_while_the_others_are_looked_at() -> None:
     """An object that is made for each call could begin a collection of garbage, and with it another thread's call."""
     lookout = _time_limit._Lookout()
