@@ -40,7 +40,7 @@ pygments_dark_style = "github-dark"
 
 
 def fold_others(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let the sidebar unfold only the sections that a page is in; with all pages in each the build takes twice as long."""
+    """Let the sidebar unfold only a page's own sections; with all pages in each, the build takes twice as long."""
     if whole := context.get("toctree"):
         context["toctree"] = lambda **options: whole(**options | {"collapse": True})
 
