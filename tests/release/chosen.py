@@ -73,9 +73,9 @@ OF_EXTRA = {
 """On memory, or if they don't run there on file, in an environment that has the extra; none needs another one."""
 TOOLS = ("pytest>=8", "pytest-timeout>=2.4", "hypothesis>=6.150", "pydantic>=2.7")
 TOOLS_OF_EXTRA = {
-    "arrow": ("duckdb>=1.3", "pandas>=2", "polars>=1.30"),
-    "metrics": ("opentelemetry-sdk>=1.30",),  # the fixtures of both import it
-    "otel": ("opentelemetry-exporter-otlp-proto-http>=1.30", "opentelemetry-sdk>=1.30"),
+    "arrow": ("duckdb>=1.3", "pandas>=2", "polars>=1.31"),
+    "metrics": ("opentelemetry-sdk>=1.31",),  # the fixtures of both import it
+    "otel": ("opentelemetry-exporter-otlp-proto-http>=1.31", "opentelemetry-sdk>=1.31"),
     "web": ("httpx>=0.28.1",),
 }
 """What these tests need beside the library and its extra."""

@@ -81,7 +81,8 @@ def test_other_rows_under_the_id_of_a_committed_job_are_refused(
     assert Queue(queue_name).stats(db).enqueued == 4000
 
 
-@pytest.mark.parametrize("by_one_call", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("by_one_call", [False, True])
 def test_other_rows_under_the_id_of_a_failed_job_are_refused_before_one_is_enqueued(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str, by_one_call: bool
 ) -> None:
@@ -106,6 +107,7 @@ def test_other_rows_under_the_id_of_a_failed_job_are_refused_before_one_is_enque
     assert sorted(contents(db, queue_name)) == expected
 
 
+@pytest.mark.nightly
 def test_a_failed_job_that_is_partitioned_otherwise_is_refused_before_one_row_is_enqueued(
     numbers: DataFrame, expected: list[bytes], db: Any, url: str, queue_name: str
 ) -> None:
