@@ -115,6 +115,7 @@ class Holding:
     ) -> Steps[list[Disposition]]:
         """Give back items whose attempts have failed."""
         retry = self._retry.final() if last else self._retry
+        check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)
@@ -132,6 +133,7 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
     ) -> Steps[list[Disposition]]:
         """Give items back without counting an attempt."""
+        check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = yield from self._held(tr, leases)

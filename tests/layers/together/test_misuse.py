@@ -63,6 +63,36 @@ def test_a_value_that_is_no_lease_is_named(db: Any, space: Subspace) -> None:
                 call(it)
 
 
+def test_a_value_that_is_no_lease_is_refused_before_any_key_is_read(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases, tr = Leases(Queue(space)), db.create_transaction()
+    leases.enqueue(db, b"x")
+    leases.stats(tr)
+    reads: list[str] = []
+
+    def counted(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            reads.append(name)
+            return read(*given, **more)
+
+        return call
+
+    for kind in {type(tr), type(tr.snapshot)}:
+        for name in ("get", "get_range", "get_range_startswith"):
+            monkeypatch.setattr(kind, name, counted(name, getattr(kind, name)))
+    calls: list[Callable[[Any], Any]] = [
+        lambda it: leases.ack(tr, it),
+        lambda it: leases.nack(tr, it),
+        lambda it: leases.snooze(tr, it, delay=1),
+        lambda it: leases.extend(tr, it),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="Give a lease, or its handle, not"):
+            call(leases)
+    assert reads == []
+
+
 def test_times_are_numbers(db: Any, space: Subspace) -> None:
     leases, text = Leases(Queue(space)), cast(Any, "30")
     staged = StagedQueue(leases)
