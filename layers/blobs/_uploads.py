@@ -48,8 +48,11 @@ class Upload:
         self.now_us = now_us
 
     def begin(self, tr: Transaction, pieces: Sequence[bytes]) -> Steps[None]:
-        """Write the upload's keys and the first pieces. A repetition writes the same."""
-        yield from ()
+        """Write the upload's keys and the first pieces. A repetition writes the same.
+
+        *Conflicts:* with `give_up`, which comes first if this call was cancelled while its commit was under way.
+        """
+        yield tr.get(self.key)
         tr.set(self.key, b"")
         self._write(tr, 0, pieces)
 
@@ -88,6 +91,8 @@ class Upload:
         """Remove all that the upload wrote, unless it has ended."""
         if (yield tr.get(self.key)).present():
             self.end(tr, keep=False)
+        else:
+            tr.clear(self.key)  # a cancelled `begin`, whose commit is still under way, conflicts with this write
 
     def write_pieces(self, tr: Transaction, number: int, pieces: Sequence[bytes]) -> None:
         """Write pieces from the `number`-th on."""

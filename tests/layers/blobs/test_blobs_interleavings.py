@@ -11,6 +11,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Blobs, Leases
 from fdbqueue.layers.blobs._uploads import Upload
+from fdbqueue.lowlevel import attempts
 from tests.helpers.blobs import data_of, kept_keys, small_pieces, write
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -290,3 +291,18 @@ def test_a_sweep_that_fails_does_not_fail_the_upload(db: Any, blobs: Blobs, cloc
     assert faulty.faults == 1
     assert blobs.stats(db).overdue == 1
     assert blobs.read(db, position).read() == data_of(100)
+
+
+def test_an_upload_is_given_up_while_the_commit_that_begins_it_is_under_way(
+    db: Any, leases: Leases, blobs: Blobs, clock: Clock
+) -> None:
+    upload = Upload(leases.queue.layout, 60_000_000, lambda: round(clock.now * 1e6))
+    tr = db.create_transaction()
+    run(upload.begin(tr, [b"piece"]))
+    run(attempts(db, upload.give_up))  # as by `abort`, after a cancelled write
+
+    with pytest.raises(FDBError) as caught:
+        tr.commit().wait()
+    assert caught.value.code == 1020
+    assert kept_keys(db, leases.queue) == []
+    assert blobs.stats(db).uploads == 0
