@@ -13,11 +13,10 @@ from fdbqueue.arrow.needs import ArrowTable
 from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transaction, V, pack, rows, verb
 from fdbqueue.stored.counters import read_level_counts
-from fdbqueue.stored.items import with_header
 from fdbqueue.verbs.by_position import packed_position
 
 from ..common.composing import QueueWithLeases
-from ..common.levels import PRIORITY, Levels
+from ..common.levels import Levels, with_priority
 from ..leases import Backoff, Head, Leases, LeaseStats
 from ..leases.policies import note_bare, note_policy
 from ..staged.delivery import HeadDelivery
@@ -135,7 +134,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         *Conflicts:* none for the enqueue. Consumers that take less urgent items at the same time conflict with it and
         retry. *Cost:* one read, four writes, and one write each for a delay and a time to live.
         """
-        headers = _with_priority(headers, priority)
+        headers = with_priority(self.queue, headers, priority)
         return (yield from self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers))
 
     @verb
@@ -160,7 +159,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         To load values of many priorities, give `levels` an `of` function, or a table with a `priority_column` of whole
         numbers. A null there means `priority`. `queue.enqueue_many` is faster, but takes none of these arguments.
         """
-        headers = _with_priority(headers, priority)
+        headers = with_priority(self.queue, headers, priority)
         return (
             yield from self.leases.enqueue_rows(
                 *(tr, values),
@@ -251,9 +250,3 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         for row in found:
             return (yield from self.queue.item(tr, layout.position_of(row.key), row.value))
         return None
-
-
-def _with_priority(headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
-    if priority is None:
-        return headers
-    return with_header(headers, PRIORITY, priority)

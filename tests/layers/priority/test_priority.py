@@ -344,3 +344,17 @@ def test_deadlines_are_an_order_and_nothing_more(db: Any, space: Subspace) -> No
 
 def test_errors_of_orders_are_the_librarys_own() -> None:
     assert issubclass(OrderError, FdbQueueError)
+
+
+@pytest.mark.parametrize("priority", [10**30, -1, 3, 1.5, "1", True, object()])
+def test_a_wrong_priority_is_named_with_its_bounds(db: Any, space: Subspace, priority: Any) -> None:
+    jobs = jobs_of(space)
+    calls: list[Callable[[], Any]] = [
+        lambda: jobs.enqueue(db, "x", priority=priority),
+        lambda: jobs.enqueue_many(db, ["x"], priority=priority),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="A priority of this queue is an integer from 0 to 2, not") as caught:
+            call()
+        assert repr(priority) in str(caught.value)
+    assert jobs.stats(db).items.available == 0
