@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import repeat
@@ -160,8 +161,7 @@ class Columns:
             if name in ("str", "json"):
                 try:
                     if name == "json":
-                        for value in page.values:
-                            _check_json(value[1:])
+                        deque(map(_check_json, payloads.to_pylist()), 0)
                     return payloads.cast(kind)
                 except (pa.ArrowInvalid, *CODEC_ERRORS):
                     pass  # the loop below names the item

@@ -13,8 +13,8 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, cast, overload
 
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.steps import Steps, columns, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.claimed import claimed_places
@@ -233,22 +233,22 @@ def read_page(
 ) -> Steps[tuple[Page, bytes | None]]:
     """Return a page, and the packed position from which the next one begins; None: it was the last one."""
     reads = [
-        (state, "", place, started(rows(tr.snapshot, *bounds(place, span), limit=limit)))
+        (state, "", place, started(columns(tr.snapshot, *bounds(place, span), limit)))
         for state, place in places(layout, states)
     ]
     if CLAIMED in states:
         for batch in (yield from claimed_places(tr, layout)):
-            read = started(rows(tr.snapshot, *bounds(batch.place, span), limit=limit))
+            read = started(columns(tr.snapshot, *bounds(batch.place, span), limit))
             reads.append((CLAIMED, batch.stream, batch.place, read))
-    found: list[tuple[str, str, int, list[KeyValue]]] = []
+    found: list[_Rows] = []
     full: list[bytes] = []
     for state, stream, place, read in reads:
-        some = yield from read
+        keys, values = yield from read
         cut = len(place.prefix)
-        if some:
-            found.append((state, stream, cut, some))
-        if len(some) == limit:
-            full.append(some[-1].key[cut:])
+        if keys:
+            found.append(_Rows(state, stream, cut, keys, values))
+        if len(keys) == limit:
+            full.append(keys[-1][cut:])
     last = min(full) if full else None
     page = _merged(found, last)
     following = None if last is None else last + b"\x00"
@@ -257,14 +257,28 @@ def read_page(
     return (yield from _with_chunks(tr, layout, page, following))
 
 
-def _merged(found: list[tuple[str, str, int, list[KeyValue]]], last: bytes | None) -> Page:
+class _Rows(NamedTuple):
+    """The rows of one place."""
+
+    state: str
+    stream: str
+    cut: int
+    """Where the packed positions begin in the keys."""
+    keys: list[bytes]
+    values: list[bytes]
+
+
+def _merged(found: list[_Rows], last: bytes | None) -> Page:
     """Return the rows of all places as a page, up to the position `last`."""
     if len(found) == 1:
-        state, stream, cut, some = found[0]
-        streams = dict.fromkeys(range(len(some)), stream) if stream else None
-        return Page([row.key for row in some], cut, [row.value for row in some], state, None, streams)
+        state, stream, cut, keys, values = found[0]
+        streams = dict.fromkeys(range(len(keys)), stream) if stream else None
+        return Page(keys, cut, values, state, None, streams)
     sorted_rows = heapq.merge(
-        *([Stored(row.key[cut:], state, row.value, None, stream) for row in some] for state, stream, cut, some in found)
+        *(
+            [Stored(key[cut:], state, value, None, stream) for key, value in zip(keys, values, strict=True)]
+            for state, stream, cut, keys, values in found
+        )
     )
     return Page.of(item for item in sorted_rows if last is None or item.packed <= last)
 

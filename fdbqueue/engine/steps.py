@@ -9,7 +9,7 @@ A body starts a read and yields its future; the loop that runs the body sends th
     run(first_two(tr))                          # blocks the thread
     await run_async(first_two(tr))              # lets the event loop continue
 
-A body may yield any object with the `Future` methods. `rows` reads a range. A body
+A body may yield any object with the `Future` methods. `rows` and `columns` read a range. A body
 must not call ``wait`` itself, because that would block the event loop. (docs/adr/0004)
 """
 
@@ -210,6 +210,21 @@ def rows(
             last = batch[-1].key  # the embedded engine reads between keys faster than between selectors
         else:
             first = batch[-1].key + b"\x00"
+
+
+def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[bytes], list[bytes]]]:
+    """Return the keys and the values of the first `limit` rows of ``[begin, end)``, in two lists.
+
+    *Cost:* as `rows`. The snapshot of the embedded engine makes no object for each row.
+    """
+    # Look up the method on the type, as `set_rows` does: a wrapper still sees its `get_range`.
+    read = getattr(type(tr), "get_pairs", None)
+    page = None if read is None else read(tr, begin, end, limit)
+    if page is not None:
+        pairs = page.wait()[0]
+        return [key for key, _ in pairs], [value for _, value in pairs]
+    found = yield from rows(tr, begin, end, limit=limit)
+    return [row.key for row in found], [row.value for row in found]
 
 
 def started(steps: Steps[T]) -> Steps[T]:

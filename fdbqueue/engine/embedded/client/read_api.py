@@ -354,9 +354,20 @@ class ReadApi(TransactionRead):
         return self._any_page(selector(begin), selector(end), limit, mode, iteration, reverse, snapshot)
 
     def _short_page(
-        self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+        self,
+        begin: bytes,
+        end: bytes,
+        limit: int,
+        mode: int,
+        iteration: int,
+        reverse: bool,
+        snapshot: bool,
+        pairs: bool = False,
     ) -> FutureKeyValueArray | None:
-        """Read a page directly from the snapshot. Return None if the range has own writes or earlier reads."""
+        """Read a page directly from the snapshot. Return None if the range has own writes or earlier reads.
+
+        With `pairs`, the rows of the page stay tuples.
+        """
         if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
             return None
         if mode == StreamingMode.iterator and iteration > 0:
@@ -399,7 +410,8 @@ class ReadApi(TransactionRead):
                 else:
                     more = last + b"\0" < end or len(rows) == limit
                     end = last + b"\0"
-                self._likely = len(rows) + 1
+                if size != pages.UNLIMITED:
+                    self._likely = len(rows) + 1
             self._has_read = True
             if begin < end:
                 self._fresh += ((begin, end),)
@@ -411,7 +423,8 @@ class ReadApi(TransactionRead):
                     ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
                 else:
                     ranges.append((begin, end))
-        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more), snap)
+        wrapped: list[Any] = rows if pairs else list(starmap(KeyValue, rows))
+        return FutureKeyValueArray((wrapped, len(rows), more), snap)
 
     def _any_page(
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
@@ -651,6 +664,13 @@ class SnapshotReads(TransactionRead):
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
     ) -> FutureKeyValueArray:
         return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
+
+    def get_pairs(self, begin: bytes, end: bytes, limit: int) -> FutureKeyValueArray | None:
+        """Read the first `limit` rows of a range as tuples. Return None if only `get_range` can read them."""
+        tr = self._tr
+        if tr._odd or not 0 < limit < BEYOND_INT:
+            return None
+        return tr._short_page(begin, end, limit, StreamingMode.exact, 1, False, True, True)
 
     def get_read_version(self) -> FutureInt64:
         return self._tr.get_read_version()
