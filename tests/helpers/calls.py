@@ -54,6 +54,19 @@ def python_calls(action: Callable[[], object]) -> int:
     return len(entered)
 
 
+def all_calls(action: Callable[[], object]) -> int:
+    """Return how many functions an action enters or resumes, built-in ones included."""
+    calls = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    with _seen_by(note):
+        action()
+    return calls
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """The way of an action through the library."""

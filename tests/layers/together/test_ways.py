@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions, StagedQueue
-from tests.helpers.calls import Way, python_calls, way_of
+from tests.helpers.calls import Way, all_calls, python_calls, way_of
 
 WAYS = {
     "staged lease": Way(31, 151, 164),
@@ -56,3 +56,20 @@ def test_a_new_session_of_a_bulk_load_costs_the_same_behind_few_and_many_others(
         return python_calls(lambda: sessions.enqueue_many(untouched, names, session=str))
 
     assert calls(400) < 2.3 * calls(200)
+
+
+def test_an_enqueue_into_a_session_costs_the_same_behind_few_and_many_others_of_its_transaction(
+    untouched: Any, space: Subspace
+) -> None:
+    def calls(number: int) -> int:
+        sessions: Sessions[bytes] = Sessions(Queue(space[number]))
+        sessions.enqueue(untouched, b"first", session="first")
+        tr = untouched.create_transaction()
+
+        def enqueue() -> None:
+            for at in range(number):
+                sessions.enqueue(tr, b"x", session=f"session {at}")
+
+        return all_calls(enqueue)
+
+    assert calls(200) < 2.5 * calls(100)

@@ -72,9 +72,10 @@ class RywIterator:
         before that, or None if the selector was plain from the start.
         """
         was_plain = selector.offset == 1
-        dead = self.writes.settled_dead() if self.writes is not None and self.writes.dead else None
-        if was_plain and dead and dead.end_of(selector.key) < self.top:
-            selector.key = dead.end_of(selector.key)
+        if was_plain and self.writes is not None and self.writes.dead:
+            end = self.writes.dead_end(selector.key)
+            if end < self.top:
+                selector.key = end
         at.seek(selector.key)
         if selector.offset <= 0 and at.begin == selector.key and selector.key:
             at.back()
@@ -356,7 +357,7 @@ class RywIterator:
                 value = at.value() if kind == ROW else None
                 if kind == EMPTY and not page.rows and self.writes is not None:
                     self.writes.found_nothing(at.begin, at.end)
-                    known_dead = max(self.writes.settled_dead().begin_of(at.begin), until.end)
+                    known_dead = max(self.writes.dead_begin(at.begin), until.end)
                     if known_dead < at.begin:
                         at.seek(known_dead)
                 if value is not None:

@@ -248,6 +248,10 @@ class WriteApi(ReadApi):
                 # A range of one or two keys, as a dequeue clears it.
                 after = begin + b"\0"
                 if len(after) <= KEY_LIMIT and (end == after or end == after + b"\0"):
+                    if writes.dead.begins:
+                        with self._lock:
+                            writes.revive(begin)
+                            writes.revive(after)
                     writes.points[begin] = None
                     if end != after:
                         writes.points[after] = None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
@@ -51,7 +51,8 @@ class WriteBuffer:
     conflicts: Intervals = _NONE
     """Write conflict ranges, in addition to the keys in `points` that are not in `quiet`."""
     dead: Intervals = _NONE
-    """Ranges without rows, own or in the snapshot. A read has found this, so later reads skip them."""
+    """Ranges without rows, own or in the snapshot: a read has found this. Keys that were set since are still in them
+    (`dead_end`), so that a set stays cheap, and reads skip only up to the next such key."""
     edges: list[bytes]
     """Begins and ends of the ranges of `add_conflict`. FoundationDB's client counts by them."""
     quiet: set[bytes]
@@ -88,7 +89,10 @@ class WriteBuffer:
             known.sort()
         elif len(known) != len(points):
             # A dictionary keeps the order of insertion. The copy is atomic: another thread may be writing.
-            new = list(points)[len(known) :]
+            before, count = len(known), len(points)
+            new = list(islice(reversed(points), count - before))
+            if len(points) != count:  # so the last ones may not be all
+                new = list(points)[before:]
             if len(new) <= _FEW < len(known):
                 for key in new:
                     insort(known, key)
@@ -207,7 +211,7 @@ class WriteBuffer:
         if not self.ranged and not conflict:
             self._prepare()
         if self.dead:
-            self.settled_dead()
+            self.revive(key)
         if conflict:
             if self.quiet:
                 self.quiet.discard(key)
@@ -222,8 +226,6 @@ class WriteBuffer:
         if not self.ranged:
             self._prepare()
         self.empty = False
-        if self.dead.begins:
-            self.settled_dead()
         gone = self._take(begin, end) if self.points else []
         if self.edges:
             self._forget_edges(begin, end)
@@ -250,7 +252,7 @@ class WriteBuffer:
             return
         self.plain = False
         if self.dead:
-            self.settled_dead().remove(begin, end)
+            self.dead.remove(begin, end)
         for at, until in self.clears.clip(begin, end):
             self.early.append((CLEAR_RANGE, at, until))
         gone = self._take(begin, end, self.early)
@@ -288,24 +290,32 @@ class WriteBuffer:
         if begin < end:
             if not self.dead:
                 self.dead = Intervals()
-            self.settled_dead().add(begin, end)
+            self.dead.add(begin, end)
 
-    def settled_dead(self) -> Intervals:
-        """Return `dead` without the keys that were set since. Removing them here keeps a set cheap."""
-        dead, points = self.dead, self.points
-        if not dead or not points:
-            return dead
-        keys = self.ordered()
-        left = []
-        for at, end in dead:
-            for key in keys[bisect_left(keys, at) : bisect_left(keys, end)]:
-                if points[key] is not None:
-                    left.append((at, key))
-                    at = key + b"\0"
-            left.append((at, end))
-        if len(left) != len(dead.begins):
-            self.dead = Intervals(left)
-        return self.dead
+    def dead_end(self, key: bytes) -> bytes:
+        """Return the end of the keys from `key` on that are known to be missing, or `key` if it may exist."""
+        end, points = self.dead.end_of(key), self.points
+        if key < end and points:
+            keys = self.ordered()
+            for at in range(bisect_left(keys, key), bisect_left(keys, end)):
+                if points[keys[at]] is not None:
+                    return keys[at]
+        return end
+
+    def dead_begin(self, key: bytes) -> bytes:
+        """Return the begin of the keys right before `key` that are known to be missing, or `key` if there are none."""
+        begin, points = self.dead.begin_of(key), self.points
+        if begin < key and points:
+            keys = self.ordered()
+            for at in range(bisect_left(keys, key) - 1, bisect_left(keys, begin) - 1, -1):
+                if points[keys[at]] is not None:
+                    return keys[at] + b"\0"
+        return begin
+
+    def revive(self, key: bytes) -> None:
+        """Take a key that was set out of `dead`, before it is cleared. The next read asks for it again."""
+        if self.points.get(key) is not None and key in self.dead:
+            self.dead.remove(key, key + b"\0")
 
     def _hush(self, key: bytes, point: Point | object) -> None:
         """Record a write of `key` without a conflict. A conflict from an earlier write, in `point`, stays."""
@@ -332,7 +342,10 @@ class WriteBuffer:
         keys = self.ordered()
         first, last = bisect_left(keys, begin), bisect_left(keys, end)
         gone = keys[first:last]
+        revives = bool(self.dead.begins)
         for key in gone:
+            if revives:
+                self.revive(key)
             point = points.pop(key)
             if mutations is not None:
                 emit(key, point, mutations)
