@@ -144,8 +144,9 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     if quota.items is not None and there + wanted > quota.items:
         more = "another" if wanted == 1 else f"{wanted:,} more"
         left_out = "It was not written." if wanted == 1 else "None of these was written."
+        items = "1 item" if there == 1 else f"{there:,} items"
         raise QueueFull(
-            f"The queue {layout.describe()} has {there:,} items and no room for {more}: its quota is {quota.items:,}."
+            f"The queue {layout.describe()} has {items} and no room for {more}: its quota is {quota.items:,}."
             f" {left_out} {_what_fits(quota.items, there, wanted)} Or raise the"
             " quota: Queue.set_quota.",
             limit=quota,

@@ -268,6 +268,7 @@ def name_of(instance: Any) -> str:
     """Return the name of the queue of a layer's object."""
     layout = getattr(instance, "layout", None)
     if layout is None:
+        instance = getattr(getattr(instance, "task", instance), "lane", instance)  # of a task, or of a call of one
         queue = getattr(instance, "queue", None) or getattr(getattr(instance, "leases", None), "queue", None)
         layout = getattr(queue, "layout", None)
     return "" if layout is None else queue_text(layout.prefix)

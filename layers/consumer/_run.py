@@ -12,7 +12,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
+from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec, Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, permit_of, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
@@ -107,6 +107,9 @@ class Run(Keeping):
         self._retry = self._leases.retry
         """What happens to items that fail."""
         consequence = getattr(handler, "consequence", None)
+        self._item_ended: Callable[[bytes, Position, bool], None] | None = getattr(handler, "item_ended", None)
+        """Called once a handled item's attempt has ended: with its lease's token, its position, and whether its ack was
+        committed."""
         handler, around = with_plain(handler, middleware)
         self._threads = None if is_async(handler) else Threads(handler, self._thread_freed)
         self._call = call_of(handler, self._threads, around)
@@ -428,6 +431,7 @@ class Run(Keeping):
             return
         if result is ACKED:
             self._report.acked += 1
+            self._tell_ended(hold, hold.lease.position, acked=True)
             self._let_go(hold)
         else:
             self._done.append(hold)
@@ -448,9 +452,10 @@ class Run(Keeping):
                 done.check()  # here, so that a result that can't be stored fails this attempt only
                 if done.follow_ups:
                     hold.settling = True
-                    await self._settle(hold, self._ack_alone(lease, result, done), "acked")
+                    await self._settle(hold, self._ack_with(hold, lease, result, done), "acked")
                     return False, None
         except Snooze as snooze:
+            self._tell_ended(hold, lease.position, acked=False)  # a middleware may raise it after the handler
             await self._settle(hold, self._verbs.snooze.aio(self._db, lease, delay=snooze.seconds), "snoozed")
             return False, None
         except GeneratorExit:  # nothing runs this coroutine any more; a handler's own one is a RuntimeError here
@@ -472,26 +477,47 @@ class Run(Keeping):
         """Return what to store about the result of a handler."""
         return Done.of(None if result is ACKED else result)
 
+    async def _ack_with(self, hold: Hold, lease: Lease, result: Any, done: Done) -> None:
+        """Ack one item, and enqueue its follow-ups."""
+        try:
+            await self._ack_alone(lease, result, done)
+        except LeaseLost:
+            self._tell_ended(hold, lease.position, acked=False)
+            raise
+        self._tell_ended(hold, lease.position, acked=True)
+
     def _ack_alone(self, lease: Lease, result: Any, done: Done) -> Any:
         """Return the ack of one item, with its follow-ups, to be awaited."""
         return self._verbs.ack.aio(self._db, lease, result=done)
 
     async def _fail(self, hold: Hold, lease: Lease, error: BaseException) -> None:
+        self._tell_ended(hold, lease.position, acked=False)
         if self._consequence is not None and not isinstance(error, RetryIn | GiveUp):
             error = self._consequence(lease, error)
         reason = error_text(error)
         # The same error as at the attempt before has the same traceback, most likely.
         known = bool(lease.error) and reason.startswith(lease.error)
         task = error.task if isinstance(error, RetryIn | GiveUp) else ""
-        words = "%s failed for the item %s of %r, at attempt %d: %s"
+        delay, last = self._delay(lease.attempt, error), isinstance(error, GiveUp)
         called = f"The task {task}" if task else "A handler"
-        told = (called, lease.position.text, self._verbs.queue, lease.attempt, reason)
+        called += " returned, but its ack was refused" if hold.settling else " failed"
+        follows = self._what_follows(lease, delay, last=last)
+        words = "%s for the item %s of %r, at attempt %d, and the item %s: %s"
+        told = (called, lease.position.text, self._verbs.queue, lease.attempt, follows, reason)
         extra = item_fields(self._verbs.queue, lease) | ({"task": task} if task else {})
         _log.warning(words, *told, exc_info=None if known else cause_of(error), extra=extra)
-        delay, last = self._delay(lease.attempt, error), isinstance(error, GiveUp)
         nack = self._verbs.nack.aio(self._db, lease, delay=delay, error=reason, last=last)
         fate = await self._settle(hold, nack, "failed")
         self._report.dead += fate is Disposition.dead  # not `+= await`, which would add to an outdated number
+
+    def _what_follows(self, lease: Lease, delay: float, *, last: bool) -> str:
+        """Return what will happen to an item whose attempt has failed, for the log."""
+        if lease.ttl_at is not None and lease.ttl_at <= self._leases.clock():
+            return "will be removed, as its time to live is over"
+        if last or self._retry.is_last(lease.attempt):
+            return "will be a dead letter"
+        seconds = f"{delay:,.0f}" if delay >= 10 else f"{delay:.3g}"
+        return f"will be tried again in {seconds} s" if delay else "will be tried again at once"
 
     def _delay(self, attempt: int, error: BaseException) -> float:
         """Return how long an item waits that failed by this error."""
@@ -532,6 +558,18 @@ class Run(Keeping):
         self._let_go(hold)
         return fate
 
+    def _tell_ended(self, hold: Hold, position: Position, *, acked: bool) -> None:
+        """Tell the handler whether the ack of an item was committed, if it wants to know."""
+        if self._item_ended is not None:
+            try:
+                self._item_ended(hold.lease.token, position, acked)
+            except Exception:  # noqa: BLE001 - a filter of a log may raise, and the item has ended all the same
+                _log.exception("The end of the item %s of %r could not be told.", position.text, self._verbs.queue)
+
+    def _lost(self, hold: Hold) -> None:
+        super()._lost(hold)
+        self._tell_ended(hold, hold.lease.position, acked=False)
+
     def _ack_what_is_done(self) -> None:
         while self._done:
             if self._pace.is_quick and self._ready and not any(hold.is_awaited() for hold in list(self._done)):
@@ -550,6 +588,8 @@ class Run(Keeping):
             self._lost(hold)
         for hold in batch:
             self._held.pop(hold, None)
+            if self._item_ended is not None and hold not in lost:
+                self._tell_ended(hold, hold.lease.position, acked=True)
         self._changed.set()
 
     def _renew(self) -> None:

@@ -101,16 +101,17 @@ class TurnHold(Hold):
             acked, done = pack(done[own - 1].position), done[own:]
         return Settlement(self.lease, done, current, leaving, acked)
 
-    def note_acked(self, last: TurnDone) -> int:
-        """Note that all items up to `last` are acked. Return how many that were.
+    def note_acked(self, last: TurnDone) -> tuple[TurnDone, ...]:
+        """Note that all items up to `last` are acked. Return those that were not known to be.
 
         A verb of a later item may have acked it already. Then this says nothing about the items that are left.
         """
         count = next((at for at, one in enumerate(self.done, 1) if one is last), 0)
+        acked = self.done[:count]
         if count:
             self.before = Behind(self.done[count:], pack(last.position))
         self.room.set()
-        return count
+        return acked
 
 
 class SessionRun(Run):
@@ -334,15 +335,18 @@ class SessionRun(Run):
             )
         except LeaseLost as error:
             hold.reason = error.reasons.get(lease.position, "")
+            self._tell_ended(hold, lease.position, acked=False)
             self._lost(hold)
             return None
         except (CodecError, FormatError, CheckFailed):  # of the next item; this one is acked
             self._report.acked += 1
+            self._tell_ended(hold, lease.position, acked=True)
             raise
         except ValueError as error:  # of the function `weights`; nothing was written
             await self._fail(hold, lease, error)
             return None
         self._report.acked += 1
+        self._tell_ended(hold, lease.position, acked=True)
         hold.over, hold.seen = following is None, began
         return following
 
@@ -403,7 +407,18 @@ class SessionRun(Run):
     def _count_acked(self, hold: TurnHold) -> None:
         """Count what a verb of a later item acked too."""
         if hold.done:
-            self._report.acked += hold.note_acked(hold.done[-1])
+            self._count(hold, hold.note_acked(hold.done[-1]))
+
+    def _count(self, hold: TurnHold, acked: Sequence[TurnDone]) -> None:
+        self._report.acked += len(acked)
+        if self._item_ended is not None:
+            for one in acked:
+                self._tell_ended(hold, one.position, acked=True)
+
+    def _lost(self, hold: Hold) -> None:
+        super()._lost(hold)
+        for one in hold.done if isinstance(hold, TurnHold) else ():
+            self._tell_ended(hold, one.position, acked=False)
 
     def _ack_what_is_done(self) -> None:
         while self._done:
@@ -427,7 +442,7 @@ class SessionRun(Run):
             tell_acked(Acked(self._sessions.queue, (), items, 0, time.monotonic() - began))
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if outcome.acked:  # also if the lease was lost since
-                self._report.acked += hold.note_acked(settlement.done[outcome.acked - 1])
+                self._count(hold, hold.note_acked(settlement.done[outcome.acked - 1]))
             if hold.over:
                 continue
             hold.stops, hold.seen = hold.stops or outcome.leaves, max(hold.seen, began)

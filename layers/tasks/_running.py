@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fdbqueue import Position
 from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
 
 from ..common.entrance import in_event_loop
@@ -103,6 +104,8 @@ class Handler:
         self._db = db
         self._lane = lane
         self._threads = threads
+        self._returned: dict[tuple[bytes, Position], tuple[Running, float]] = {}
+        """The calls whose acks are on their way, and how long each took."""
         self._next: dict[Any, float] = {}
         """For each bucket that was empty: until when calls wait that were put off before."""
 
@@ -137,8 +140,18 @@ class Handler:
             raise
         except Exception as error:
             raise self.consequence(lease, error) from error
-        self._tell(running, began, "done")
+        if log.isEnabledFor(logging.INFO):
+            self._returned[lease.token, lease.position] = running, time.monotonic() - began
         return done
+
+    def item_ended(self, token: bytes, position: Position, acked: bool) -> None:
+        """Log a call that is done: the consumer tells whether its ack was committed."""
+        returned = self._returned.pop((token, position), None)
+        if returned is None or not acked:
+            return  # the consumer logs a failed attempt, and a lost lease
+        running, seconds = returned
+        fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
+        log.info("%s %s, attempt %d, %.3f s: done", *fields.values(), extra=fields)
 
     def consequence(self, lease: Lease[Any], error: BaseException) -> Exception:
         """Return what follows a failed attempt, by the policy of its task.
@@ -189,10 +202,3 @@ class Handler:
                 self._next = {key: at for key, at in self._next.items() if at > now}
             self._next[name] = until
             raise Snooze(until - now) from None
-
-    def _tell(self, running: Running, began: float, told: str) -> None:
-        if not log.isEnabledFor(logging.INFO):
-            return
-        seconds = time.monotonic() - began
-        fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
-        log.info("%s %s, attempt %d, %.3f s: %s", *fields.values(), told, extra=fields)

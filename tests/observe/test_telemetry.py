@@ -25,6 +25,7 @@ from fdbqueue.layers import (
     Snooze,
     StagedQueue,
     Subscriptions,
+    Tasks,
 )
 from fdbqueue.lowlevel import run
 from fdbqueue.stored.catalogue import queue_text
@@ -89,6 +90,25 @@ def test_a_call_is_one_span_with_the_conventions_names(db: Any, heard: Heard, qu
             "messaging.message.id": position.text,
         }
     assert linked(spans[1]) == linked(spans[2]) == [ids(spans[0])]
+
+
+def test_the_span_of_a_tasks_enqueue_has_its_queues_name(db: Any, heard: Heard, space: Subspace, clock: Clock) -> None:
+    app = Tasks(space, clock=clock)
+
+    @app.task
+    def plain(number: int) -> None: ...
+
+    @app.task(queue=space["other"])
+    def other(number: int) -> None: ...
+
+    plain.enqueue(db, 1)
+    plain.configure(delay=1).enqueue(db, 2)
+    other.enqueue(db, 3)
+    plain.call(4).then(other).enqueue(db)
+
+    names = [f"enqueue {named(task.lane.queue)}" for task in (plain, plain, other, plain)]
+    assert [span.name for span in heard.spans("enqueue")] == names
+    assert names[0] != names[2]
 
 
 def test_metrics_count_calls_and_items(db: Any, heard: Heard, queue: Queue, leases: Leases) -> None:

@@ -10,19 +10,25 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
+    ACKED,
     Consumer,
+    Done,
     Lease,
     Leases,
     PriorityQueue,
+    RetryIn,
+    SessionLease,
     Sessions,
+    Snooze,
     Subscriptions,
     constant,
     exponential,
     immediately,
 )
+from fdbqueue.layers.middleware import Next
 from tests.helpers.clock import Clock
 
 
@@ -274,3 +280,50 @@ def test_no_exception_of_a_coroutine_ends_a_consumer_of_any_kind(
     report = consumer.drain(db)
 
     assert (report.acked, report.failed, report.dead) == (1, 2, 1)
+
+
+class Telling:
+    """A handler that is told of the ends of its items, and keeps those that it was not told of."""
+
+    def __init__(self, db: Any, verbs: Any) -> None:
+        self._db, self._verbs = db, verbs
+        self.left: dict[tuple[bytes, Position], str] = {}
+        self.ended: dict[str, list[bool]] = {}
+
+    async def __call__(self, lease: Lease) -> Any:
+        self.left[lease.token, lease.position] = lease.value
+        if lease.value == "own":
+            await self._verbs.ack.aio(self._db, lease)
+            return ACKED
+        if lease.value == "cancelled":
+            place = (lease.session, lease.position) if isinstance(lease, SessionLease) else (lease.position,)
+            await self._verbs.cancel.aio(self._db, *place)
+        return Done("x" * 200_000) if lease.value == "large" else None
+
+    def item_ended(self, token: bytes, position: Position, acked: bool) -> None:
+        if value := self.left.pop((token, position), ""):
+            self.ended.setdefault(value, []).append(acked)
+
+
+@pytest.mark.parametrize("kind", ["leases", "sessions", "one session"])
+def test_a_handler_is_told_of_the_end_of_each_item_that_it_began(db: Any, queue: Queue, kind: str) -> None:
+    verbs: Any = Leases(queue) if kind == "leases" else Sessions(queue)
+    values = ["a", "b", "own", "c", *(["late"] if kind == "one session" else ["cancelled", "large", "late", "snoozed"])]
+    for value in values:
+        terms = {} if kind == "leases" else {"session": "s" if kind == "one session" else value}
+        verbs.enqueue(db, value, **terms)
+    telling = Telling(db, verbs)
+
+    async def change_its_mind(lease: Lease, call_next: Next) -> Any:
+        result = await call_next(lease)
+        if lease.value == "snoozed":
+            raise Snooze(60)
+        if lease.value == "late":
+            raise RetryIn(60)
+        return result
+
+    report = Consumer(verbs, telling, middleware=[change_its_mind]).drain(db)
+
+    assert report.acked == 4
+    assert telling.ended == {value: [value in ("a", "b", "c", "own")] for value in values}
+    assert telling.left == {}

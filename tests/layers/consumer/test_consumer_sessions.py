@@ -197,9 +197,9 @@ def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
-    assert hold.note_acked(second) == 2, "a handler has acked both itself"
+    assert hold.note_acked(second) == (first, second), "a handler has acked both itself"
     hold.add(third)
-    assert hold.note_acked(first) == 0, "the answer of an earlier ack comes late"
+    assert hold.note_acked(first) == (), "the answer of an earlier ack comes late"
     assert hold.before == Behind((third,), pack(second.position))
 
 

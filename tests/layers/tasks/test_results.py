@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import pytest
 
 import fdbqueue
 from fdbqueue import CompletionError, Queue, Transaction
+from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker
 from tests.helpers.clock import Clock
 from tests.helpers.tasks import dead_errors, run_out
@@ -85,6 +87,90 @@ def test_what_follows_is_enqueued_with_the_ack_and_gets_the_result(db: Any, app:
     app.run_due(db)
 
     assert sorted(map(str, seen)) == ["20", "6", "own"]
+
+
+@pytest.mark.parametrize("session", [None, "number"])
+def test_a_call_whose_follow_up_is_refused_is_not_told_to_be_done(
+    db: Any, app: Tasks, clock: Clock, space: Subspace, session: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    @app.task(retries=1, session=session)
+    def start(number: int) -> int:
+        return number
+
+    @app.task(queue=space["full"])
+    def end(value: int) -> None: ...
+
+    start.then(end).enqueue(db, 1)
+    end.lane.queue.set_quota(db, 1)
+    end.configure(delay=10_000).enqueue(db, 0)
+    first = app.run_due(db)
+    clock.now += 11
+    last = app.run_due(db)
+
+    assert [(one.acked, one.failed, one.dead) for one in (first, last)] == [(0, 1, 0), (0, 1, 1)]
+    assert [(one.levelname, one.name) for one in caplog.records] == [("WARNING", "fdbqueue.layers.consumer")] * 2
+    refused = "The task start returned, but its ack was refused for the item "
+    again, dead = caplog.messages
+    assert again.startswith(refused)
+    assert dead.startswith(refused)
+    assert "at attempt 1, and the item will be tried again in 10 s: QueueFull: The queue " in again
+    assert "at attempt 2, and the item will be a dead letter: QueueFull: The queue " in dead
+
+    end.lane.queue.set_quota(db, None)
+    if session is None:
+        start.lane.leases.dead.redrive(db)
+    else:
+        start.lane.sessions.redrive(db, (1,))  # type: ignore[union-attr]
+    caplog.clear()
+    assert app.run_due(db).acked == 2
+    assert [message.rpartition(" ")[2] for message in caplog.messages] == ["done", "done"]
+
+
+@pytest.mark.parametrize("session", [None, "number"])
+def test_a_call_whose_lease_is_lost_is_not_told_to_be_done(
+    db: Any, app: Tasks, session: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    @app.task(session=session)
+    def removes_itself(number: int) -> None:
+        lane, position = removes_itself.lane, app.current.lease.position
+        if lane.sessions is None:
+            lane.leases.cancel(db, position)
+        else:
+            lane.sessions.cancel(db, app.current.lease.session, position)  # type: ignore[attr-defined]
+
+    removes_itself.enqueue(db, 1)
+    report = app.run_due(db)
+
+    assert (report.acked, report.lost) == (0, 1)
+    [told] = caplog.messages
+    assert "it was cancelled" in told
+
+
+@pytest.mark.parametrize("session", [None, "number"])
+def test_a_log_that_raises_does_not_hinder_the_acks(
+    db: Any, app: Tasks, session: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def refuse(record: logging.LogRecord) -> bool:
+        raise ValueError(record.getMessage())
+
+    @app.task(session=session)
+    def start(number: int) -> None: ...
+
+    log = logging.getLogger("fdbqueue.layers.tasks")
+    monkeypatch.setattr(log, "filters", [refuse])
+    for number in range(3):
+        start.enqueue(db, number)
+    report = app.run_due(db)
+
+    assert (report.acked, report.failed, report.lost) == (3, 0, 0)
+    assert [one.levelname for one in caplog.records] == ["ERROR"] * 3
+    assert all("The end of the item " in message for message in caplog.messages)
 
 
 def test_what_follows_must_be_known_before_the_task_has_effects(db: Any, app: Tasks, clock: Clock) -> None:
