@@ -52,8 +52,8 @@ def metrics(
 ) -> None:
     """Serve the figures of all registered queues to Prometheus until SIGTERM or Ctrl-C.
 
-    Each scrape reads a bounded number of rows of each queue, however long it is, and of 1,000 queues at most. It needs
-    the extra `metrics`. It tells names and numbers to everybody who can reach the port.
+    Each scrape reads a bounded number of rows of each queue, however long it is, and of as many queues as `--limit`
+    says. It needs the extra `metrics`. It tells names and numbers to everybody who can reach the port.
 
     Example: fdbqueue metrics --include 'shop-*'
     """
