@@ -54,8 +54,8 @@ def test_a_drain_without_max_attempts_ends_even_if_its_handler_always_fails(
     assert leases.stats(db).delayed == 3
 
 
-def test_a_drain_handles_the_items_behind_failing_ones(db: Any, queue: Queue) -> None:
-    leases = Leases(queue)
+def test_a_drain_handles_the_items_behind_failing_ones(db: Any, queue: Queue, clock: Clock) -> None:
+    leases = Leases(queue, clock=clock)
     leases.enqueue_many(db, [f"bad {n}" for n in range(50)] + ["good"])
 
     def handle(lease: Lease) -> None:
