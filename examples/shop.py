@@ -10,6 +10,9 @@ after the other, customers side by side. Start as many of these servers as you l
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -57,8 +60,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             await pack(db, lease)
             return ACKED
 
-        async with Consumer(orders, handle, concurrency=8).running(db):
-            yield
+        try:
+            async with Consumer(orders, handle, concurrency=8).running(db):
+                yield
+        except Exception:  # without its consumer the server would listen on, and the database is closed
+            logging.getLogger("uvicorn.error").exception("The consumer failed, so this server ends.")
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
 
 
 app = FastAPI(lifespan=lifespan)

@@ -7,6 +7,9 @@ Starlette is the same without FastAPI's decorators: `Starlette(lifespan=lifespan
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,6 +22,7 @@ from fdbqueue.web import AdminApp
 
 orders = Leases(fdbqueue.Queue("orders", codec="json"), max_attempts=5)
 ADDED = (1).to_bytes(8, "little")
+log = logging.getLogger("uvicorn.error")
 
 
 @fdbqueue.transactional
@@ -31,7 +35,11 @@ async def buy(tr: Any, sku: str) -> str:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open the database after the server has forked, and close it when the consumer has ended."""
+    """Open the database after the server has forked, and close it when the consumer has ended.
+
+    A server does not see that its lifespan has failed. It would listen on, without a consumer, its database closed.
+    So a consumer that fails ends the server by SIGTERM, and what has started the server starts it again.
+    """
     with fdbqueue.open() as db:
         app.state.db = db
 
@@ -43,6 +51,10 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
             async with Consumer(orders, send, concurrency=4, grace=20).running(db):
                 yield
+        except Exception:
+            log.exception("The consumer failed, so this server ends.")
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
         finally:
             admin.close()
 

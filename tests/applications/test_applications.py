@@ -124,6 +124,16 @@ def test_fastapi_takes_an_order_handles_it_and_has_the_web_page(start: Start, ur
 
 
 @pytest.mark.slow
+def test_a_fastapi_server_ends_when_its_consumer_fails(start: Start, url: str) -> None:
+    with fdbqueue.open(url) as db:
+        fdbqueue.Queue("orders").enqueue(db, b"of another codec")
+    server = start("uvicorn", f"{MODULES}.fastapi_app:app", "--port", str(free_port()))
+    printed, _ = server.communicate(timeout=30)
+    assert "The consumer failed, so this server ends." in printed, printed
+    assert "OtherCodec" in printed, printed
+
+
+@pytest.mark.slow
 def test_flask_takes_an_order_and_its_command_handles_it(start: Start, url: str) -> None:
     pytest.importorskip("flask", reason="the Flask example needs flask: pip install flask")
     port = free_port()
