@@ -34,7 +34,7 @@ demo: setup ## Load 336,776 flights by Spark, drain them by several processes, c
 	@$(BIN)/python -m examples.demo $(if $(URL),--url '$(URL)') $(ARGS)
 
 # `-n auto` is two processes more than cores, or none if ARGS names files only: see tests/conftest.py.
-test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 in 90 seconds without slow ones and Spark, NIGHTLY=1 for all, ARGS='-n 0' one by one)
+test: setup ## Run the tests (ARGS='tests/cli -k clear' for some, FAST=1 in two minutes without slow ones and Spark, NIGHTLY=1 for all, ARGS='-n 0' one by one)
 	$(if $(NIGHTLY),FDBQUEUE_NIGHTLY=1 HYPOTHESIS_PROFILE=nightly )$(if $(FAST),FDBQUEUE_FAST=1 )$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(if $(FAST),-m 'not slow and not spark') $(ARGS)
 
 docs: setup ## Build the documentation site into build/site; a warning is an error
