@@ -161,7 +161,7 @@ class Columns:
             if name in ("str", "json"):
                 try:
                     if name == "json":
-                        deque(map(_check_json, payloads.to_pylist()), 0)
+                        deque(map(_check_json, payloads.to_pylist()), 0)  # a loop in C: it checks each, and keeps none
                     return payloads.cast(kind)
                 except (pa.ArrowInvalid, *CODEC_ERRORS):
                     pass  # the loop below names the item

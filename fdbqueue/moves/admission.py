@@ -108,9 +108,9 @@ NO_TERMS = QueueTerms()
 class Admission:
     """The admission of new items, as a read under way: whether they may enter, and behind which index.
 
-    One look answers all questions of an enqueue: the last index that was given, whether the queue is registered, by
-    which codec and order, whether it has another name now, a quota, checks of its own, and subscriptions. It reads by
-    snapshot: with a plain read, every enqueue would conflict with each enqueue that commits before it.
+    An enqueue asks one range of keys. It gives the last index, and the queue's registration: its codec, order and new
+    name. It also tells whether the queue has a quota, checks of its own, or subscriptions. The read is a snapshot read:
+    with a plain one, every enqueue would conflict with each enqueue that commits before it.
 
     Args:
         order: the name of the order to enqueue in; None: first in, first out.

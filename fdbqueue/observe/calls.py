@@ -208,8 +208,8 @@ class _ObservedCall(BoundVerb[Any, Any]):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         operation = self.operation
         telemetry = operation.telemetry
-        # Most programs have no SDK, and most calls no context that an item could carry: these enter no function more
-        # than a plain call, but for the look at the context.
+        # Most programs have no SDK, and most calls have no context that an item could carry. Such a call looks at the
+        # context, and enters no other function that a plain call does not enter.
         if (telemetry.clock() < telemetry.silent_until or telemetry.is_silent()) and not (
             operation.sends and get_current()
         ):

@@ -81,7 +81,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         on_retry: called with the error before a transaction that takes items is repeated.
         may_begin: returns whether granted items may begin: the queue is not paused, the subscription not suspended.
         every: the call looks again after this many seconds at the latest.
-        sole: whether all waiting calls want the first item; the first waiter then looks for itself only.
+        exclusive_all: whether all waiting calls want the first item; the first waiter then looks for itself only.
     """
 
     def __init__(
