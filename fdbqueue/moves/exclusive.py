@@ -162,7 +162,7 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
         about = yield registered
         if about.present():
             check_codec(layout, bytes(about), own.codec, "decode")
-        note_checked(tr, layout, is_registered=about.present())
+            note_checked(tr, layout)
     return owned, paused
 
 

@@ -35,8 +35,6 @@ from fdbqueue.stored.places import has_items
 
 KNOWN_SECONDS = 60.0
 """How long a queue's object relies on having seen the queue's record."""
-UNREGISTERED_SECONDS = 1.0
-"""How long it relies on having seen none."""
 Use: TypeAlias = Literal["encode", "decode"]
 """What a call does with values."""
 _NEWER = 2
@@ -160,7 +158,7 @@ def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
     Raises:
         OtherCodec: the queue is registered with another codec.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute; one a call while the queue is not registered.
     """
     if layout.known.decodes_in(tr):
         return
@@ -171,7 +169,7 @@ def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
     stored = yield from attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr))
     if stored.present() and (own := layout.known.registration) is not None:
         check_codec(layout, bytes(stored), own.codec, "decode")
-    note_checked(tr, layout, is_registered=stored.present())
+        note_checked(tr, layout)
 
 
 def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
@@ -205,12 +203,14 @@ def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
         check_codec(layout, bytes(stored), codec, "encode")
 
 
-def note_checked(tr: Transaction | Database, layout: Layout, *, is_registered: bool = True) -> None:
-    """Note that this object may decode the queue's items. A queue without a record may get one at any time."""
+def note_checked(tr: Transaction | Database, layout: Layout) -> None:
+    """Note that this object may decode the queue's items: a record says so.
+
+    A queue without a record may get one at any time, even before the next attempt of the same transaction.
+    """
     own: Registration | None = layout.known.registration
     if own is not None:
-        seconds = KNOWN_SECONDS if is_registered else UNREGISTERED_SECONDS
-        own.checked_until, own.checked_in = time.monotonic() + seconds, _weakly(tr)
+        own.checked_until, own.checked_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
 
 
 def _database_of(tr: Transaction | Database) -> Any:

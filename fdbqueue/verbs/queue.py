@@ -582,8 +582,11 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         except AttributeError:
             raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
         position = self.layout.position_of(key)
-        if not self.home.known.decodes_in(tr):
-            return self._checked_look(tr, row)
+        return self._look(tr, row, position, stored) if self.home.known.decodes_in(tr) else self._checked_look(tr, row)
+
+    def _look(
+        self, tr: Transaction | Database, row: KeyValue, position: Position, stored: bytes
+    ) -> Item[V] | Steps[Item[V] | None]:
         opened = self._open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
@@ -591,7 +594,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Steps[Item[V] | None]:
         yield from check_decodes(tr, self.home)
-        found = self.look_at(tr, row)
+        found = self._look(tr, row, self.layout.position_of(row.key), row.value)
         return found if isinstance(found, Item) else (yield from found)
 
     def editing(self) -> Editing[V]:

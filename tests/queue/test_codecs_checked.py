@@ -14,7 +14,7 @@ from fdbqueue import OtherCodec, Queue
 from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Messages, MessageType, PriorityQueue, Sessions, SmartQueue, Subscriptions
-from fdbqueue.stored.catalogue import KNOWN_SECONDS, UNREGISTERED_SECONDS
+from fdbqueue.stored.catalogue import KNOWN_SECONDS
 from tests.helpers.reading import Reading
 
 REFUSED = r"registered with the codec 'json', and not with 'msgpack'"
@@ -190,7 +190,7 @@ def test_a_reader_notices_within_a_minute_that_the_queue_has_another_codec_now(d
         reader.peek(db)
 
 
-def test_a_queue_without_a_record_is_read_and_looked_at_again(db: Any, space: Subspace) -> None:
+def test_a_queue_without_a_record_is_looked_at_by_each_call(db: Any, space: Subspace) -> None:
     writer = Queue(space, codec="json")
     writer.enqueue(db, 5)
     del db[writer.layout.catalogue_key]
@@ -198,11 +198,25 @@ def test_a_queue_without_a_record_is_read_and_looked_at_again(db: Any, space: Su
     assert reader.peek(db).value == 5  # type: ignore[union-attr]
     Queue(space, codec="msgpack").register(db)
 
-    assert reader.layout.known.registration is not None
-
-    reader.layout.known.registration.checked_until -= UNREGISTERED_SECONDS
     with pytest.raises(OtherCodec, match="registered with the codec 'msgpack'"):
         reader.peek(db)
+
+
+@pytest.mark.parametrize("verb", ["dequeue", "peek", "Leases.lease"])
+def test_a_look_at_an_empty_queue_says_nothing_about_the_items_of_the_next_attempt(
+    verb: str, db: Any, space: Subspace
+) -> None:
+    reader, writer = Queue(space, codec="msgpack"), Queue(space, codec="json")
+    leases = Leases(reader)
+    call: Callable[[Any], object] = leases.lease if verb == "Leases.lease" else getattr(reader, verb)
+    tr = db.create_transaction()
+    assert call(tr) is None
+    writer.enqueue(db, 5)
+
+    tr.reset()
+    with pytest.raises(OtherCodec, match=REFUSED):
+        call(tr)
+    assert writer.dequeue(db).value == 5  # type: ignore[union-attr]
 
 
 def test_one_object_checks_in_each_of_its_databases(db: Any, space: Subspace) -> None:

@@ -47,7 +47,7 @@ class StateCodec:
         Raises:
             OtherCodec: another one has.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute; one a call while no session has a state.
         """
         if self._states.layout.known.decodes_in(tr):
             return
@@ -56,9 +56,11 @@ class StateCodec:
             return (yield tr.snapshot.get(self._key))
 
         value = yield from self._queue.read(tr, read)
-        if value.present() and not fits(self.name, written := bytes(value).decode()):
+        if not value.present():
+            return
+        if not fits(self.name, written := bytes(value).decode()):
             raise self._refusal(written)
-        note_checked(tr, self._states.layout, is_registered=value.present())
+        note_checked(tr, self._states.layout)
 
     def check_write(self, tr: Transaction) -> Steps[None]:
         """Refuse to write a state by a codec that has not written the others. Store the name of the first one.
