@@ -299,9 +299,19 @@ class _Load:
 
 
 def _told(spans: list[tuple[int, int]]) -> str:
-    """Return spans of ordinals as text; of many spans only the first few."""
-    words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in spans[:MOST_SPANS_TOLD]]
-    return ", ".join(words) + (", ..." if len(spans) > len(words) else "")
+    """Return sorted spans of ordinals as text; of many gaps only the first few. Spans that touch are one.
+
+    >>> _told([(0, 10), (10, 20), (25, 26)])
+    '0 to 19, 25'
+    """
+    joined: list[tuple[int, int]] = []
+    for first, end in spans:
+        if joined and joined[-1][1] == first:
+            first = joined.pop()[0]
+        joined.append((first, end))
+    told = joined[:MOST_SPANS_TOLD]
+    words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in told]
+    return ", ".join(words) + (", ..." if len(joined) > len(told) else "")
 
 
 def _said(error: BaseException) -> str:

@@ -404,7 +404,7 @@ def test_an_interrupt_at_the_end_of_a_failed_load_tells_which_values_are_in(db: 
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         queue.enqueue_many(Interrupting.failing_at(db, {1}, ("before", 0)), values())
-    told = "30 values, of which these are in: 0 to 9, counted from 0. The commits of 10 to 19"
+    told = "30 values, of which these are in: 0 to 9, counted from 0. The commits of 10 to 29"
     assert told in stopped.value.__notes__[0]
 
 
