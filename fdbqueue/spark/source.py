@@ -46,6 +46,7 @@ from fdbqueue.spark.opening import check_database
 from fdbqueue.spark.sink.options import parse_sink
 from fdbqueue.spark.sink.writer import FdbQueueStreamWriter
 from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader
+from fdbqueue.spark.stream.reader import FdbQueueStreamReader, RefusedStreamReader
 from fdbqueue.spark.telling import tells
 
 NAME = "fdbqueue"
@@ -53,7 +54,7 @@ NAME = "fdbqueue"
 
 @tells("schema", "reader", "streamReader", "streamWriter", "writer")
 class FdbQueueDataSource(DataSource):
-    """The format ``fdbqueue``. The options are in `options.py`, `readoptions.py` and `sinkoptions.py`."""
+    """The format ``fdbqueue``. The options are in `options.py` of `batch`, `look` and `sink`."""
 
     @classmethod
     def name(cls) -> str:
@@ -88,14 +89,7 @@ class FdbQueueDataSource(DataSource):
         """Return a stream that takes items out of the queue; one that raises the error if something is not valid.
 
         PySpark loses an error that this method itself raises.
-
-        Raises:
-            NotImplementedError: PySpark is older than 4.2.
         """
-        try:
-            from fdbqueue.spark.stream.reader import FdbQueueStreamReader, RefusedStreamReader
-        except ModuleNotFoundError as error:
-            raise NotImplementedError("A stream out of a queue needs PySpark 4.2 or newer.") from error
         try:
             options = parse_stream(self.options)
             check_schema(schema, stream_schema(options, headers=True))

@@ -1,7 +1,4 @@
-"""The reader of named claims, and how a task reads a split of a batch, which streams share.
-
-`streamreader.py` needs PySpark 4.2. This module needs 4.1, like the batch sink.
-"""
+"""The reader of named claims, and how a task reads a split of a batch, which streams share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming source of the format ``fdbqueue``; `streamsource.py` has what it answers.
+"""The streaming source of the format ``fdbqueue``; `source.py` beside this has what it answers.
 
 Spark keeps one reader in a process of its own for each run of a query. The tasks get other instances: all that they
 need is in the partition.
