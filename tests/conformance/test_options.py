@@ -439,6 +439,13 @@ def test_a_broken_transaction_shows_its_writes_before_it_refuses_its_reads(db: A
     assert code_of(tr.get_range(READS, WRITES + key + b"x", limit=1).to_list) == 2017
 
 
+def test_no_special_key_is_between_the_first_one_and_the_next(db: Any) -> None:
+    first = b"\xff\xff"  # of all keys, it alone has none after it
+    tr = db.create_transaction()
+    assert tr.get_range(KeySelector(first, False, 9), KeySelector(first, True, 0), reverse=True).to_list() == []
+    assert code_of(tr.get_range(KeySelector(first, False, 1), KeySelector(first, True, 2)).to_list) == 2113
+
+
 @pytest.mark.engines("memory", "file")
 def test_a_relaxed_range_over_modules_about_machines_is_not_supported(db: Any) -> None:
     tr = db.create_transaction()

@@ -141,6 +141,26 @@ def test_behind_the_last_key_a_selector_finds_the_end_of_all_keys(view: Any) -> 
     assert view.get_key(KeySelector.last_less_than(b"")) == b""
 
 
+def test_selectors_known_to_be_beyond_the_last_key_make_an_inverted_conflict(db: Any, space: Subspace) -> None:
+    tr = db.create_transaction()
+    assert tr.get_range(b"\xfe\xff", KeySelector(b"\xff", False, 2), reverse=True).to_list() == []  # so it knows them
+    beyond = KeySelector(b"\xff", True, 2), KeySelector(b"\xff", True, 3)
+    assert tr.snapshot.get_range(*beyond).to_list() == []
+    assert code_of(lambda: tr.get_range(*beyond).to_list()) == 2005
+    tr.set(space["a"], b"")
+    assert code_of(lambda: tr.commit().wait()) == 2005
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_selectors_beyond_the_last_system_key_end_there(db: Any, reverse: bool) -> None:
+    tr = db.create_transaction()
+    tr.options.set_read_system_keys()
+    last = b"\xff\xfe"
+    assert tr.get_range(last, KeySelector(last, False, 40), reverse=reverse).to_list() == []
+    assert tr.get_range(KeySelector(last, False, 20), KeySelector(last, True, 40), reverse=reverse).to_list() == []
+    assert tr.get_key(KeySelector(last, False, 20)) == b"\xff\xff"
+
+
 def test_keys_of_every_length_are_in_order(db: Any, space: Subspace) -> None:
     most = 10_000 - len(space.key())
     lengths = sorted({1, 2, 255, 400, 500, 511, 512, 513, 1000, 5000, most - 1, most})

@@ -173,8 +173,13 @@ def locate(snap: Snapshot, selector: RangeSelector) -> bytes:
     return rows[0][0] if rows else beyond(1)
 
 
-def read(snap: Snapshot, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool) -> RangePage:
-    """Read the rows between two selectors, from the front or from the back."""
+def read(
+    snap: Snapshot, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool, system: bool = False
+) -> RangePage:
+    """Read the rows between two selectors, from the front or from the back.
+
+    With `system`, the transaction reads system keys too. Then no key is beyond the last one.
+    """
     page = RangePage([])
     if begin.key == b"" and begin.offset < 1:
         page.to_begin = True
@@ -183,6 +188,10 @@ def read(snap: Snapshot, begin: RangeSelector, end: RangeSelector, limits: PageL
         return page
     first, short = resolve(snap, begin)
     last, long = resolve(snap, end)
+    if system:
+        page.through_end = short > 0 or long > 0
+        first, short = (LAST, 0) if short > 0 else (first, short)
+        last, long = (LAST, 0) if long > 0 else (last, long)
     off = short not in (0, 1) or long not in (0, 1)
     if first >= last:
         return RangePage([]) if off else page
@@ -192,6 +201,7 @@ def read(snap: Snapshot, begin: RangeSelector, end: RangeSelector, limits: PageL
     if off:
         # The selectors ran off the database. A storage server can't tell this, and the client then asks more exactly.
         page.to_begin = first == b"" and not (reverse and page.more)
+    page.through_end = page.through_end and (reverse or not page.more)
     return page
 
 

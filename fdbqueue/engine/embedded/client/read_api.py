@@ -48,6 +48,11 @@ def cut(key: bytes) -> bytes:
     return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
 
 
+def _after(key: bytes) -> bytes:
+    """Return the first key after `key`. In a cluster's client, the end of all keys has none after it."""
+    return key if key == SYSTEM_TOP else cut(key + b"\0")
+
+
 class TransactionRead:
     """The reads of a transaction and of its `snapshot` view."""
 
@@ -441,8 +446,8 @@ class ReadApi(TransactionRead):
             return FutureKeyValueArray(error=2000)
         if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
-        first = RangeSelector(cut(begin_key + b"\0") if begin_or_equal else begin_key, begin_offset)
-        last = RangeSelector(cut(end_key + b"\0") if end_or_equal else end_key, end_offset)
+        first = RangeSelector(_after(begin_key) if begin_or_equal else begin_key, begin_offset)
+        last = RangeSelector(_after(end_key) if end_or_equal else end_key, end_offset)
         if special_keys.holds(begin_key) and special_keys.BEGIN <= end_key <= special_keys.END:
             code = self._deferred_error()
             if code:
@@ -478,7 +483,12 @@ class ReadApi(TransactionRead):
                 page = reader.range(first, last, limits, reverse)
                 asked = reader.asked
                 if not snapshot:
-                    self._add_conflict(*page.conflict(first, last, reverse, self._top()))
+                    low, high = page.conflict(first, last, reverse, self._top())
+                    if low > high:
+                        # Both selectors are beyond the last legal key, and known to be: a cluster's client ends the
+                        # conflict range at that key, and refuses the inverted range.
+                        raise FDBError(2005)
+                    self._add_conflict(low, high)
         rows = page.rows
         return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), page.more), self._told_by(asked))
 

@@ -108,9 +108,10 @@ class RywIterator:
                 self.writes.found_nothing(before, selector.key)
         return None if was_plain else left
 
-    def learn(self, page: RangePage, begin: RangeSelector, end: RangeSelector, reverse: bool) -> None:
-        """Record the keys that a page of the snapshot covers."""
+    def _ask(self, begin: RangeSelector, end: RangeSelector, limits: PageLimits, reverse: bool) -> None:
+        """Read a page of the snapshot, and record the keys that it covers."""
         self.asked = True
+        page = pages.read(self.snap(), begin, end, limits, reverse, self.top == LAST)
         low = b"" if page.to_begin else begin.key if begin.offset <= 1 else LAST
         high = LAST if page.through_end else end.key if end.offset >= 1 else b""
         if page.rows:
@@ -214,7 +215,7 @@ class RywIterator:
                 asked = requested(limits, extra, 2 - ask_begin.offset, requests)
                 requests += 1
                 extra = 0
-                self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, False), ask_begin, ask_end, False)
+                self._ask(ask_begin, ask_end, asked, False)
                 settle()
             elif kind == ROW:
                 if at.unmodified and end.plain and not limits.reached:
@@ -348,7 +349,7 @@ class RywIterator:
                 asked = requested(limits, extra, ask_end.offset, requests)
                 requests += 1
                 extra = 0
-                self.learn(pages.read(self.snap(), ask_begin, ask_end, asked, True), ask_begin, ask_end, True)
+                self._ask(ask_begin, ask_end, asked, True)
                 settle()
             else:
                 if kind == ROW and at.unmodified and begin.plain and not limits.reached and not at.same(until):
