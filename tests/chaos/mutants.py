@@ -31,6 +31,10 @@ MUTANTS = (
                 "        tr.clear",
             ),
         ),
+        tests=(
+            "tests/layers/leases/test_leases_interleavings.py::test_of_two_leases_of_the_same_item_one_conflicts",
+            "tests/layers/leases/test_leases_interleavings.py::test_a_lease_conflicts_with_a_slow_producer_in_front_of_it",
+        ),
     ),
     Mutant(
         "a lease's token is not looked at",
@@ -57,6 +61,9 @@ MUTANTS = (
         "an ack without a read does not conflict with who takes the lease away",
         "layers/leases/holding.py",
         (("            tr.add_read_conflict_key(self._layout.leased.key(one.packed))\n", ""),),
+        tests=(
+            "tests/layers/staged/test_staged_grants.py::test_an_ack_without_a_read_fails_for_a_lease_that_was_changed",
+        ),
     ),
     Mutant(
         "the high-water mark is not raised",
@@ -73,11 +80,13 @@ MUTANTS = (
                 "        position = Position(last or 1, random, rank=rank)\n",
             ),
         ),
+        tests=("tests/queue/test_queue.py::test_items_are_dequeued_in_the_order_of_their_enqueue",),
     ),
     Mutant(
         "the marker is not read after an unknown outcome",
         "fdbqueue/writes/once.py",
         (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
+        tests=("tests/queue/test_once.py::test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again",),
     ),
     Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",
@@ -90,11 +99,13 @@ MUTANTS = (
         "the timer of a lease is forgotten",
         "fdbqueue/moves/moves.py",
         (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
+        tests=("tests/layers/leases/test_leases_given_back.py::test_an_expired_lease_counts_an_attempt_and_says_why",),
     ),
     Mutant(
         "timers are settled a minute early",
         "layers/leases/timers.py",
         (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
+        tests=("tests/layers/leases/test_leases_given_back.py::test_an_expired_lease_counts_an_attempt_and_says_why",),
     ),
     Mutant(
         "dead letters that leave are not counted",
@@ -108,6 +119,7 @@ MUTANTS = (
         "an item dies one attempt too early",
         "layers/leases/transitions.py",
         (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
+        tests=("tests/layers/leases/test_leases_given_back.py::test_after_max_attempts_an_item_is_a_dead_letter",),
     ),
     Mutant(
         "the chunks of an item that is gone stay",
@@ -169,6 +181,9 @@ MUTANTS = (
         "dead processes are not told from live ones",
         "layers/staged/requests.py",
         ((' or process_is_dead(tr, self.wish.process or b"")', ""),),
+        tests=(
+            "tests/layers/staged/test_staged_claims.py::test_a_request_in_front_of_a_process_that_has_ended_is_removed_at_once",
+        ),
     ),
     Mutant(
         "who is granted leases does not look whether they are still its own",
@@ -209,6 +224,7 @@ MUTANTS = (
         "an item whose delay is over also stays among those delayed",
         "fdbqueue/moves/moves.py",
         (("        self._tr.clear(self._layout.delayed.key(packed))\n", ""),),
+        tests=("tests/layers/leases/test_leases.py::test_an_item_changes_its_place_and_never_its_position",),
     ),
     Mutant(
         "nobody is woken",
@@ -218,6 +234,9 @@ MUTANTS = (
                 "watches += map(tr.watch, self._delivery.watched())",
                 "watches += []",
             ),
+        ),
+        tests=(
+            "tests/layers/staged/test_staged_interleavings.py::test_an_item_that_is_given_back_wakes_a_waiting_call",
         ),
     ),
     Mutant(
@@ -243,6 +262,9 @@ MUTANTS = (
         "fdbqueue/moves/moves.py",
         (("            self._tr.clear(self._layout.held_key(notes.subscription, packed))\n", "            pass\n"),),
         Kind.subscriptions,
+        tests=(
+            "tests/layers/subscriptions/test_subscriptions_credit.py::test_credit_is_never_negative_and_returns_when_leases_end",
+        ),
     ),
     Mutant(
         "subscriptions are not told of what comes back",
@@ -263,24 +285,30 @@ MUTANTS = (
         "fdbqueue/moves/moves.py",
         (("            count_levels(self._tr, self._layout, self._levels)\n", "            pass\n"),),
         Kind.priority,
+        tests=("tests/layers/priority/test_priority.py::test_stats_count_every_level_and_agree_with_a_recount",),
     ),
     Mutant(
         "a lease by turns does not conflict with who takes the same items",
         "layers/priority/_weighted.py",
         (('            tr.add_read_conflict_range(begin, run[-1].key + b"\\x00")\n', ""),),
         Kind.weights,
+        tests=("tests/layers/priority/test_weighted.py::test_takes_conflict_only_if_their_turns_have_the_same_level",),
     ),
     Mutant(
         "a lease in relaxed order does not conflict with who takes the same items",
         "layers/staged/_relaxed.py",
         (('        tr.add_read_conflict_range(begin, last + b"\\x00")\n', ""),),
         Kind.relaxed,
+        tests=(
+            "tests/layers/staged/test_relaxed.py::test_two_that_pick_different_items_do_not_conflict_and_two_that_pick_the_same_do",
+        ),
     ),
     Mutant(
         "a turn's items are taken from the end of their level",
         "layers/priority/_weighted.py",
         (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),
         Kind.weights,
+        tests=("tests/layers/priority/test_weighted.py::test_a_take_of_many_starts_with_its_turns_level",),
     ),
     Mutant(
         "a former owner of an exclusive subscription is not refused",
@@ -359,6 +387,9 @@ MUTANTS = (
             ),
         ),
         Kind.blobs,
+        tests=(
+            "tests/layers/blobs/test_blobs_interleavings.py::test_every_commit_of_an_upload_may_fail_or_have_an_unknown_outcome",
+        ),
     ),
     Mutant(
         "a sweep does not look whether the lease of an upload has ended",
@@ -382,7 +413,7 @@ MUTANTS = (
         (("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),),
         Kind.results,
         tests=(
-            "tests/layers/leases/test_leases_interleavings.py::test_two_calls_that_end_or_extend_one_lease_conflict",
+            "tests/layers/leases/test_leases_interleavings.py::test_an_ack_of_many_conflicts_with_what_happens_to_one_of_them_and_not_between_them",
         ),
     ),
     Mutant(
@@ -414,6 +445,7 @@ MUTANTS = (
         "layers/sessions/line/line.py",
         (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
         Kind.sessions,
+        tests=("tests/layers/sessions/test_sessions.py::test_a_session_is_done_in_order_one_item_at_a_time",),
     ),
     Mutant(
         "the token of a session's lease is not looked at",
@@ -451,24 +483,32 @@ MUTANTS = (
             ),
         ),
         Kind.sessions,
+        tests=("tests/layers/sessions/test_sessions.py::test_drained_sessions_own_no_key",),
     ),
     Mutant(
         "the quantum of a session is not looked at",
         "layers/sessions/workers/working.py",
         (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
         Kind.sessions,
+        tests=(
+            "tests/layers/sessions/test_sessions_fairness.py::test_a_worker_leaves_a_session_after_its_quantum_if_another_waits",
+        ),
     ),
     Mutant(
         "an acked session keeps its place in the line",
         "layers/sessions/workers/working.py",
         (('now_us=self._line.leases.now_us(), to="tail")', "now_us=self._line.leases.now_us())"),),
         Kind.sessions,
+        tests=(
+            "tests/layers/sessions/test_sessions_fairness.py::test_sessions_go_round_when_each_item_is_acked_alone",
+        ),
     ),
     Mutant(
         "an urgent item goes to the last level of its session",
         "layers/sessions/session/session.py",
         (("Position(index + at, random, rank=level)", "Position(index + at, random, rank=max(level, 1))"),),
         Kind.sessions,
+        tests=("tests/layers/sessions/test_sessions.py::test_an_urgent_item_comes_first_and_interrupts_nothing",),
     ),
     Mutant(
         "an enqueue does not conflict with the end of its session",
@@ -523,24 +563,32 @@ MUTANTS = (
         "layers/sessions/line/gates.py",
         (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
         Kind.gates,
+        tests=("tests/layers/sessions/test_sessions_gates.py::test_an_ack_gives_both_slots_to_the_session_that_waits",),
     ),
     Mutant(
         "a lowered limit of a gate does not converge",
         "layers/sessions/line/gates.py",
         (("max(0, held - wanted)", "0"),),
         Kind.gates,
+        tests=(
+            "tests/layers/sessions/test_sessions_gates_interleavings.py::test_acks_after_a_lowered_limit_end_exactly_at_it",
+        ),
     ),
     Mutant(
         "two sessions take the last slot of a gate",
         "layers/sessions/line/gates.py",
         (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
         Kind.gates,
+        tests=(
+            "tests/layers/sessions/test_sessions_gates_interleavings.py::test_of_two_sessions_that_take_the_last_slot_one_runs_again",
+        ),
     ),
     Mutant(
         "a pointer that leaves its shard stays there",
         "layers/sessions/line/shards.py",
         (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
         Kind.shards,
+        tests=("tests/layers/sessions/test_sessions_shards.py::test_all_verbs_of_a_lease_work_in_each_shard",),
     ),
     Mutant(
         "a stream claims a batch before its number is in the log",
@@ -552,12 +600,14 @@ MUTANTS = (
             ),
         ),
         Kind.streams,
+        tests=("tests/spark/test_stream_model.py::test_a_kill_at_each_point_of_a_trigger_loses_and_doubles_nothing",),
     ),
     Mutant(
         "a stream acks a batch before it is in the commit log",
         "fdbqueue/spark/stream/source.py",
         (("        return [(place.batch, place", "        self.commit(end)\n        return [(place.batch, place"),),
         Kind.streams,
+        tests=("tests/spark/test_stream_model.py::test_a_kill_at_each_point_of_a_trigger_loses_and_doubles_nothing",),
     ),
     Mutant(
         "a task of a stream takes a short read for an empty one",
@@ -567,6 +617,7 @@ MUTANTS = (
             ("        if record.acked >= batch:\n            raise self._refusals.restored(record, batch)\n", ""),
         ),
         Kind.streams,
+        tests=("tests/layers/streams/test_streams.py::test_a_split_that_lacks_items_is_an_error",),
     ),
     Mutant(
         "a consumer begins items that it leased ahead of a pause",
@@ -645,12 +696,14 @@ MUTANTS = (
         "fdbqueue/agents/connection.py",
         (("if isinstance(error, FDBError) and leaves_in_doubt(error):", "if isinstance(error, FDBError) and False:"),),
         Kind.agents,
+        tests=("tests/agents/test_faults.py::test_data_with_an_unknown_outcome_gets_no_answer",),
     ),
     Mutant(
         "an agent server says OK to the confirm of a lock that is lost",
         "fdbqueue/agents/connection.py",
         (("if await self._queue.confirm.aio(id):", "if await self._queue.confirm.aio(id) or True:"),),
         Kind.agents,
+        tests=("tests/agents/test_server.py::test_an_expired_lock_is_confirmed_unless_another_agent_took_the_data",),
     ),
     Mutant(
         "a pause keeps no consumer out",
@@ -664,12 +717,18 @@ MUTANTS = (
         "fdbqueue/moves/exclusive.py",
         (("        if about.present():\n", "        if False:\n"),),
         Kind.plain,
+        tests=(
+            "tests/queue/test_codecs_checked.py::test_another_codec_is_refused_by_every_verb_which_says_which_one_it_is",
+        ),
     ),
     Mutant(
         "an operator's change leaves the lease of the item alive",
         "fdbqueue/verbs/editing.py",
         (('        elif one.state != "dead":\n', '        elif one.state == "available":\n'),),
         Kind.plain,
+        tests=(
+            "tests/layers/together/test_by_position.py::test_an_updated_item_keeps_its_place_and_its_holder_learns_it",
+        ),
     ),
     Mutant(
         "an operator's cancel leaves the timer of the lease",
@@ -681,6 +740,7 @@ MUTANTS = (
             ),
         ),
         Kind.plain,
+        tests=("tests/layers/together/test_by_position.py::test_a_cancelled_item_is_gone_and_its_holder_learns_it",),
     ),
     Mutant(
         "a drain ends when a call has taken nothing, whatever it holds",

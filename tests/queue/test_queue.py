@@ -27,8 +27,8 @@ def values(queue: Queue, db: Any) -> list[Any]:
 
 
 def test_items_are_dequeued_in_the_order_of_their_enqueue(db: Any, queue: Queue) -> None:
-    for n in range(20):
-        queue.enqueue(db, b"%d" % n)
+    positions = [queue.enqueue(db, b"%d" % n) for n in range(20)]
+    assert [position.index for position in positions] == list(range(1, 21))
     taken = [queue.dequeue(db) for _ in range(20)]
     assert [item.value for item in taken if item] == [b"%d" % n for n in range(20)]
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, Position, Queue
+from fdbqueue.engine.members import own_process
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.transitions import Transitions
@@ -269,6 +270,18 @@ def test_a_request_in_front_that_has_expired_is_removed_and_what_fell_to_it_fall
     register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b"])
     clock.now += REQUEST_SECONDS + 1
+    assert value(StagedQueue(leases).dequeue(db)) == "a"
+    assert left_behind(queue, db) == []
+    assert leases.check(db).ok
+
+
+@pytest.mark.engines("memory", "file")
+def test_a_request_in_front_of_a_process_that_has_ended_is_removed_at_once(
+    db: Any, queue: Queue, leases: Leases, clock: Clock
+) -> None:
+    place = own_process(db)[:2]  # of this process among the members: whoever had it before has ended
+    register(db, queue, clock, process=place + b"an older")
+    queue.enqueue_many(db, ["a", "b"])
     assert value(StagedQueue(leases).dequeue(db)) == "a"
     assert left_behind(queue, db) == []
     assert leases.check(db).ok
