@@ -2,7 +2,7 @@
 
 Each mutant is a copy of the source without one guard. A chaos run is made on the copy, and the promises that it breaks
 are printed. If it breaks none, the tests that the mutant names are run on the copy: they lay the interleaving out by
-hand. A mutant that neither finds is a failure, and so is an untouched copy that breaks a promise.
+hand. A mutant that neither finds is a failure, and so is an untouched copy that breaks a promise or fails such a test.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,16 @@ from tests.chaos.mutants import MUTANTS, Mutant
 ROUND_SECONDS = 8.0
 """Of rounds: short, since most mutants are found in the first one."""
 UNTOUCHED_SECONDS = 60.0
+LONGEST_SECONDS = 600.0
+"""Of a run, beyond the seconds that it was given. Without its guard the library may look for an item forever."""
 BY_HAND = ("pytest", "-q", "-x", "-m", "not cluster", "-p", "no:cacheprovider")
 ROOT = Path(__file__).resolve().parents[2]
-UNTOUCHED = Mutant("(nothing: the library as it is)", "layers/leases/_head.py", ())
+UNTOUCHED = Mutant(
+    "(nothing: the library as it is)",
+    "layers/leases/_head.py",
+    (),
+    tests=tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests)),
+)
 
 
 def mutated(source: str, mutant: Mutant) -> str:
@@ -51,37 +59,51 @@ def copy_with(mutant: Mutant, folder: Path) -> None:
 def broken_by(mutant: Mutant, url: str, seed: str, seconds: float, *, tests_first: bool = False) -> list[str]:
     """Run chaos on a mutant; return the names of the promises that it broke.
 
-    "run" means that the run did not end; "by hand", that the mutant's tests failed, and chaos found nothing or was not
-    run after that.
+    "run" means that the run did not end well, or not in time. "by hand" means that the mutant's tests failed, and that
+    chaos found nothing or was not run after that.
     """
     with tempfile.TemporaryDirectory(prefix="fdbqueue-mutant-") as folder:
         copy = Path(folder)
         copy_with(mutant, copy)
-        if tests_first and _fails_by_hand(mutant, copy):
+        if tests_first and fails_by_hand(mutant, copy):
             return ["by hand"]
         command = ["tests.chaos", "--until-broken", "--url", url, "--seed", seed, "--seconds", f"{seconds}"]
         command += ["--round", f"{ROUND_SECONDS}"]
         if mutant.kind is not None:
             command += ["--kind", mutant.kind]
-        ended = _run(copy, *command)
-        names = re.findall(r"^(\w+): BROKEN", ended.stdout, re.MULTILINE)
-        if not names and "violations" not in ended.stdout:
+        output = _run(copy, *command, seconds=seconds + LONGEST_SECONDS)[1]
+        names = re.findall(r"^(\w+): BROKEN", output, re.MULTILINE)
+        if not names and "violations" not in output:
             return ["run"]
-        if not names and not tests_first and _fails_by_hand(mutant, copy):
+        if not names and not tests_first and fails_by_hand(mutant, copy):
             return ["by hand"]
         return names
 
 
-def _fails_by_hand(mutant: Mutant, copy: Path) -> bool:
-    return bool(mutant.tests) and _run(copy, *BY_HAND, *mutant.tests).returncode == 1
+def fails_by_hand(mutant: Mutant, copy: Path) -> bool:
+    """Return whether a test that a mutant names fails in its copy."""
+    return bool(mutant.tests) and _run(copy, *BY_HAND, *mutant.tests, seconds=LONGEST_SECONDS)[0] == 1
 
 
-def _run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def _run(copy: Path, *command: str, seconds: float) -> tuple[int, str]:
+    """Run a module in a copy. Return its code and output. After these seconds, kill it and the processes it started."""
     # What the run keeps of a broken promise goes with the copy.
     environment = os.environ | {"PYTHONPATH": f"{copy}", "TMPDIR": f"{copy}"}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
-    )
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        try:
+            output = run.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            output = run.communicate()[0]
+        return run.returncode, output
 
 
 def main() -> int:

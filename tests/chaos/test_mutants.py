@@ -1,18 +1,33 @@
-"""Mutants are made for the source as it is: who changes a guard changes its mutant."""
+"""Mutants are made for the source as it is: who changes a guard changes its mutant. The tests that it names find it."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.mutants import MUTANTS, Mutant
-from tests.chaos.mutations import ROOT, mutated
+from tests.chaos.mutations import ROOT, UNTOUCHED, copy_with, fails_by_hand, mutated
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_fits_its_source(mutant: Mutant) -> None:
+def name_of(mutant: Mutant) -> str:
+    return mutant.name
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=name_of)
+def test_a_mutant_fits_its_source_and_names_tests(mutant: Mutant) -> None:
     source = (ROOT / mutant.file).read_text()
     assert mutated(source, mutant) != source
     compile(mutated(source, mutant), mutant.file, "exec")
+    assert mutant.tests, "chaos meets few interleavings in a round: name a test that lays it out by hand"
     for test in mutant.tests:
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("mutant", [UNTOUCHED, *MUTANTS], ids=name_of)
+def test_the_tests_that_a_mutant_names_find_it(mutant: Mutant, tmp_path: Path) -> None:
+    copy_with(mutant, tmp_path)
+    assert fails_by_hand(mutant, tmp_path) == bool(mutant.changes)
