@@ -2,7 +2,7 @@
 
 A process has one client of the binding. It does not survive a fork, because its network thread does not run in the
 child. A forked child that uses the database loads a second copy of the client library, with a clean state, and a fresh
-copy of the binding's modules. Objects from before the fork keep the old modules.
+copy of the binding's modules. Objects from before the fork keep the old modules, and are refused in the child.
 """
 
 from __future__ import annotations
@@ -123,6 +123,45 @@ class ClusterDatabase:
 
 _inherited: list[Any] = []
 """Databases from before a fork. A child never closes them: their network thread does not run there."""
+
+
+class _ParentsLibrary:
+    """The client library for a parent's objects in a forked child, where the library answers nothing any more.
+
+    Answers that had come before the fork are there. Any other use raises. Nothing is freed: a thread of the parent may
+    have held the library's locks.
+    """
+
+    def __init__(self, library: Any, parent: int) -> None:
+        self._library = library
+        self._parent = parent
+
+    def __getattr__(self, name: str) -> Any:
+        if name.endswith(("_destroy", "_cancel", "_release_memory")):
+            return _nothing
+        if name.startswith(("fdb_future_is", "fdb_future_get", "fdb_future_block")):
+            return getattr(self._library, name)
+        raise ClusterError(
+            f"This transaction or future is from before a fork, of process {self._parent}. The cluster's client"
+            " does not run on in a forked child. Make a new transaction in the child: db.create_transaction() of what"
+            " fdbqueue.open returned connects there again."
+        )
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing, in place of a call that only frees something."""
+
+
+def _refuse_parents_objects() -> None:
+    """Refuse the parent's transactions and futures in a forked child. Their calls would wait forever."""
+    global _lock
+    _lock = threading.RLock()  # a thread of the parent may have held the old one
+    base = getattr(getattr(_binding, "impl", None), "_FDBBase", None)
+    if base is not None and not isinstance(base.capi, _ParentsLibrary):
+        base.capi = _ParentsLibrary(base.capi, _binding_pid)
+
+
+os.register_at_fork(after_in_child=_refuse_parents_objects)
 
 
 def _find_cluster_file(given: str | None) -> str:

@@ -152,7 +152,11 @@ def _refuse_parents(future: Any) -> None:
     binding = getattr(type(future).wait, "__globals__", {})
     network = binding.get("_network_thread")
     if network is not None and not network.is_alive() and not future.is_ready():
-        raise FDBError(COMMIT_UNKNOWN_RESULT)
+        error = FDBError(COMMIT_UNKNOWN_RESULT)
+        error.add_note(
+            "The future is from before a fork, and its answer comes to the parent. Open the database in the child."
+        )
+        raise error
 
 
 async def _ready(future: Future[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import gc
 import multiprocessing
 import os
 import threading
@@ -15,6 +16,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace, aio
 from fdbqueue.engine.steps import Steps, run
+from fdbqueue.errors import ClusterError
 from tests.helpers.processes import Processes
 
 pytestmark = pytest.mark.slow
@@ -112,6 +114,33 @@ def test_a_forked_child_does_not_wait_for_its_parents_commits(db: Any, space: Su
     assert len(stamp.wait()) == 10
     db[space["a"]] = b"1"
     watch.wait()
+
+
+@pytest.mark.engines("cluster")
+def test_a_forked_child_that_uses_its_parents_transaction_is_told_of_the_fork(db: Any, space: Subspace) -> None:
+    tr, key = db.create_transaction(), space["a"]
+    answered = tr.get(key)
+    assert not answered.present()
+    watch = tr.watch(key)
+
+    def child() -> None:
+        told = f"before a fork, of process {os.getppid()}.* db.create_transaction"
+        for use in (lambda: tr.get(key), lambda: tr.set(key, b""), tr.commit, tr.reset, watch.wait):
+            with pytest.raises(ClusterError, match=told):
+                use()
+        assert not answered.present()
+        watch.cancel()
+        db[key] = b"1"
+        gc.collect()
+        os._exit(0)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    assert db[key] == b"1"
+    assert not tr.get(key).present()
+    watch.cancel()
 
 
 @pytest.mark.parametrize("threads", [8])
