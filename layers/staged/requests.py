@@ -190,16 +190,21 @@ class Requests:
         if not whole:
             tr.add_read_conflict_key(self._passed)
         if leases:
-            client, process = request.wish.client, request.wish.process
-            expires_at_us = now_us + int(GRANT_SECONDS * 1e6)
-            if process is None:
-                tr.set(self.grant_key(client), stored_grant(leases, expires_at_us=expires_at_us))
-                return
-            ends_at_us = now_us + granted_us(request.wish.duration_us)
-            take_until_us = min(now_us + int(TAKE_SECONDS * 1e6), ends_at_us - 1)
-            terms = (take_until_us, ends_at_us, process, again)
-            tr.set(self.grant_key(client), stored_grant(leases, *terms, expires_at_us=expires_at_us))
-            tr.set(timer_of_grant(self._layout, client, take_until_us), b"")
+            self._grant(tr, request.wish, leases, now_us=now_us, again=again)
+
+    def _grant(
+        self, tr: Transaction, wish: Wish, leases: list[LeaseHandle], *, now_us: int, again: bool = False
+    ) -> None:
+        client, process = wish.client, wish.process
+        expires_at_us = now_us + int(GRANT_SECONDS * 1e6)
+        if process is None:
+            tr.set(self.grant_key(client), stored_grant(leases, expires_at_us=expires_at_us))
+            return
+        ends_at_us = now_us + granted_us(wish.duration_us)
+        take_until_us = min(now_us + int(TAKE_SECONDS * 1e6), ends_at_us - 1)
+        terms = (take_until_us, ends_at_us, process, again)
+        tr.set(self.grant_key(client), stored_grant(leases, *terms, expires_at_us=expires_at_us))
+        tr.set(timer_of_grant(self._layout, client, take_until_us), b"")
 
     def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
         """Remove a request. Unless it was `served`, also make the requests behind it look again.

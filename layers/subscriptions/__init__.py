@@ -14,7 +14,7 @@ Keys
     ``("held", name, index, random)``           size of an item that its consumers hold
     ``("returned", name)``                      changes when its consumers give one back or ack it
     ``("arrival", versionstamp, first, last)``  items became available between these places
-    ``("waiting", versionstamp)``               a consumer waits for items
+    ``("waiting", versionstamp)``               calls of a process wait for items
     ``("served",)``                             the subscription that an enqueue delivered to last
     ``("trimmed",)``                            the version up to which arrivals may be gone
     ``("trimming",)``                           when a process last looked for arrivals to remove

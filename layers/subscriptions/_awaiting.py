@@ -1,13 +1,17 @@
-"""One call that takes items of a subscription, and waits for them if there are none.
+"""Calls that take items of a subscription, and wait for them if there are none.
 
-It waits as the calls of `layers/staged` do: it is the only call of a `Batcher` of its own. It shares no transaction
-with other calls, because each waiter has its own request.
+The waiting calls of one process share a request (docs/adr/0068). The first of them leads: it looks for items, renews
+the request and sets the watches. When it has items, or goes, it passes the request on to the next call. So what an idle
+process does, and what an item costs, does not grow with the number of its calls. The request tells how many they are,
+so that an immediate enqueue finds one of them as long as one waits. A process that took an item registers again, behind
+the requests of others.
 
-A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it removes its
-request, and gives back the items that it took or was granted. Each look notes what it takes before it commits. A
-cancelled look runs to its end in a thread, which then gives everything back. An interruption (Ctrl-C) can also end a
-look in the middle. Then it is unknown whether its commit took effect, or still will. The transaction that gives
-everything back writes a conflict on a key that every look reads. So the look has committed before it, or never commits.
+A call can be cancelled or interrupted at any moment, also during its commit. It then keeps nothing: it gives back the
+items that it took or was granted, and if no other call waits, it removes the request. Each look notes what it takes
+before it commits. A cancelled look runs to its end in a thread. Then the next leader, or else the thread, gives
+everything back. An interruption (Ctrl-C) can also end a look in the middle. Then it is unknown whether its commit took
+effect, or still will. The transaction that gives everything back writes a conflict on a key that every look reads. So
+the look has committed before it, or never commits.
 """
 
 from __future__ import annotations
@@ -16,11 +20,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.members import own_process
@@ -52,7 +56,7 @@ class _WaitLook:
 
     leases: list[Lease] = field(default_factory=list)
     request: Request | None = None
-    """The call's current request."""
+    """The current request of the calls."""
     wish: Wish | None = None
     """The value of the request that this transaction registered, if it did."""
     stamp: Future[Any] | None = None
@@ -61,6 +65,8 @@ class _WaitLook:
     """The call waits for one of these futures before it looks again."""
     seconds: float = 0.0
     """The longest wait."""
+    looks_anew: bool = False
+    """Whether this transaction made other calls look whether the items that the call offered are taken."""
     is_last: bool = False
     """Whether the call ends with this look, even without items."""
 
@@ -69,18 +75,39 @@ Body = Callable[[Transaction], Steps[tuple[_WaitLook, bool]]]
 """Looks in one transaction; also returns whether it wrote."""
 
 
-class Awaiting(Batcher[None, list[Lease]]):
-    """One call that takes items of a subscription.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call wants."""
+
+    terms: TakeTerms
+    """How many items to take, and on which terms."""
+    take: Take
+    """Takes items of the subscription, if there are some."""
+    on_retry: Callable[[FDBError], None]
+    """Called with the error before a transaction that takes items is repeated."""
+    timeout: float | None
+    """Seconds to wait; 0: do not wait; None: no limit."""
+
+
+class _Waiting(PendingCall[Wanted, list[Lease]]):
+    """A pending call. While it leads, `Awaiting.serve` ends it, with the items granted by then."""
+
+    __slots__ = ()
+
+    def overdue(self) -> bool:
+        return not self.leads and super().overdue()
+
+
+class Awaiting(Batcher[Wanted, list[Lease]]):
+    """The calls of one process that take items of a subscription, in one database.
 
     Args:
         leases: the queue's leases.
         waiters: the waiters of the queue's subscriptions.
-        terms: how many items to take, and on which terms.
-        take: takes items of the subscription, if there are some.
-        timeout: seconds to wait; 0: do not wait; None: no limit.
-        on_retry: called with the error before a transaction that takes items is repeated.
+        name: the subscription's name.
+        apart: makes an object like this one, for a call that shares nothing with the others.
         may_begin: returns whether granted items may begin: the queue is not paused, the subscription not suspended.
-        every: the call looks again after this many seconds at the latest.
+        every: the calls look again after this many seconds at the latest.
         exclusive_all: whether all waiting calls want the first item; the first waiter then looks for itself only.
     """
 
@@ -88,11 +115,9 @@ class Awaiting(Batcher[None, list[Lease]]):
         self,
         leases: Leases,
         waiters: Waiters,
-        terms: TakeTerms,
-        take: Take,
-        timeout: float | None,
-        on_retry: Callable[[FDBError], None],
+        name: str,
         *,
+        apart: Callable[[], Awaiting],
         may_begin: Callable[[Transaction], Steps[bool]],
         every: float = REQUEST_SECONDS,
         exclusive_all: bool = False,
@@ -100,17 +125,17 @@ class Awaiting(Batcher[None, list[Lease]]):
         super().__init__()
         self._leases = leases
         self._layout = leases.layout
-        self._terms = terms
-        self._take = take
-        self._on_retry = on_retry
+        self._name = name
+        self._apart = apart
         self._may_begin = may_begin
-        self._waits = timeout != 0
-        self._deadline = time.monotonic() + timeout if timeout else None
         self._waiters = waiters
-        self._client = os.urandom(RANDOM_BYTES)
         self._every = every
         self._exclusive_all = exclusive_all
         self._habit = Habit()
+        self._wanted: Wanted
+        """What the leader wants."""
+        self._deadline: float | None = None
+        """When the leader's time is over, by `time.monotonic`."""
         self._request: Request | None = None
         self._looked = False
         """Whether it has looked for items since it registered its request, or renewed it."""
@@ -123,25 +148,44 @@ class Awaiting(Batcher[None, list[Lease]]):
         self._in_doubt = False
         """Whether a look is under way, or ended and it is unknown if its commit took effect."""
 
-    @property
-    def _grant_key(self) -> bytes:
-        return self._waiters.grant_key(self._client)
-
-    def steps(self, db: Database) -> Steps[list[Lease]]:
+    def steps(self, db: Database, wanted: Wanted) -> Steps[list[Lease]]:
         """Return items once there are some; [] after the timeout.
 
-        A cancelled call removes its request, and its items go back to their places.
+        The items of a cancelled call go back to their places.
         """
-        return (yield from self.call(PendingCall(db, None))) or []
-
-    def serve(self, leader: PendingCall[None, list[Lease]]) -> Steps[Alarm | None]:
+        deadline = time.monotonic() + wanted.timeout if wanted.timeout else None
+        pending = _Waiting(db, wanted, deadline=deadline)
         try:
+            return (yield from self.call(pending)) or (yield from self._look_once(pending))
+        except BaseException:
+            self.calls.wake()  # one call less waits
+            raise
+
+    def _look_once(self, pending: PendingCall[Wanted, list[Lease]]) -> Steps[list[Lease]]:
+        """Look for a call whose time was over before it led: others have looked, but perhaps before it began."""
+        if pending.settled:
+            return []
+        self.calls.wake()
+        return (yield from self._apart().steps(pending.db, replace(pending.argument, timeout=0)))
+
+    def joined(self, pending: PendingCall[Wanted, list[Lease]]) -> None:
+        self.calls.wake()
+
+    def serve(self, leader: PendingCall[Wanted, list[Lease]]) -> Steps[Alarm | None]:
+        self._wanted, self._deadline = leader.argument, leader.deadline
+        changed = self.calls.new_change()
+        try:
+            if self._in_doubt or self._tried.leases:
+                yield from self.dismiss(leader.db)  # the leader before was cancelled or interrupted
             look = yield from self._commit(leader.db, self._look)
             if not look.leases and not look.is_last:
                 left = self._seconds_left()
                 if left > 0:
-                    return (look.alarms, max(0.001, min(left, look.seconds, self._every))) if look.alarms else None
-                look = yield from self._commit(leader.db, self._leave_waiters)
+                    if not look.alarms:
+                        return None
+                    return [*look.alarms, changed], max(0.001, min(left, look.seconds, self._every))
+                if self._calls() == 1:
+                    look = yield from self._commit(leader.db, self._leave_waiters)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.calls.settle(leader, None, error)
         else:
@@ -153,7 +197,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         """Run one transaction. If it fails, note whether its commit may have taken effect."""
         self._in_doubt = True
         try:
-            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._on_retry)
+            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._wanted.on_retry)
             if look.stamp is not None and look.wish is not None:
                 look.request = yield from self._waiters.registered(self._leases.queue, db, look.stamp, look.wish)
         except Exception as error:
@@ -163,6 +207,10 @@ class Awaiting(Batcher[None, list[Lease]]):
             raise
         self._request = look.request
         self._in_doubt = False
+        if look.stamp is not None:
+            self._looked = False
+        if look.looks_anew:
+            self._offered = []
         return look
 
     def dismiss(self, db: Database) -> Steps[None]:
@@ -172,6 +220,7 @@ class Awaiting(Batcher[None, list[Lease]]):
         # The caller gets another error already. If this fails, its request and its leases expire.
         with contextlib.suppress(Exception):
             yield from self._leases.queue.transact(db, self._undo)
+        self._request, self._tried, self._offered, self._in_doubt = None, _WaitLook(), [], False
 
     def put_back(self, db: Database, result: list[Lease]) -> Steps[None]:
         with contextlib.suppress(Exception):  # as in `dismiss`
@@ -180,35 +229,39 @@ class Awaiting(Batcher[None, list[Lease]]):
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
 
+    def _calls(self) -> int:
+        """Return how many calls wait. The leader's caller may have gone; then the leader still counts."""
+        return max(1, len(self.calls.waiting()))
+
     def _look(self, tr: Transaction) -> Steps[tuple[_WaitLook, bool]]:
         """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
         look = self._tried = _WaitLook(request=self._request)
         request, renewed = self._request, False
+        stood = request is not None and self._looked
         if request is not None:
-            # Plain reads: a concurrent transaction that grants items to this call, or wakes it, conflicts.
-            granted, own = tr.get(self._grant_key), tr.get(request.key)
-            value = yield granted
-            if value.present():
-                look.request = None
-                look.leases = yield from self._collect(tr, self._granted(tr, bytes(value)))
+            grants, own = yield from self._waiters.read_own(tr, request)
+            if grants:
+                (client, stored), *later = grants
+                look.leases = yield from self._collect(tr, self._granted(tr, client, stored))
+                if later:
+                    look.request = self._waiters.behind_grant(request, client)
+                else:
+                    self._leave_place(tr, look, request, registers=bool(look.leases))
                 return look, True  # without leases after a pause, and so it looks again
-            if not (yield own).present():
-                request = look.request = None
-            elif request.seconds_until_renewal(self._leases.now_us()) < 0:
-                request = look.request = self._renewed(tr, request)
-                renewed = True
-            elif self._looked and (yield from self._stand_behind(tr, look, request)):
-                return look, False
-        taken, wrote, ready = yield from self._take(tr)
+            request = look.request = own
+            if own is not None:
+                if own.seconds_until_renewal(self._leases.now_us()) < 0 or own.wish.wanted != self._calls():
+                    request = look.request = self._renewed(tr, own)
+                    renewed = True
+                elif self._looked and (yield from self._stand_behind(tr, look, own)):
+                    return look, False
+        taken, wrote, ready = yield from self._wanted.take(tr)
         if taken.leases:
             look.leases = taken.leases
-            if request is not None:
-                self._waiters.remove(tr, request.key)
-                look.request = None
-                if self._offered:
-                    self._waiters.look_anew(tr)  # another call has to see whether the items that it offered are taken
+            # A process that did not wait may well find more items. It registers when it finds none.
+            self._leave_place(tr, look, request, registers=stood)
             return look, True
-        if not self._waits:
+        if self._wanted.timeout == 0:
             look.is_last = not taken.again
             return look, wrote
         if not ready and not wrote and not taken.again:
@@ -217,10 +270,28 @@ class Awaiting(Batcher[None, list[Lease]]):
         if wrote or renewed or taken.again:
             return look, wrote or renewed
         if request is None:
-            look.wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
-            look.stamp = self._waiters.register(tr, look.wish)
+            self._register(tr, look, self._calls())
             return look, True
         return look, (yield from self._stand(tr, look, request))
+
+    def _register(self, tr: Transaction, look: _WaitLook, calls: int) -> None:
+        look.wish = self._waiters.wish(tr, os.urandom(RANDOM_BYTES), self._name, self._leases.now_us(), calls=calls)
+        look.stamp = self._waiters.register(tr, look.wish)
+
+    def _leave_place(self, tr: Transaction, look: _WaitLook, request: Request | None, *, registers: bool) -> None:
+        """Remove the request, because the leader has items. If it `registers`, do so for the other calls that wait.
+
+        In the same transaction: an immediate enqueue does not find that none of them waits.
+        """
+        look.request = None
+        if request is not None:
+            self._waiters.remove(tr, request.key)
+            if self._offered:
+                self._waiters.look_anew(tr)  # another call has to see whether the items that it offered are taken
+                look.looks_anew = True
+        others = self._calls() - 1
+        if registers and others:
+            self._register(tr, look, others)
 
     def _stand(self, tr: Transaction, look: _WaitLook, request: Request) -> Steps[bool]:
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
@@ -273,7 +344,7 @@ class Awaiting(Batcher[None, list[Lease]]):
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
         """Renew the request."""
-        wish = self._waiters.wish(tr, self._client, self._terms.subscription, self._leases.now_us())
+        wish = self._waiters.wish(tr, request.wish.client, self._name, self._leases.now_us(), calls=self._calls())
         self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
@@ -287,10 +358,9 @@ class Awaiting(Batcher[None, list[Lease]]):
             self._waiters.remove(tr, request.key)
             look.request = None
             return True
-        name = self._terms.subscription
         look.alarms += [
-            tr.watch(self._layout.returned.pack((name,))),
-            tr.watch(self._layout.subscriptions.pack((name,))),
+            tr.watch(self._layout.returned.pack((self._name,))),
+            tr.watch(self._layout.subscriptions.pack((self._name,))),
             tr.watch(self._layout.paused_key),
         ]
         look.seconds = min(REQUEST_SECONDS, (yield from self._next_due(tr)))
@@ -304,14 +374,14 @@ class Awaiting(Batcher[None, list[Lease]]):
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
     def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
-        """Move granted leases to this call; leave out lost ones. Give them back if the queue is paused.
+        """Move granted leases to the leader; leave out lost ones. Give them back if the queue is paused.
 
         The reads are plain: of a reclaim and this transaction, one commits.
         """
         if granted and not (yield from self._may_begin(tr)):
             yield from self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
             return []
-        now_us, terms = self._leases.now_us(), self._terms
+        now_us, terms = self._leases.now_us(), self._wanted.terms
         moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
@@ -324,7 +394,7 @@ class Awaiting(Batcher[None, list[Lease]]):
             item = yield from self._leases.queue.item(tr, handle.position, stored)
             packed = pack(handle.position)
             moves.leave_leased(packed, notes)
-            lent = replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
+            lent = structs.replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
             moves.enter_leased(packed, stored, lent)
             leases.append(lease_of(item, lent))
         moves.finish()
@@ -335,17 +405,20 @@ class Awaiting(Batcher[None, list[Lease]]):
         look = self._tried = _WaitLook(is_last=True)
         if self._request is None:
             return look, False
-        look.leases = yield from self._collect(tr, (yield from self._step_out(tr, self._request)))
+        granted = yield from self._step_out(tr, self._request)
+        limit = self._wanted.terms.limit
+        yield from self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
+        look.leases = yield from self._collect(tr, granted[:limit])
         return look, True
 
     def _undo(self, tr: Transaction) -> Steps[None]:
         held: list[LeaseRef] = [*self._tried.leases]
-        request = self._request
+        requests = [] if self._request is None else [self._request]
         if self._in_doubt:
-            self._waiters.fence_off(tr, self._terms.subscription)
-            if request is None and self._tried.wish is not None:
-                request = yield from self._waiters.find(tr, self._tried.wish)
-        if request is not None:
+            self._waiters.fence_off(tr, self._name)
+            if self._tried.wish is not None:
+                requests.append((yield from self._waiters.find(tr, self._tried.wish)))
+        for request in requests:
             held += yield from self._step_out(tr, request)
         yield from self._give_back(tr, held)
 
@@ -354,21 +427,17 @@ class Awaiting(Batcher[None, list[Lease]]):
             with contextlib.suppress(LeaseLost):  # it was never committed, or was given back already
                 yield from self._leases.snooze.steps(tr, lease, delay=0)
 
-    def _granted(self, tr: Transaction, stored: bytes) -> list[LeaseHandle]:
+    def _granted(self, tr: Transaction, client: bytes, stored: bytes) -> list[LeaseHandle]:
         """Remove a grant, and return its leases."""
         grant = self._waiters.granted(stored)
-        for key in self._waiters.taken_keys(self._client, grant):
+        for key in self._waiters.taken_keys(client, grant):
             tr.clear(key)
         return grant.leases
 
     def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
-        """Remove the request; return granted leases. If the call was woken for an item, offer that to other waiters."""
-        granted, own = tr.get(self._grant_key), tr.get(request.key)
-        value = yield granted
-        woken = not (yield own).present()
+        """Remove a request; return granted leases. If it was woken for an item, offer that to other waiters."""
+        grants, own = yield from self._waiters.read_own(tr, request)
         self._waiters.remove(tr, request.key)
-        if value.present():
-            return self._granted(tr, bytes(value))
-        if (woken or self._offered) and not self._exclusive_all:
+        if ((own is None and not grants) or self._offered) and not self._exclusive_all:
             self._waiters.look_anew(tr)
-        return []
+        return [lease for client, stored in grants for lease in self._granted(tr, client, stored)]

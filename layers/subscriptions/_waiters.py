@@ -1,11 +1,12 @@
 """Waiters: consumers of subscriptions that wait for items, and which of them a transaction wakes.
 
-Each waiting call registers a request, in commit order, and watches its key. The first waiter watches the counters that
-every arrival changes. It looks at the arrived items for all waiters. For each item it removes the request of the first
-waiter that wants it. So one enqueue wakes three waiters, however many wait: the first one, the one that
-wants the item, and the one that watched that request. The first waiter also wakes earlier waiters that may not take the
-item: those whose selector is a function, and those whose subscription has no credit for it. The progress of the first
-waiter is stored in a pointer like a subscription's. A subscription that ends, or changes, wakes its own waiters.
+The waiting calls of one process and subscription share a request, which says how many they are. They register it in
+commit order, and one of them watches its key. The first waiter watches the counters that every arrival changes. It
+looks at the arrived items for all waiters. For each item it removes the request of the first waiter that wants it. So
+one enqueue wakes three waiters, however many wait: the first one, the one that wants the item, and the one that watched
+that request. The first waiter also wakes earlier waiters that may not take the item: those whose selector is a
+function, and those whose subscription has no credit for it. The progress of the first waiter is stored in a pointer
+like a subscription's. A subscription that ends, or changes, wakes its own waiters.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, strinc
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, started, strinc
 from fdbqueue.stored.items import kept_size_of
 
+from ..leases import LeaseHandle
 from ..staged.requests import Request, Requests, Wish, wished
 from ._credit import NO_LIMIT, Credit, credit_left
 from ._cursor import Accepts, Cursor, Habit
@@ -63,7 +67,12 @@ class Waiting:
 
 
 class Waiters(Requests):
-    """The waiters for items of one queue's subscriptions. A wish's `consumer` is the subscription's name."""
+    """The waiters for items of one queue's subscriptions.
+
+    A wish's `consumer` is the subscription's name, and `wanted` the number of calls that share the request. An item
+    delivered to one of several calls leaves the request in its place, with one call less and the next client id. So
+    the grants to its calls have successive keys, and an older version that delivers an item just removes the request.
+    """
 
     __slots__ = ()
 
@@ -72,9 +81,34 @@ class Waiters(Requests):
         self._begin = layout.waiting.key() + _STAMPED
         self._end = strinc(self._begin)
 
-    def wish(self, tr: Transaction, client: bytes, name: str, now_us: int) -> Wish:
-        """Return the request value of a call that waits for items of a subscription."""
-        return wished(tr, client, 1, now_us=now_us, consumer=name)
+    def wish(self, tr: Transaction, client: bytes, name: str, now_us: int, *, calls: int = 1) -> Wish:
+        """Return the request value of calls that wait for items of a subscription."""
+        return wished(tr, client, calls, now_us=now_us, consumer=name)
+
+    def deliver(self, tr: Transaction, request: Request, lease: LeaseHandle, *, now_us: int) -> None:
+        """Grant a lease to one of the calls that share a request. It conflicts if the request changes meanwhile."""
+        wish = request.wish
+        if wish.wanted == 1:
+            self.fulfill(tr, request, [lease], now_us=now_us)
+            return
+        tr.add_read_conflict_key(request.key)
+        self.put(tr, request.key, _without_first(wish, 1))
+        self._grant(tr, wish, [lease], now_us=now_us)
+
+    def read_own(self, tr: Transaction, request: Request) -> Steps[tuple[list[tuple[bytes, bytes]], Request | None]]:
+        """Read the grants to the calls of a request, each with its client, in order; and what is left of the request.
+
+        By plain reads: a concurrent transaction that grants items to these calls, or wakes them, conflicts.
+        """
+        client, behind = request.wish.client, _without_first(request.wish, request.wish.wanted).client
+        granted = started(rows(tr, self.grant_key(client), self.grant_key(behind)))
+        stored = yield tr.get(request.key)
+        grants = [(self._layout.grants.unpack(row.key)[0], row.value) for row in (yield from granted)]
+        return grants, Request(request.key, self._wish(request.key, bytes(stored))) if stored.present() else None
+
+    def behind_grant(self, request: Request, client: bytes) -> Request:
+        """Return a request as its calls know it after the grant to a client: with the later grants only."""
+        return Request(request.key, _without_first(request.wish, _number(client) - _number(request.wish.client) + 1))
 
     def register(self, tr: Transaction, wish: Wish) -> Any:
         """Do what `Requests.register` does; a concurrent `wake` of this subscription conflicts."""
@@ -214,6 +248,17 @@ class Waiters(Requests):
             return ConsumerWant(ItemTest(self._layout, Selector.of_stored(registration.selector)), True, left)
         # No condition, or a function that only its consumers have.
         return ConsumerWant(lambda key, stored: True, registration.selector is not None, left)
+
+
+def _number(client: bytes) -> int:
+    return int.from_bytes(client, "big")
+
+
+def _without_first(wish: Wish, calls: int) -> Wish:
+    """Return what is left of a wish after so many of its calls got an item: the later client ids."""
+    size = len(wish.client)
+    client = (_number(wish.client) + calls) % (1 << 8 * size)
+    return replace(wish, client=client.to_bytes(size, "big"), wanted=wish.wanted - calls)
 
 
 def _woken_for_each(

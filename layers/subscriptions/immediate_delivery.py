@@ -192,7 +192,7 @@ class ImmediateDelivery:
         head.claim(tr, new.packed)
         yield from head.finish(tr)
         handle = self._lend(tr, new, name, now_us)
-        self._waiters.fulfill(tr, request, [handle], now_us=now_us)
+        self._waiters.deliver(tr, request, handle, now_us=now_us)
         return True
 
     def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
+from fdbqueue.base.beside import KeptBeside
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
@@ -34,7 +35,7 @@ from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
 from ..staged.requests import REQUEST_SECONDS
-from ._awaiting import Awaiting
+from ._awaiting import Awaiting, Wanted
 from ._credit import Credit, credit_left
 from ._cursor import Cursor, Habit
 from ._exclusive_all import ExclusiveHead
@@ -50,7 +51,8 @@ TOKEN_BYTES = 8
 class Subscription(Named, Generic[V]):
     """A registered subscription of one queue; `Subscriptions` makes it.
 
-    Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`.
+    Its consumers hold ordinary leases: ack, nack, snooze and extend them by `Leases`. The calls of one process that
+    wait for items share a request in the queue, and get items in their order.
 
     Args:
         leases: the queue's leases.
@@ -80,6 +82,11 @@ class Subscription(Named, Generic[V]):
         self._habit = Habit()
         self._exclusive_all = exclusive_all
         self._waiters = Waiters(leases.layout)
+        self._waiting: dict[int, KeptBeside[Awaiting]] = {}
+        """The waiting calls of each process in each database. A forked process starts with none."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": {}}  # a copy has other leases; its calls share nothing with these
 
     def __repr__(self) -> str:
         return f"Subscription({self._layout.describe()}, {self.name!r})"
@@ -149,20 +156,21 @@ class Subscription(Named, Generic[V]):
         def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
             return self._take(tr, terms.with_limit(adaptive.limit))
 
+        calls = self._apart() if timeout == 0 else self._waiting.setdefault(os.getpid(), KeptBeside(self._apart)).of(db)
+        return (yield from calls.steps(db, Wanted(terms, take, adaptive.note, timeout)))
+
+    def _apart(self) -> Awaiting:
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
         every = self._ownership_us / 3e6 if self._owner else REQUEST_SECONDS
-        call = Awaiting(
+        return Awaiting(
             self.leases,
             self._waiters,
-            terms,
-            take,
-            timeout,
-            adaptive.note,
+            self.name,
+            apart=self._apart,
             may_begin=self._may_begin,
             every=every,
             exclusive_all=self._exclusive_all,
         )
-        return (yield from call.steps(db))
 
     @verb
     def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:

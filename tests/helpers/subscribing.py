@@ -23,11 +23,11 @@ def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
     return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]
 
 
-def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str) -> None:
-    """Let a consumer of a subscription wait, which then is heard of no more."""
+def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str, *, calls: int = 1) -> None:
+    """Let calls of a subscription's consumer wait, which then is heard of no more."""
     line = Waiters(subscriptions.leases.layout)
     tr = db.create_transaction()
-    line.register(tr, line.wish(tr, client, name, subscriptions.leases.now_us()))
+    line.register(tr, line.wish(tr, client, name, subscriptions.leases.now_us(), calls=calls))
     tr.commit().wait()
 
 
@@ -37,10 +37,16 @@ def life_of(subscriptions: Subscriptions, db: Any) -> float:
     return line.wish(db.create_transaction(), b"client", "name", 0).lives_seconds
 
 
+def requests_of(subscriptions: Subscriptions, db: Any) -> list[tuple[str, int]]:
+    """Return the requests that stand in the line: the subscription of each, and how many calls share it."""
+    requests = run(Waiters(subscriptions.leases.layout).first(db.create_transaction(), limit=0))
+    return [(one.wish.consumer, one.wish.wanted) for one in requests]
+
+
 def standing(subscriptions: Subscriptions, db: Any) -> list[tuple[str, bytes]]:
-    """Return who waits: subscription and client of each, in order."""
-    line = Waiters(subscriptions.leases.layout)
-    return [(one.wish.consumer, one.wish.client) for one in run(line.first(db.create_transaction(), limit=0))]
+    """Return who waits: subscription and client of each call, in the order of their requests."""
+    requests = run(Waiters(subscriptions.leases.layout).first(db.create_transaction(), limit=0))
+    return [(one.wish.consumer, one.wish.client) for one in requests for _ in range(one.wish.wanted)]
 
 
 def of_color(subscriptions: Subscriptions, db: Any, color: str, **terms: Any) -> Subscription:

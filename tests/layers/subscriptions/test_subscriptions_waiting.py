@@ -23,6 +23,7 @@ from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
+from tests.helpers.consuming import until
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.subscribing import of_color, stand_in_line, started, until_waiting, waiting
 
@@ -426,8 +427,10 @@ def test_idle_calls_of_one_process_do_not_look_at_each_other_again_and_again(
     monkeypatch.setattr(Awaiting, "serve", watched)
 
     async def session() -> None:
-        everything = subscriptions.subscribe(db, "all")
-        for task in await started(subscriptions, db, everything, everything, everything):
+        each = [subscriptions.subscribe(db, "all") for _ in range(3)]  # so that each has a request
+        tasks = await started(subscriptions, db, *each)
+        await until(lambda: len(rests) >= 3)
+        for task in tasks:
             task.cancel()
 
     asyncio.run(session())
