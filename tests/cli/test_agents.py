@@ -21,6 +21,7 @@ import fdbqueue
 from fdbqueue.agents import AgentClient, queue_of_type
 from fdbqueue.cli import app
 from fdbqueue.layers.leases import Leases
+from tests.helpers import forked
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +29,7 @@ COMMAND = [sys.executable, "-m", "fdbqueue", "agents"]
 
 
 def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=60)
+    return forked.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=60)
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def serving(folder: Path, *options: str, stop: signal.Signals = signal.SIGTERM) 
     """Run a server on a folder; yield its address."""
     listen = () if "--listen" in options else ("--listen", "127.0.0.1:0")
     command = [*COMMAND, "serve", "--url", f"file:{folder}", "--wait", "0", *listen, *options]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE)
+    server = forked.Popen(command, stderr=subprocess.PIPE)
     try:
         assert server.stderr is not None
         assert select.select([server.stderr], [], [], 60)[0]
@@ -105,14 +106,14 @@ def test_the_address_may_come_from_the_environment_and_be_a_path(tmp_path: Path)
     with serving(tmp_path / "db", "--listen", f"unix:{tmp_path / 'agents'}") as address:
         assert address == f"unix:{tmp_path / 'agents'}"
         environment = {**os.environ, "FDBQUEUE_AGENTS": address}
-        sent = subprocess.run([*COMMAND, "send", "5"], input=b"data", env=environment, timeout=60)
+        sent = forked.run([*COMMAND, "send", "5"], input=b"data", env=environment, timeout=60)
         assert sent.returncode == 0
     assert not (tmp_path / "agents").exists()
 
 
 def test_a_lock_from_before_a_kill_is_confirmed_after_it(tmp_path: Path) -> None:
     command = [*COMMAND, "serve", "--url", f"file:{tmp_path / 'db'}", "--listen", f"unix:{tmp_path / 'agents'}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE) as killed:
+    with forked.Popen(command, stderr=subprocess.PIPE) as killed:
         assert killed.stderr is not None
         killed.stderr.readline()
         client = AgentClient(f"unix:{tmp_path / 'agents'}")
@@ -134,7 +135,7 @@ def test_a_file_stays_as_it_was_unless_data_was_received_and_locked(tmp_path: Pa
         assert file.read_bytes() == b"the last order"
     assert run("receive", "5", str(file), "--at", address).returncode == 3, "no server"
     assert file.read_bytes() == b"the last order"
-    cut = subprocess.run(
+    cut = forked.run(
         [*COMMAND, "receive", "5", str(file), "--at", cut_off_at(tmp_path / "cut")], capture_output=True, timeout=60
     )
     assert cut.returncode == 3, cut.stderr

@@ -18,6 +18,7 @@ from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [*COMMAND, "run", "--url", f"file:{folder / 'db'}", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def lines(text: str | bytes) -> list[dict[str, Any]]:
@@ -116,7 +117,7 @@ def test_data_that_a_killed_server_took_is_still_processed(tmp_path: Path) -> No
         AgentClient(address).send(5, b"sent")
         AgentClient(address).send(5, b"sent later")
     address = f"unix:{tmp_path / 'socket'}"
-    server = subprocess.Popen(
+    server = forked.Popen(
         [*COMMAND, "serve", "--url", f"file:{folder}", "--listen", address, "--lock", "1"], stderr=subprocess.PIPE
     )
     assert server.stderr is not None

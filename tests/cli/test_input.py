@@ -19,6 +19,7 @@ from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run, deep
 from tests.cli.test_leasing import lines
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 from tests.helpers.staging import wait_until
 
@@ -42,7 +43,7 @@ def queue() -> fdbqueue.Queue:
 def fed(*arguments: str, url: str) -> Iterator[Any]:
     """Run a command that reads what the test writes, for as long as the test needs it."""
     command = [*COMMAND, *arguments, "--url", url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+    with forked.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         try:
             yield process
         finally:
@@ -103,7 +104,7 @@ def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(
     with (
         fdbqueue.open(file_url) as db,
         subprocess.Popen(["yes", "1"], stdout=subprocess.PIPE) as endless,
-        subprocess.Popen(command, stdin=endless.stdout, stderr=subprocess.PIPE, text=True) as process,
+        forked.Popen(command, stdin=endless.stdout, stderr=subprocess.PIPE, text=True) as process,
     ):
         try:
             wait_until(lambda: queue.stats(db).available)
@@ -136,7 +137,7 @@ def test_a_standard_input_that_can_not_be_read_is_an_error(
     with fdbqueue.open(file_url) as db:
         dead_letter(db, queue)
     with (tmp_path / "written").open("wb") as written:
-        failed = subprocess.run(
+        failed = forked.run(
             [*COMMAND, command, "orders", "--url", file_url], stdin=written, capture_output=True, text=True
         )
 

@@ -26,6 +26,7 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.streams import Stream, Terms
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
+from tests.helpers import forked
 from tests.helpers.staging import wait_until
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -317,7 +318,7 @@ def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, le
     leases.lease(db, duration=0.1, consumer="me")
     command = [sys.executable, "-m", "fdbqueue", "watchdog", name, "--interval", "0.2"]
     environment = {**os.environ, "FDBQUEUE_URL": url}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as dog:
+    with forked.Popen(command, env=environment, stdout=subprocess.PIPE) as dog:
         assert dog.stdout is not None
         assert json.loads(dog.stdout.readline())["consumer"] == "me"
         dog.send_signal(signal.SIGTERM)

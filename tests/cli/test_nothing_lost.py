@@ -30,6 +30,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.cli.test_leasing import lines
+from tests.helpers import forked
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.nightly import at_night
@@ -207,7 +208,7 @@ def test_a_lease_that_can_not_be_printed_goes_back(url: str, name: str, db: Any,
     queue.enqueue_many(db, values(20))
     command = command_of("lease", name, "-n", "20", "--duration", "600", url=url)
     with Path("/dev/full").open("wb") as full:
-        failed = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        failed = forked.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
 
     assert failed.returncode == errors.ENGINE
     assert "0 leases were printed, 20 more items went back." in failed.stderr
@@ -225,7 +226,7 @@ def test_a_signal_while_the_reader_is_stopped_loses_no_item(
     every = values(1_000)
     queue.enqueue_many(db, every)
     options = {"dequeue": ["--all"], "lease": ["-n", "1000", "--duration", "600"]}[command]
-    with subprocess.Popen(
+    with forked.Popen(
         command_of(command, name, *options, url=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
@@ -253,7 +254,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
 ) -> None:
     every = values(1_000)
     queue.enqueue_many(db, every)
-    with subprocess.Popen(
+    with forked.Popen(
         command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
@@ -272,7 +273,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
 def test_items_of_a_killed_command_return_and_none_is_lost(url: str, name: str, db: Any, queue: fdbqueue.Queue) -> None:
     every = values(1_000)
     queue.enqueue_many(db, every)
-    with subprocess.Popen(command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE) as process:
+    with forked.Popen(command_of("dequeue", name, "--all", url=url), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         process.kill()
@@ -294,7 +295,7 @@ def test_signals_at_random_points_lose_nothing(
         queue.enqueue_many(db, every)
         output = tmp_path / str(attempt)
         with output.open("wb") as file:
-            process = subprocess.Popen(command_of("dequeue", name, "--all", url=url), stdout=file)
+            process = forked.Popen(command_of("dequeue", name, "--all", url=url), stdout=file)
             wait_until(lambda output=output: output.stat().st_size)  # type: ignore[misc]
             time.sleep(random.uniform(0.0, 0.3))
             process.send_signal(number)
@@ -308,9 +309,7 @@ def test_signals_at_random_points_lose_nothing(
 def piped(arguments: list[str], reader: str, url: str) -> subprocess.CompletedProcess[str]:
     """Run a command whose output a shell command reads."""
     environment = {**os.environ, "FDBQUEUE_URL": url}
-    with subprocess.Popen(
-        [*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as own:
+    with forked.Popen([*COMMAND, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as own:
         done = subprocess.run(reader, shell=True, stdin=own.stdout, capture_output=True, text=True, timeout=100)
         assert own.stdout is not None
         own.stdout.close()
@@ -351,7 +350,7 @@ def test_a_reader_that_reads_nothing_for_a_while_does_not_stop_the_command(
 ) -> None:
     queue.enqueue_many(db, range(70))
     environment = {**os.environ, "FDBQUEUE_URL": url}
-    with subprocess.Popen([*COMMAND, "dequeue", name, "--all"], env=environment, stdout=subprocess.PIPE) as own:
+    with forked.Popen([*COMMAND, "dequeue", name, "--all"], env=environment, stdout=subprocess.PIPE) as own:
         assert own.wait(100) == 0  # all of it is in the pipe
         assert own.stdout is not None
         assert lines(own.stdout.read().decode()) == [*range(70)]

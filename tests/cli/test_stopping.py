@@ -19,6 +19,7 @@ from fdbqueue.cli.errors import Stopped
 from fdbqueue.cli.stopping import SIGNALS, StopSignals
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 
 
@@ -80,7 +81,7 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
         f"{command}.opened_queue = lambda url, queue: contextlib.nullcontext()\n"
         f"fdbqueue.cli.app(['{command}', 'q', '--all'] + ['--yes'] * {command == 'purge'})\n"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    told = forked.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert told.returncode == 128 + signal.SIGINT, told.stderr
     assert told.stderr.startswith("Some dead letters may be re")
 
@@ -178,7 +179,7 @@ def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, num
         leases.enqueue(db, b"x")
         leases.lease(db, duration=1)
         command = [sys.executable, "-m", "fdbqueue", "watchdog", "orders", "--url", url]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dog:
+        with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dog:
             assert dog.stdout is not None
             assert '"fate":"available"' in dog.stdout.readline()
             dog.send_signal(number)

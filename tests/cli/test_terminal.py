@@ -14,6 +14,7 @@ import lmdb
 import pytest
 
 import fdbqueue
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def on_terminal(
     """Run a command on a terminal of its own; return its exit code and what the terminal showed."""
     terminal, end = pty.openpty()
     environment = {**os.environ, "FDBQUEUE_URL": url, "TERM": "dumb", "COLUMNS": "100", **variables}
-    process = subprocess.Popen([*command, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
+    process = forked.Popen([*command, *arguments], stdin=end, stdout=end, stderr=end, env=environment)
     os.close(end)
     os.write(terminal, typed.encode())
     shown = b""
@@ -133,7 +134,7 @@ def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_q
     file_url: str, command: str
 ) -> None:
     with Path("/dev/full").open("wb") as full:
-        failed = subprocess.run(
+        failed = forked.run(
             [*COMMAND, command, "orders", "--url", file_url], stdout=full, stderr=subprocess.PIPE, text=True
         )
 
@@ -150,7 +151,7 @@ def test_an_answer_that_a_full_disk_does_not_take_is_an_error_and_not_an_empty_q
 @pytest.mark.parametrize("arguments", [["dequeue", "--help"], *at_night(["--version"], ["--help"])])
 def test_a_full_disk_makes_no_traceback_of_the_help(arguments: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        failed = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+        failed = forked.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
 
     assert (failed.returncode, failed.stderr) == (3, "Error: [Errno 28] No space left on device\n")
 
@@ -167,7 +168,7 @@ def test_a_reader_that_has_enough_is_no_error_to_read_about(file_url: str) -> No
     reader, writer = os.pipe()
     os.close(reader)
 
-    browsed = subprocess.run(
+    browsed = forked.run(
         [*COMMAND, "browse", "orders", "--url", file_url], stdout=writer, stderr=subprocess.PIPE, text=True
     )
     os.close(writer)
@@ -224,7 +225,7 @@ def test_a_folder_locked_by_another_process_is_a_clear_error(file_url: str) -> N
     folder = file_url.removeprefix("file:")
     stats = "from fdbqueue.cli import app, opening; opening.PATIENCE_SECONDS = 0.2; app(['stats', 'orders'])"
     with lmdb.open(folder, max_dbs=20) as held, held.begin(write=True):
-        ran = subprocess.run(
+        ran = forked.run(
             [sys.executable, "-c", stats], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
     assert ran.returncode == 3

@@ -15,6 +15,7 @@ from fdbqueue.cli.errors import Interrupted, OutputFailed
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Subscriptions
 from tests.cli.conftest import Run
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 from tests.helpers.raw import raw
 
@@ -99,7 +100,7 @@ def test_watch_prints_arrivals_until_a_signal_and_removes_its_browser(
     leases: Leases[Any] = Leases(Queue(space, codec="json"))
     leases.enqueue(db, "first")
     command = [sys.executable, "-m", "fdbqueue", "watch", name, "--head", "--url", url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         assert json.loads(watching.stdout.readline()) == "first"
         leases.enqueue(db, "later")

@@ -28,6 +28,7 @@ from fdbqueue.cli.worker import _log
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
 from tests.cli.conftest import Run
+from tests.helpers import forked
 from tests.helpers.nightly import at_night
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,7 @@ class Shop:
         path = str(Path(fdbqueue.__file__).parents[1])
         environment = {**os.environ, "FDBQUEUE_URL": f"file:{self.folder / 'db'}", "PYTHONPATH": path}
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
-        process = subprocess.Popen(command, cwd=self.folder, env=environment, text=True, **pipes)
+        process = forked.Popen(command, cwd=self.folder, env=environment, text=True, **pipes)
         self.started.append(process)
         return process
 

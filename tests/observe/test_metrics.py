@@ -31,6 +31,7 @@ from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
+from tests.helpers import forked
 from tests.helpers.counted import Counted
 from tests.helpers.staging import wait_until
 
@@ -399,7 +400,7 @@ def test_the_command_serves_until_it_is_stopped(url: str, db: Any, queue: Queue)
     queue.enqueue(db, "a")
     command = [sys.executable, "-m", "fdbqueue", "metrics", "--listen", "127.0.0.1:0", "--url", url]
     command += ["--include", "none"]  # the queues of all tests of this process may take longer than a scrape may
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             told = process.stderr.readline()

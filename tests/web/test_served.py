@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue.cli import app
 from fdbqueue.layers import Leases
+from tests.helpers import forked
 from tests.helpers.chromium import chromium
 from tests.helpers.nightly import at_night
 from tests.web.conftest import EVIL
@@ -42,7 +43,7 @@ class Server:
     """A served page."""
 
     def __init__(self, *options: str, **environment: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [*COMMAND, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
         )
         _servers.append(self)
@@ -116,7 +117,7 @@ def test_wrong_options_are_refused(
 def test_a_port_in_use_is_an_error(folder: str) -> None:
     server = Server("--url", folder)
     port = server.address.rpartition(":")[2]
-    again = subprocess.run(
+    again = forked.run(
         [*COMMAND[:-1], f"127.0.0.1:{port}", "--url", folder], capture_output=True, text=True, timeout=60, check=False
     )
     assert again.returncode == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fdbqueue.agents import AgentClient
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Tasks, Worker
+from tests.helpers import forked
 from tests.helpers.agentservers import leases_of, serving
 
 
@@ -73,7 +73,7 @@ def test_a_shell_script_is_started_for_each_call_of_a_task(db: Any, url: str, sp
     name = json.dumps(fdb_tuple.unpack(space["shell"].key()))
     script = f"cat >> {tmp_path / 'seen'}"
     command = [sys.executable, "-m", "fdbqueue", "agents", "run", "--url", url, "--once"]
-    subprocess.run([*command, "--queue", name, "--", "sh", "-c", script], check=True, timeout=60)
+    forked.run([*command, "--queue", name, "--", "sh", "-c", script], check=True, timeout=60)
 
     assert json.loads((tmp_path / "seen").read_text()) == {"task": "resize", "args": {"path": "a b.png", "width": 80}}
     handle.result(timeout=20)  # it is done
