@@ -141,13 +141,14 @@ def everything(url: str, engine: str) -> None:
         f"a waiting worker has the item of a new session, {engine}",
         [
             Contestant("bare watch and read", lambda: watched(db)),
+            Contestant("bare watch, read, and a commit that takes the key", lambda: watched(db, takes=True)),
             Contestant("Sessions", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]))), 0.5),
             Contestant("Sessions, 4 shards", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]), shards=4)), 0.5),
         ],
     )
     say(
         "\nA worker's wake has two commits: the enqueue, and the lease by the worker, in one transaction of six reads."
-        " A bare watch has the first of them."
+        " A bare watch has the first of them. With a commit of its own it is the bound of any lease."
     )
     idle(db, engine)
     db.clear_range_startswith(SPACE.key())
@@ -294,8 +295,8 @@ def drained_session(db: Any, quantum: int) -> Sample:
     return watch.sample(Consumer(own, nothing).drain(db).acked)
 
 
-def watched(db: Any) -> Sample:
-    """Wake a thread by a watch, which then reads the key."""
+def watched(db: Any, *, takes: bool = False) -> Sample:
+    """Wake a thread by a watch, which then reads the key, and may take it out."""
     key = SPACE["bell"][os.urandom(4)].key()
 
     def wait(asleep: threading.Event) -> None:
@@ -306,6 +307,9 @@ def watched(db: Any) -> Sample:
         watch.wait()
         reading = db.create_transaction()
         reading.get(key).wait()
+        if takes:
+            reading.clear(key)
+            reading.commit().wait()
 
     def wake() -> None:
         tr = db.create_transaction()
