@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -92,19 +93,19 @@ def work(job: Job) -> None:
     os.environ.update(environment)
     time.tzset()
     _open_standard_streams()
-    kind, what = (words[0], words[1]) if words[0] in ("-m", "-c") else ("file", words[0])
-    first = {"-m": folder, "-c": ""}.get(kind, os.path.dirname(os.path.abspath(what)))
+    kind, what = (words[0], words[1]) if words[0] in ("-m", "-c") else ("file", os.path.abspath(words[0]))
+    first = {"-m": folder, "-c": "", "file": os.path.dirname(what)}[kind]
     sys.path[:] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *path]
-    sys.argv = [what, *words[2:]] if kind == "-m" else words
+    sys.argv = {"-m": words[1:], "-c": ["-c", *words[2:]], "file": words}[kind]
     importlib.invalidate_caches()
     if kind == "-m":
         runpy.run_module(what, run_name="__main__", alter_sys=True)
-    elif kind == "-c":
-        sys.argv = ["-c", *words[2:]]
-        main = sys.modules["__main__"] = ModuleType("__main__")
-        exec(compile(what, "<string>", "exec"), main.__dict__)
-    else:
-        runpy.run_path(what, run_name="__main__")
+        return
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if kind == "file":
+        main.__file__ = what
+    code = compile(what, "<string>", "exec") if kind == "-c" else compile(Path(what).read_bytes(), what, "exec")
+    exec(code, main.__dict__)
 
 
 def _without_start(path: list[str]) -> list[str]:
