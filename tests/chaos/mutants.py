@@ -745,8 +745,10 @@ MUTANTS = (
     Mutant(
         "a drain ends when a call has taken nothing, whatever it holds",
         "layers/consumer/_run.py",
-        (("if held_nothing and await self._is_done():", "if True:"),),
+        (("if held_nothing and await self._is_done():", "if await self._is_done():"),),
         Kind.plain,
-        tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
+        tests=(
+            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_waits_for_an_item_in_hand_that_may_come_back",
+        ),
     ),
 )

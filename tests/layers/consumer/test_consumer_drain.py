@@ -129,6 +129,33 @@ def test_a_drain_looks_again_if_its_last_call_left_items(
     assert consumer.drain(db).acked == 40
 
 
+def test_a_drain_waits_for_an_item_in_hand_that_may_come_back(
+    db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.enqueue(db, "a")
+    took_nothing, take = threading.Event(), StagedQueue._take
+
+    def telling(self: StagedQueue, *args: Any) -> Steps[list[Any]]:
+        taken = yield from take(self, *args)
+        if not taken:
+            took_nothing.set()
+        return taken
+
+    async def nothing_is_left(self: Run) -> bool:
+        return True  # as a look says while the only item is in hand
+
+    async def handle(lease: Any) -> None:
+        if lease.attempt == 1:
+            await until(took_nothing.is_set)
+            raise ValueError("now it comes back")
+
+    monkeypatch.setattr(StagedQueue, "_take", telling)
+    monkeypatch.setattr(Run, "_is_done", nothing_is_left)
+
+    leases = Leases(queue, max_attempts=2, backoff=lambda attempt: 0)
+    assert Consumer(leases, handle, concurrency=2).drain(db).acked == 1
+
+
 def test_a_drain_of_a_queue_that_is_paused_meanwhile_ends_and_leaves_the_rest(db: Any, queue: Queue) -> None:
     queue.enqueue_many(db, names(40))
     consumer = Consumer(Leases(queue), lambda lease: queue.pause(db), concurrency=1)
