@@ -21,26 +21,6 @@ TESTS = tuple(f"sessions/test_sessions{name}" for name in _NAMES)
 
 MUTANTS = (
     Mutant(
-        "the token is not looked at",
-        WORKING,
-        (
-            (
-                "turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
-                "turn is None or turn.pointer.current != pack(ref.position)",
-            ),
-        ),
-    ),
-    Mutant(
-        "an item that is not in progress can be acked",
-        WORKING,
-        (
-            (
-                "turn.notes.token != ref.token or turn.pointer.current != pack(ref.position)",
-                "turn.notes.token != ref.token",
-            ),
-        ),
-    ),
-    Mutant(
         "the end of a session does not conflict with an enqueue",
         LINE,
         (
@@ -51,11 +31,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "an enqueue does not conflict with the end of its session",
-        WORKING,
-        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
-    ),
-    Mutant(
         "a changed record does not conflict with enqueues",
         LINE,
         (
@@ -64,11 +39,6 @@ MUTANTS = (
                 "pack_record(record))\n",
             ),
         ),
-    ),
-    Mutant(
-        "the quantum is not looked at",
-        WORKING,
-        (("        over = used >= self._line.quota(ref.session)\n", "        over = False\n"),),
     ),
     Mutant(
         "a worker leaves its session though no other waits",
@@ -198,21 +168,6 @@ MUTANTS = (
         (("held=record.held + free,", "held=record.held,"),),
     ),
     Mutant(
-        "a gate's slot is given to another session, and given back too",
-        GATES,
-        (("waiting.stage + 1), left)\n                continue\n", "waiting.stage + 1), left)\n"),),
-    ),
-    Mutant(
-        "a lowered limit of a gate does not converge",
-        GATES,
-        (("max(0, held - wanted)", "0"),),
-    ),
-    Mutant(
-        "two sessions take the last slot of a gate",
-        GATES,
-        (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
-    ),
-    Mutant(
         "a slot is given back beside a session that begins to wait",
         GATES,
         (
@@ -276,11 +231,6 @@ MUTANTS = (
         "timers that can't be fired keep their session ready",
         SESSION,
         (("head.wake_at_us = now_us + UNSETTLED_US", "pass"),),
-    ),
-    Mutant(
-        "a leased pointer stays in its shard",
-        SHARDS,
-        (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
     ),
     Mutant(
         "a pointer is looked for in the first shard only",
