@@ -18,9 +18,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.engine.api import Future
 from fdbqueue.engine.closing import wake_all
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
 from fdbqueue.engine.steps import wait_in_thread
+from fdbqueue.engine.waiting import Promise
 
 API_VERSION = 730
 ANSWER_SECONDS = 5.0
@@ -55,6 +57,7 @@ class ClusterDatabase:
         self._raw: Any = None
         self._pid = 0
         self._closed = False
+        self._answer: _FirstAnswer | None = None
 
     def check_cluster_file(self) -> None:
         """Look for the cluster file, without a connection.
@@ -67,6 +70,18 @@ class ClusterDatabase:
     def create_transaction(self) -> Any:
         """Return a new transaction of the binding."""
         return self._database().create_transaction()
+
+    def first_answer(self) -> Future[None] | None:
+        """Return a future of this process's first use, or None after it: `create_transaction` waits for that answer.
+
+        An event loop awaits the future first, and so is not blocked. It raises what the first use raises.
+        """
+        if self._pid == os.getpid():
+            return None
+        answer = self._answer
+        if answer is None or answer.pid != os.getpid() or answer.is_ready():
+            answer = self._answer = _FirstAnswer(self)
+        return answer
 
     def close(self) -> None:
         """Close this database object: every later use raises ClusterError. The binding itself stays loaded.
@@ -119,6 +134,36 @@ class ClusterDatabase:
                 self._raw = raw
                 self._pid = os.getpid()
         return self._raw
+
+
+class _FirstAnswer(Promise):
+    """The first use of a cluster: in this thread by `wait`, and in a thread of its own for an event loop."""
+
+    __slots__ = ("_begun", "_db", "_error", "pid")
+
+    def __init__(self, db: ClusterDatabase) -> None:
+        super().__init__()
+        self.pid = os.getpid()
+        self._db = db
+        self._begun = threading.Lock()  # the first callback takes it for good, so that one thread begins
+        self._error: Exception | None = None
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        super().on_ready(callback)
+        if self._begun.acquire(blocking=False):
+            threading.Thread(target=self._open, daemon=True, name="fdbqueue's first use of a cluster").start()
+
+    def wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._db._database()
+
+    def _open(self) -> None:
+        try:
+            self._db._database()
+        except Exception as error:  # noqa: BLE001 - who waits gets it
+            self._error = error
+        self.keep()
 
 
 _inherited: list[Any] = []

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding, note_retry
 from fdbqueue.engine.steps import Steps, aio, run, run_async, wait_in_thread
 
@@ -133,7 +133,31 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         FDBError: the error is not retryable, or the retry limit or timeout that is set on `db` is used up.
     """
     adopt_binding()
-    return repeated(db.create_transaction(), body)
+    answer = _first_answer(db)
+    return repeated(db.create_transaction(), body) if answer is None else _attempts_after(answer, db, body)
+
+
+def _attempts_after(answer: Future[None], db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+    yield answer
+    return (yield from repeated(db.create_transaction(), body))
+
+
+def connected(db: Database) -> Steps[None]:
+    """Wait for the first answer of a cluster, if this process has none yet.
+
+    `create_transaction` would block the thread for it.
+
+    Raises:
+        ClusterError: the cluster can't be used.
+    """
+    answer = _first_answer(db)
+    if answer is not None:
+        yield answer
+
+
+def _first_answer(db: object) -> Future[None] | None:
+    first: Callable[[], Future[None] | None] | None = getattr(db, "first_answer", None)
+    return None if first is None else first()
 
 
 @overload
@@ -208,6 +232,9 @@ def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T
 
 def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callable[..., Any]:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        given = kwargs.get(parameter, args[index] if len(args) > index else None)
+        if (answer := _first_answer(given)) is not None:
+            await aio(answer)
         tr, args, kwargs = _begun(parameter, index, args, kwargs)
         if tr is None:
             return await func(*args, **kwargs)

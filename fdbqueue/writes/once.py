@@ -30,7 +30,7 @@ from fdbqueue.engine.errors import (
     predicates,
 )
 from fdbqueue.engine.steps import Steps, rows
-from fdbqueue.engine.transactional import again
+from fdbqueue.engine.transactional import again, connected
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull, StorageError
 from fdbqueue.moves.quotas import wait_for_room
@@ -82,6 +82,7 @@ class Once:
         *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021.
         """
         if self._adopted() is not db:
+            yield from connected(db)
             adopt_binding()
             self._adopted = weakref.ref(db)
         client: Any = self._client
@@ -118,6 +119,7 @@ class Once:
         if client is not None and client.pid == os.getpid():
             return
         client = self._client = _Client(self._layout)
+        yield from connected(db)
         tr = db.create_transaction()
         try:
             found = yield from rows(tr.snapshot, client.begin, self._layout.markers.range().stop, limit=_SWEEP_LIMIT)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,6 +155,48 @@ def test_a_cluster_that_does_not_answer_is_an_error_within_seconds(tmp_path: Pat
     with pytest.raises(ClusterError, match="did not answer within 5 s"):
         fdbqueue.open(f"fdb:{cluster_file}").create_transaction()
     assert time.monotonic() - started < 20
+
+
+def _awaited_call(db: Any) -> Any:
+    @fdbqueue.transactional
+    async def read(tr: Any) -> bytes | None:
+        return await fdbqueue.aio(tr[b"a"])
+
+    return read(db)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda db: fdbqueue.Queue("orders").enqueue.aio(db, b"tea"),
+        lambda db: fdbqueue.Queue("orders").dequeue.aio(db),
+        lambda db: fdbqueue.Queue("orders").peek.aio(db),
+        _awaited_call,
+    ],
+    ids=["enqueue", "dequeue", "peek", "transactional"],
+)
+def test_the_first_use_of_a_cluster_blocks_no_event_loop(
+    use: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    goes_on = threading.Event()
+    opened = []
+
+    def no_answer(path: str, _: float) -> Any:
+        opened.append(path)
+        raise ClusterError("no answer" if goes_on.wait(30) else "the event loop is blocked")
+
+    monkeypatch.setattr(cluster, "_open", no_answer)
+    (tmp_path / "fdb.cluster").write_text("x:y@127.0.0.1:4999\n")
+    db = fdbqueue.open(f"fdb:{tmp_path / 'fdb.cluster'}")
+
+    async def main() -> list[Any]:
+        calls = [asyncio.ensure_future(use(db)) for _ in range(3)]
+        await asyncio.sleep(0)
+        goes_on.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert [str(error) for error in asyncio.run(main())] == ["no answer"] * 3
+    assert len(opened) == 1, "calls that begin together wait together"
 
 
 @pytest.mark.cluster
