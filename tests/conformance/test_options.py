@@ -439,6 +439,16 @@ def test_a_broken_transaction_shows_its_writes_before_it_refuses_its_reads(db: A
     assert code_of(tr.get_range(READS, WRITES + key + b"x", limit=1).to_list) == 2017
 
 
+def test_a_special_selector_goes_no_further_than_its_module(db: Any) -> None:
+    tr = db.create_transaction()
+    tr.add_read_conflict_key(b"a")
+    message, after = b"\xff\xff/error_message", b"\xff\xff/transaction0"
+    assert tr.get_range(message, KeySelector(message, False, 9)).to_list() == []
+    edges = [READS + b"a", READS + b"a\0"]
+    assert [row.key for row in tr.get_range(READS, KeySelector(after, False, 0))] == edges[:1]
+    assert [row.key for row in tr.get_range(READS, KeySelector(after, False, 5))] == edges
+
+
 def test_no_special_key_is_between_the_first_one_and_the_next(db: Any) -> None:
     first = b"\xff\xff"  # of all keys, it alone has none after it
     tr = db.create_transaction()

@@ -71,12 +71,12 @@ def get_range(
         return FutureKeyValueArray(error=2012)
     if begin.offset >= end.offset and begin.key >= end.key:
         return FutureKeyValueArray(([], 0, False))
-    code = _boundary_error(begin.key, end.key, tr._settings.relaxed)
+    low, high, code = _module(begin.key, end.key, tr._settings.relaxed)
     if code:
         return FutureKeyValueArray(error=code)
-    rows = _rows(tr)
+    rows = [row for row in _rows(tr) if low <= row.key < high]  # selectors go no further, as in a cluster's client
     keys = [row.key for row in rows]
-    refused = tr._broken_error() or tr._read_error  # of read conflicts only
+    refused = low <= READS < high and (tr._broken_error() or tr._read_error)  # of read conflicts only
     if refused and (_through_reads(keys, begin) or _through_reads(keys, end)):
         return FutureKeyValueArray(error=refused)
     if not (begin.key < READS_END and end.key > READS):
@@ -99,12 +99,15 @@ def get_range(
     return FutureKeyValueArray((page, len(page), False))
 
 
-def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
-    """Return the error code of a range that is not inside one module, or 0. `relaxed` allows such ranges.
+def _module(begin: bytes, end: bytes, relaxed: bool) -> tuple[bytes, bytes, int]:
+    """Return the bounds of the module that a range is in, and an error code if it is not inside one, or 0.
+
+    `relaxed` allows all special keys.
 
     Raises:
         Unsupported: the range has keys about a cluster's machines.
     """
+    low, high = BEGIN, END
     if not relaxed:
         at = bisect_right(MODULES, (begin, END)) - 1
         low, high = MODULES[at] if at >= 0 else (BEGIN, BEGIN)
@@ -112,13 +115,13 @@ def _boundary_error(begin: bytes, end: bytes, relaxed: bool) -> int:
         if not inside:
             low, high = high, MODULES[at + 1][0] if at + 1 < len(MODULES) else END
         if not low <= end <= high:
-            return 2112
+            return low, high, 2112
         if not inside:
-            return 2113
-    for low, high in MACHINES:
-        if begin < high and low < end:
-            raise Unsupported(low.decode("ascii", "backslashreplace"))
-    return 0
+            return low, high, 2113
+    for first, last in MACHINES:
+        if begin < last and first < end:
+            raise Unsupported(first.decode("ascii", "backslashreplace"))
+    return low, high, 0
 
 
 def _index(keys: list[bytes], selector: RangeSelector) -> int:
