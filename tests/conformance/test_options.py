@@ -439,6 +439,13 @@ def test_a_broken_transaction_shows_its_writes_before_it_refuses_its_reads(db: A
     assert code_of(tr.get_range(READS, WRITES + key + b"x", limit=1).to_list) == 2017
 
 
+def test_read_your_writes_can_not_be_disabled_after_a_read_that_the_client_answered(db: Any) -> None:
+    tr = db.create_transaction()
+    assert tr.get_key(KeySelector(b"", False, 0)) == b""
+    tr.options.set_read_your_writes_disable()
+    assert code_of(tr.get(b"a").wait) == 2000
+
+
 def test_a_special_selector_goes_no_further_than_its_module(db: Any) -> None:
     tr = db.create_transaction()
     tr.add_read_conflict_key(b"a")

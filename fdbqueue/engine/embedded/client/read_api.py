@@ -289,9 +289,9 @@ class ReadApi(TransactionRead):
         if key > top:
             return FailedKey(2004)
         after = key + b"\0" if or_equal else key
+        self._has_read = True
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
             return Key(b"")  # a cluster's client answers this itself, and takes no read version
-        self._has_read = True
         try:
             return self._key(after, offset, top, snapshot)
         except FDBError as error:
