@@ -76,7 +76,7 @@ Body = Callable[[Transaction], Steps[tuple[_WaitLook, bool]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AwaitedTake:
     """What a call wants."""
 
     terms: TakeTerms
@@ -89,7 +89,7 @@ class Wanted:
     """Seconds to wait; 0: do not wait; None: no limit."""
 
 
-class _Waiting(PendingCall[Wanted, list[Lease]]):
+class _Waiting(PendingCall[AwaitedTake, list[Lease]]):
     """A pending call. While it leads, `Awaiting.serve` ends it, with the items granted by then."""
 
     __slots__ = ()
@@ -98,7 +98,7 @@ class _Waiting(PendingCall[Wanted, list[Lease]]):
         return not self.leads and super().overdue()
 
 
-class Awaiting(Batcher[Wanted, list[Lease]]):
+class Awaiting(Batcher[AwaitedTake, list[Lease]]):
     """The calls of one process that take items of a subscription, in one database.
 
     Args:
@@ -132,7 +132,7 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
         self._every = every
         self._exclusive_all = exclusive_all
         self._habit = Habit()
-        self._wanted: Wanted
+        self._awaited: AwaitedTake
         """What the leader wants."""
         self._deadline: float | None = None
         """When the leader's time is over, by `time.monotonic`."""
@@ -148,7 +148,7 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
         self._in_doubt = False
         """Whether a look is under way, or ended and it is unknown if its commit took effect."""
 
-    def steps(self, db: Database, wanted: Wanted) -> Steps[list[Lease]]:
+    def steps(self, db: Database, wanted: AwaitedTake) -> Steps[list[Lease]]:
         """Return items once there are some; [] after the timeout.
 
         The items of a cancelled call go back to their places.
@@ -161,18 +161,18 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
             self.calls.wake()  # one call less waits
             raise
 
-    def _look_once(self, pending: PendingCall[Wanted, list[Lease]]) -> Steps[list[Lease]]:
+    def _look_once(self, pending: PendingCall[AwaitedTake, list[Lease]]) -> Steps[list[Lease]]:
         """Look for a call whose time was over before it led: others have looked, but perhaps before it began."""
         if pending.settled:
             return []
         self.calls.wake()
         return (yield from self._apart().steps(pending.db, replace(pending.argument, timeout=0)))
 
-    def joined(self, pending: PendingCall[Wanted, list[Lease]]) -> None:
+    def joined(self, pending: PendingCall[AwaitedTake, list[Lease]]) -> None:
         self.calls.wake()
 
-    def serve(self, leader: PendingCall[Wanted, list[Lease]]) -> Steps[Alarm | None]:
-        self._wanted, self._deadline = leader.argument, leader.deadline
+    def serve(self, leader: PendingCall[AwaitedTake, list[Lease]]) -> Steps[Alarm | None]:
+        self._awaited, self._deadline = leader.argument, leader.deadline
         changed = self.calls.new_change()
         try:
             if self._in_doubt or self._tried.leases:
@@ -197,7 +197,7 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
         """Run one transaction. If it fails, note whether its commit may have taken effect."""
         self._in_doubt = True
         try:
-            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._wanted.on_retry)
+            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._awaited.on_retry)
             if look.stamp is not None and look.wish is not None:
                 look.request = yield from self._waiters.registered(self._leases.queue, db, look.stamp, look.wish)
         except Exception as error:
@@ -255,13 +255,13 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
                     renewed = True
                 elif self._looked and (yield from self._stand_behind(tr, look, own)):
                     return look, False
-        taken, wrote, ready = yield from self._wanted.take(tr)
+        taken, wrote, ready = yield from self._awaited.take(tr)
         if taken.leases:
             look.leases = taken.leases
             # A process that did not wait may well find more items. It registers when it finds none.
             self._leave_place(tr, look, request, registers=stood)
             return look, True
-        if self._wanted.timeout == 0:
+        if self._awaited.timeout == 0:
             look.is_last = not taken.again
             return look, wrote
         if not ready and not wrote and not taken.again:
@@ -381,7 +381,7 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
         if granted and not (yield from self._may_begin(tr)):
             yield from self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
             return []
-        now_us, terms = self._leases.now_us(), self._wanted.terms
+        now_us, terms = self._leases.now_us(), self._awaited.terms
         moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
@@ -406,7 +406,7 @@ class Awaiting(Batcher[Wanted, list[Lease]]):
         if self._request is None:
             return look, False
         granted = yield from self._step_out(tr, self._request)
-        limit = self._wanted.terms.limit
+        limit = self._awaited.terms.limit
         yield from self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
         look.leases = yield from self._collect(tr, granted[:limit])
         return look, True

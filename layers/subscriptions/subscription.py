@@ -35,7 +35,7 @@ from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
 from ..staged.requests import REQUEST_SECONDS
-from ._awaiting import Awaiting, Wanted
+from ._awaiting import AwaitedTake, Awaiting
 from ._credit import Credit, credit_left
 from ._cursor import Cursor, Habit
 from ._exclusive_all import ExclusiveHead
@@ -157,7 +157,7 @@ class Subscription(Named, Generic[V]):
             return self._take(tr, terms.with_limit(adaptive.limit))
 
         calls = self._apart() if timeout == 0 else self._waiting.setdefault(os.getpid(), KeptBeside(self._apart)).of(db)
-        return (yield from calls.steps(db, Wanted(terms, take, adaptive.note, timeout)))
+        return (yield from calls.steps(db, AwaitedTake(terms, take, adaptive.note, timeout)))
 
     def _apart(self) -> Awaiting:
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
