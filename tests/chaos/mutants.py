@@ -751,4 +751,36 @@ MUTANTS = (
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_waits_for_an_item_in_hand_that_may_come_back",
         ),
     ),
+    Mutant(
+        "a delivery to one of several waiting calls overlooks a change of their request",
+        "layers/subscriptions/_waiters.py",
+        (("        tr.add_read_conflict_key(request.key)\n        self.put(", "        self.put("),),
+        Kind.subscriptions,
+        tests=(
+            "tests/layers/subscriptions/test_subscriptions_shared.py::test_a_delivery_to_one_of_several_calls_conflicts_with_a_change_of_their_request",
+        ),
+    ),
+    Mutant(
+        "a delivery replaces the grant to another call of the same request",
+        "layers/subscriptions/_waiters.py",
+        (
+            (
+                "self.put(tr, request.key, _without_first(wish, 1))",
+                "self.put(tr, request.key, replace(wish, wanted=wish.wanted - 1))",
+            ),
+        ),
+        Kind.subscriptions,
+        tests=(
+            "tests/layers/subscriptions/test_subscriptions_shared.py::test_immediate_enqueues_find_a_call_as_long_as_one_waits",
+        ),
+    ),
+    Mutant(
+        "a waiting call does not give back what the leader before it took and left",
+        "layers/subscriptions/_awaiting.py",
+        (("if self._in_doubt or self._tried.leases:", "if False:"),),
+        Kind.subscriptions,
+        tests=(
+            "tests/layers/subscriptions/test_subscriptions_shared.py::test_what_a_leader_took_as_it_was_cancelled_goes_to_the_next_call",
+        ),
+    ),
 )

@@ -21,6 +21,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._waiters import Waiters
 from tests.helpers.clock import Clock
+from tests.helpers.conflicting import conflicts
 from tests.helpers.consuming import until
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
@@ -417,6 +418,25 @@ def test_the_waiting_calls_of_a_killed_process_hold_up_no_other(
             assert (lease.value, lease.attempt) == (value, 1)
 
     asyncio.run(session())
+
+
+@pytest.mark.parametrize("change", ["removed", "renewed"])
+def test_a_delivery_to_one_of_several_calls_conflicts_with_a_change_of_their_request(
+    db: Any, subscriptions: Subscriptions, change: str
+) -> None:
+    subscriptions.subscribe(db, "all")
+    stand_in_line(subscriptions, db, b"client", "all", calls=3)
+    line = Waiters(subscriptions.leases.layout)
+    pushing, changing = db.create_transaction(), db.create_transaction()
+    assert subscriptions.enqueue(pushing, "x", immediate=True) is not None
+    [request] = run(line.first(changing, limit=0))
+    if change == "removed":
+        line.remove(changing, request.key)
+    else:
+        line.put(changing, request.key, line.wish(changing, b"client", "all", subscriptions.leases.now_us(), calls=5))
+    assert not conflicts(changing)
+    assert conflicts(pushing)
+    assert requests_of(subscriptions, db) == ([] if change == "removed" else [("all", 5)])
 
 
 def test_deliveries_to_a_dead_process_with_many_calls_come_back_uncounted(db: Any, space: Subspace) -> None:
