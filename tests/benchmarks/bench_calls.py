@@ -20,7 +20,7 @@ BEFORE = os.environ.get("FDBQUEUE_BENCH_BEFORE", "fce10bf")
 """The earlier commit, in this repository."""
 CALLS = 50 if SIZE == "quick" else 1_500
 ROUNDS = 1 if SIZE == "quick" else 15
-VERBS = ("enqueue", "dequeue", "lease", "ack")
+VERBS = ("enqueue", "dequeue", "lease", "ack", "staged dequeue", "session lease")
 WANTED = 1 / 0.75
 HERE = Path(__file__).parents[2]
 

@@ -29,15 +29,19 @@ class Calls:
     def __init__(self, url: str, number: int) -> None:
         self._db = fdbqueue.open(url)
         self._number = number
-        self._leases: Any = layers().Leases
+        self._layers: Any = layers()
 
     def took(self, verb: str) -> float:
         """Return the seconds of CPU that the calls of a verb took."""
         db, queue = self._db, fdbqueue.Queue(verb)
-        leases = self._leases(queue)
+        leases, staged = self._layers.Leases(queue), self._layers.StagedQueue(queue)
+        sessions = self._layers.Sessions(fdbqueue.Queue(f"{verb}, in sessions"))
         queue.enqueue(db, ITEM)
         leases.ack(db, leases.lease(db))
-        if verb != "enqueue":
+        if verb == "session lease":
+            numbers = iter(range(self._number))
+            sessions.enqueue_many(db, [ITEM] * self._number, session=lambda _: f"session {next(numbers)}")
+        elif verb != "enqueue":
             queue.enqueue_many(db, [ITEM] * self._number)
         held = leases.lease_many(db, limit=self._number) if verb == "ack" else []
         calls: dict[str, Callable[[], Any]] = {
@@ -45,6 +49,8 @@ class Calls:
             "dequeue": lambda: queue.dequeue(db),
             "lease": lambda: leases.lease(db),
             "ack": lambda: leases.ack(db, held.pop()),
+            "staged dequeue": lambda: staged.dequeue(db),
+            "session lease": lambda: sessions.lease(db),
         }
         call = calls[verb]
         gc.collect()
@@ -53,6 +59,7 @@ class Calls:
             call()
         took = time.process_time() - before
         queue.clear(db)
+        sessions.queue.clear(db)
         return took
 
 
