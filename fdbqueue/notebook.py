@@ -96,7 +96,7 @@ async def live(db: Any, queue: Queue[Any], *, seconds: float = 10.0, every: floa
     Args:
         db: a database.
         queue: the queue.
-        seconds: how long.
+        seconds: how long, from when the page is first shown. A first chart imports matplotlib, which takes seconds.
         every: seconds between two reads of the page.
         limit: how many items to show at each end.
 
@@ -110,9 +110,9 @@ async def live(db: Any, queue: Queue[Any], *, seconds: float = 10.0, every: floa
         raise ValueError(f"seconds and every are numbers of seconds, more than 0, not {seconds} and {every}.")
     from IPython.display import display
 
-    until = time.monotonic() + seconds
     page: Inspection = await _queue(queue).inspect.aio(db, limit=limit)
     shown = display(page, display_id=True)  # type: ignore[no-untyped-call]
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         await asyncio.sleep(min(every, max(0.0, until - time.monotonic())))
         page = await queue.inspect.aio(db, limit=limit)

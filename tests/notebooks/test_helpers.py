@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,6 +76,26 @@ def test_a_page_is_refreshed_while_other_tasks_go_on(db: Any, space: Subspace) -
 
     page = asyncio.run(main())
     assert page.stats.available == 1
+    assert len(page.history) >= 2
+
+
+def test_the_seconds_of_a_live_page_begin_when_it_is_shown(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def monotonic() -> float:
+        nonlocal now
+        now += 0.01
+        return now
+
+    def slow(page: Any, **_: Any) -> None:
+        nonlocal now
+        now += 3  # as the import of matplotlib
+
+    monkeypatch.setattr(notebook, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("IPython.display.display", slow)
+    page = asyncio.run(notebook.live(db, Queue(space), seconds=0.05, every=0.01))
     assert len(page.history) >= 2
 
 
