@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.sessions import new_session, why_no_spark
+from tests.spark.sessions import PRELOADING, new_session, why_no_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ def spark_is_here() -> None:
 @pytest.fixture(scope="session")
 def spark(spark_is_here: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session that tries each task four times, as clusters do."""
-    session: Any = new_session("local[2,4]", tmp_path_factory.mktemp("spark"))
+    session: Any = new_session("local[2,4]", tmp_path_factory.mktemp("spark"), python_path=PRELOADING)
     yield session
     session.stop()
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
+PRELOADING = f"{REPOSITORY / 'tests' / 'spark' / 'preloading'}{os.pathsep}{REPOSITORY}"
+"""The PYTHONPATH with which Spark's daemons import before they fork workers."""
 LEAN = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -37,7 +39,7 @@ def why_no_spark() -> str | None:
     return None
 
 
-def new_session(master: str, folder: Path, **config: str) -> object:
+def new_session(master: str, folder: Path, *, python_path: str = str(REPOSITORY), **config: str) -> object:
     """Start Spark; its workers find the library, and what tests give them."""
     from pyspark.sql import SparkSession
 
@@ -45,7 +47,7 @@ def new_session(master: str, folder: Path, **config: str) -> object:
     from tests.spark.faulty import FaultyDataSource
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(REPOSITORY)
+    os.environ["PYTHONPATH"] = python_path
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(master).appName("fdbqueue tests")
     for name, value in (LEAN | {"spark.sql.warehouse.dir": str(folder / "warehouse")} | config).items():
