@@ -23,6 +23,7 @@ import yaml
 import fdbqueue
 from fdbqueue.cli.app import app as commands
 from fdbqueue.layers import Leases
+from tests.helpers import forked
 
 FOLDER = Path(__file__).parents[2] / "examples" / "applications"
 MODULES = "examples.applications"
@@ -47,7 +48,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
     def start(*arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", *arguments]
         started.append(
-            subprocess.Popen(
+            forked.Popen(
                 command,
                 cwd=FOLDER.parents[1],
                 env=environment,
@@ -161,7 +162,7 @@ def shell(environment: dict[str, str]) -> Callable[[str], None]:
     pytest.importorskip("django", reason="the Django example needs django: pip install django")
 
     def run(lines: str) -> None:
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-c", lines], cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
