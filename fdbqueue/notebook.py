@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue.base.reprs import Table, brief, table
+from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
@@ -198,7 +199,7 @@ def _key(queue: Queue[Any], key: bytes, *, whole: bool = True) -> str:
     """Return a key as a tuple; without the queue's own part if it is not to be whole."""
     try:
         return repr(fdb_tuple.unpack(key)) if whole else "/".join(map(_part, queue.layout.space.unpack(key)))
-    except (ValueError, IndexError):
+    except NOT_A_TUPLE:
         return brief(key[len(queue.layout.prefix) :], 16)
 
 

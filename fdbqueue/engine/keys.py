@@ -45,6 +45,10 @@ def _versionstamp_bytes(stamp: Versionstamp) -> bytes:
 Versionstamp.to_bytes = _versionstamp_bytes
 
 
+NOT_A_TUPLE = (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error)
+"""What `unpack` raises for keys that are no tuples: a database may have any keys of other programs."""
+
+
 def strinc(key: bytes) -> bytes:
     """Return the first key after every key that starts with `key`.
 
@@ -61,6 +65,7 @@ def strinc(key: bytes) -> bytes:
 
 
 __all__ = [
+    "NOT_A_TUPLE",
     "SingleFloat",
     "Subspace",
     "Versionstamp",

@@ -19,6 +19,7 @@ from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown, Table, bar, brief, counted, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
+from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
@@ -459,9 +460,9 @@ def _first_line(error: str) -> str:
 def _due_at(layout: Layout, found: Sequence[KeyValue]) -> float | None:
     try:
         at_us: int = layout.timers.unpack(found[0].key)[0] if found else 0
-    except (ValueError, IndexError):
+        return at_us / 1e6 if at_us else None
+    except NOT_A_TUPLE:
         return None  # not a timer; a check reports it
-    return at_us / 1e6 if at_us else None
 
 
 def _items_table(title: str, items: Sequence[SeenItem], more: bool) -> Iterator[Table]:

@@ -24,6 +24,7 @@ from weakref import ref
 import msgspec
 
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts, is_database
@@ -78,7 +79,7 @@ def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
     """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple."""
     try:
         name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
-    except (ValueError, IndexError):
+    except NOT_A_TUPLE:
         return prefix
     return name
 

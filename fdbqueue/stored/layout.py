@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position
-from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
@@ -461,7 +461,7 @@ class Layout:
         """
         try:
             at_us, *rank, index, random, kind = self.timers.unpack(key)
-        except (ValueError, IndexError) as error:
+        except NOT_A_TUPLE as error:
             raise FormatError(
                 f"The key {key!r} is among the timers of {self.describe()}, but is not a timer. Clear the key."
             ) from error
@@ -505,7 +505,7 @@ class Layout:
         """
         try:
             name = fdb_tuple.unpack(self.prefix)
-        except (ValueError, IndexError):
+        except NOT_A_TUPLE:
             return repr(self.prefix)
         return described(name)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database, only_database
@@ -307,13 +307,18 @@ def _scan(
 
 
 def _prefixes(key: bytes) -> Iterator[bytes]:
-    """Yield the tuples that begin a key, packed, the shortest first."""
+    """Yield the tuples that begin a key, packed, the shortest first. A key of another program may be no tuple.
+
+    >>> list(_prefixes(fdb_tuple.pack(("shop", 7, "x")))), list(_prefixes(b"!ab"))
+    ([b'\\x02shop\\x00', b'\\x02shop\\x00\\x15\\x07'], [])
+    """
     try:
         parts = fdb_tuple.unpack(key)
-    except (ValueError, IndexError):
+        packed = [fdb_tuple.pack(parts[:length]) for length in range(1, len(parts))]
+    except NOT_A_TUPLE:
         return
-    for length in range(1, len(parts)):
-        yield fdb_tuple.pack(parts[:length])
+    # Bytes that no program packed may unpack to a tuple that stands elsewhere.
+    yield from (one for one in packed if key.startswith(one))
 
 
 def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:

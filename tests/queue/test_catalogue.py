@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import CodecError, Queue, UnknownQueue
@@ -25,7 +28,9 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.moves.exclusive import LOOK_SECONDS
-from fdbqueue.stored.catalogue import KNOWN_SECONDS
+from fdbqueue.stored.catalogue import KNOWN_SECONDS, name_of, queue_text
+from fdbqueue.stored.layout import Layout
+from fdbqueue.verbs.queues import _prefixes
 
 
 def record(db: Any, queue: Queue[Any]) -> bytes | None:
@@ -254,6 +259,50 @@ def test_queues_of_older_versions_work_are_found_and_can_be_registered(db: Any, 
     assert reader.dequeue(db).value == "1"  # type: ignore[union-attr]
     reader.register(db)
     assert [info.codec for info in listed(db, space["x"]) if info.name[-1] == "a"] == ["json"]
+
+
+STRANGE = (
+    b"\x16\x01",
+    b"\x1cab",
+    b"\x1b",
+    b"!ab",
+    b" ab",
+    b"\x33ab",
+    b"\x02\xff",
+    b"\x30a",
+    b"\x05" * 3_000,
+    b"\x1d\x09",
+)
+"""Keys that are no tuples, each in its own way."""
+
+
+def test_keys_of_other_programs_hide_no_queue(db: Any, space: Subspace) -> None:
+    for number, key in enumerate(STRANGE):
+        db[space.key() + key] = db[space[number].key() + key] = b"x"
+    for name in "a", "z":
+        Queue(space[name], codec="json").enqueue(db, 1)
+        del db[Queue(space[name]).layout.catalogue_key]
+
+    assert [info.name[-1] for info in fdbqueue.find_queues(db, within=space)] == ["a", "z"]
+
+
+def test_a_key_that_unpacks_to_a_tuple_of_another_place_is_found_there_only(db: Any, space: Subspace) -> None:
+    queue = Queue(space[5], codec="json")
+    queue.enqueue(db, 1)
+    db[space.key() + b"\x16\x00\x05" + b"\x15\x01"] = b"x"  # 5 in two bytes, as no program packs it
+
+    assert [info.name[-1] for info in fdbqueue.find_queues(db, within=space)] == [5]
+
+
+@given(key=st.binary(min_size=1, max_size=40) | st.sampled_from(STRANGE))
+def test_any_key_has_a_name_and_begins(key: bytes) -> None:
+    assert all(key.startswith(prefix) and prefix != key for prefix in _prefixes(key))
+    assert queue_text(key) is not None
+    assert isinstance(name_of(key), bytes | tuple)
+    layout = Layout(Subspace(rawPrefix=key))
+    assert layout.describe()
+    with suppress(fdbqueue.FormatError):
+        layout.timer_of(layout.timers.key() + key)
 
 
 def test_a_record_that_can_not_be_read_stops_no_enqueue_and_is_listed(db: Any, space: Subspace) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stored, read_page
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
@@ -120,7 +120,7 @@ def _name_in(behind: bytes) -> bytes:
     """Return the packed name of the session whose key ends so; b"" if the database cut the key."""
     try:
         packed: bytes = fdb_tuple.pack(fdb_tuple.unpack(behind)[:1])
-    except (ValueError, IndexError, TypeError):
+    except NOT_A_TUPLE:
         return b""
     return packed
 
