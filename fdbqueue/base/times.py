@@ -14,16 +14,19 @@ class HeldUntil(float):
 
 
 def positive(seconds: float, name: str) -> int:
-    """Return a duration in microseconds.
+    """Return a duration in microseconds, at least 1.
 
     Raises:
-        ValueError: it is NaN, too long, or not more than 0.
+        ValueError: it is NaN, too long, or less than a microsecond.
         TypeError: it is not a number.
     """
     check_number(seconds, name)
     if not 0 < seconds <= LONGEST_SECONDS:
         raise ValueError(f"{name} is a number of seconds, more than 0, not {seconds}{_over(seconds)}.")
-    return int(seconds * 1e6)
+    duration_us = int(seconds * 1e6)
+    if not duration_us:  # 0 has a meaning of its own: no lease, no end
+        raise ValueError(f"{name} is a number of seconds, at least a microsecond (1e-06), not {seconds}.")
+    return duration_us
 
 
 def not_negative(seconds: float, name: str) -> int:
