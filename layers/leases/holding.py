@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import structs
 
@@ -24,6 +24,8 @@ RANGE_READ_ITEMS = 4
 
 L = TypeVar("L", bound=LeaseRef)
 _REFS = (Lease, LeaseHandle)
+REF_TYPES = frozenset(_REFS)
+"""The types of leases and handles that need no further look (`check_refs`)."""
 
 
 def several(leases: Iterable[L], verb: str) -> list[L]:
@@ -32,19 +34,26 @@ def several(leases: Iterable[L], verb: str) -> list[L]:
     Raises:
         TypeError: one lease was given, or something that is no iterable.
     """
-    if isinstance(leases, _REFS) or not isinstance(leases, Iterable):
+    if isinstance(leases, (*_REFS, str, bytes, Mapping)) or not isinstance(leases, Iterable):
         one = verb.removesuffix("_many")
         raise TypeError(f"{verb} takes leases, as in {verb}(db, [lease]), not {leases!r}. For one lease use {one}.")
     return list(leases)
 
 
 def check_refs(leases: Iterable[object]) -> None:
-    """Refuse what is no lease.
+    """Refuse what is no lease of one item.
 
     Raises:
-        TypeError: one is neither a lease nor a handle.
+        TypeError: one is neither a lease nor a handle, or it is that of a session.
     """
     for lease in leases:
+        if type(lease) in REF_TYPES:
+            continue
+        if hasattr(lease, "session") and isinstance(lease, _REFS):
+            raise TypeError(
+                f"{lease!r} is a session's lease, and nothing was done to it. Give it to its sessions:"
+                " Sessions.ack(db, lease), and likewise nack, snooze and extend."
+            )
         if not isinstance(lease, _REFS):
             raise TypeError(
                 f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
@@ -82,6 +91,7 @@ class Holding:
         by_place: dict[bytes, Done] = {}
         results: dict[bytes, bytes] = {}
         if done:
+            check_refs(leases)
             by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
             # Before the first read: a result that can't be stored is refused, also if no item keeps one.
             results = {packed: encode_result(one.result) for packed, one in by_place.items()}
@@ -148,7 +158,14 @@ class Holding:
         return [fates[pack(lease.position)] for lease in leases]
 
     def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
-        """Change the end of leases."""
+        """Change the end of leases.
+
+        Raises:
+            TypeError: one is a handle, which has no end.
+        """
+        for lease in leases:
+            if isinstance(cast(object, lease), LeaseHandle):
+                raise TypeError(f"extend returns the lease with its new end, so it takes the lease, not {lease!r}.")
         held = yield from self._held(tr, list(leases))
         moves = Transitions(tr, self._layout)
         for packed, stored, notes in held:

@@ -20,7 +20,7 @@ from fdbqueue.lowlevel import Database, Steps, Transaction
 from ..common.waiting import in_thread
 from ..leases import Lease, LeaseRef
 from ..leases.granting import UNMARKED
-from ..leases.holding import Live, check_refs
+from ..leases.holding import Live
 from .allotments import Got
 
 REMEMBER_SECONDS = 3.0
@@ -70,11 +70,7 @@ class RecentLeases:
 
         Args:
             saves_reads: whether reads have round trips. Otherwise leases are only returned soon after they were taken.
-
-        Raises:
-            TypeError: one is no lease.
         """
-        check_refs(leases)
         live: list[Live] = []
         commits = 0
         with self._lock:

@@ -38,6 +38,7 @@ from ..common.batcher import TransactionBatcher
 from ..common.composing import QueueWithLeases, leases_of
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases, LeaseStats
+from ..leases.holding import REF_TYPES, check_refs
 from ..leases.leases import this_consumer
 from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, positive
@@ -197,12 +198,14 @@ class StagedQueue(Named, ByPosition[V]):
         """Remove the item; acks that are pending together share a transaction.
 
         Raises:
-            LeaseLost: of this lease. Other calls are not affected.
+            LeaseLost: of this lease. Other calls are not affected. TypeError: it is no lease, or a session's.
 
         *Conflicts:* as `Leases.ack`. *Cost:* a share of one commit. A lease that was not taken here within the last
         seconds is also read, in parallel with the others.
         """
         only_database(db, "StagedQueue.ack", "In a transaction use Leases.ack(tr, lease).")
+        if type(lease) not in REF_TYPES:
+            check_refs([lease])  # here: it must not fail the calls that share the transaction
         return self._state().acks.request(db, lease)
 
     @verb
