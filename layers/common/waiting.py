@@ -6,24 +6,17 @@ All functions serve threads and event loops alike, as the futures of `fdbqueue.e
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from fdbqueue.engine.finishing import start
 from fdbqueue.engine.steps import wait_in_thread
 from fdbqueue.engine.waiting import Promise, until_changed
 from fdbqueue.lowlevel import Future, Steps, run
 
 T = TypeVar("T")
-_log = logging.getLogger("fdbqueue.layers.common")
-
-_AT_WORK: set[threading.Thread] = set()
-"""The threads that finish work of this process for callers that have gone."""
-FINISH_SECONDS = 5.0
-"""How long a process that ends waits for work that others depend on: the longest time of a transaction."""
 
 
 class Stop:
@@ -140,7 +133,7 @@ def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
                 handed_over = True
                 if heir is not None:
                     heir.handed_over = True
-                _start(_go_on, steps, future, heir)
+                start(_go_on, steps, future, heir)
                 raise
             future = steps.throw(error) if error is not None else steps.send(outcome)
     except StopIteration as stop:
@@ -159,34 +152,6 @@ def _answered(steps: Steps[Any], future: Any) -> Any:
     except Exception as error:  # noqa: BLE001 - the steps decide what it means
         return steps.throw(error)
     return steps.send(outcome)
-
-
-def in_thread(steps: Steps[Any]) -> None:
-    """Run `steps` in a new thread, for callers that can't wait. Their errors are only logged."""
-    _start(run, steps)
-
-
-def unfinished() -> list[threading.Thread]:
-    """Return the threads that finish calls of this process that were cancelled: they may put items back."""
-    return [thread for thread in _AT_WORK.copy() if thread.is_alive()]  # none is in a forked child
-
-
-def _start(target: Callable[..., object], *args: Any) -> None:
-    """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
-
-    def work() -> None:
-        try:
-            target(*args)
-        except Exception:  # noqa: BLE001 - no caller is left to get it
-            _log.info("Work for a call that was cancelled has failed.", exc_info=True)
-        finally:
-            _AT_WORK.discard(thread)
-
-    thread = threading.Thread(target=work, name="fdbqueue-finish", daemon=True)
-    _AT_WORK.add(thread)
-    thread.start()
-    # At its end, a process waits for threads that are not daemons, before the cluster's client is stopped.
-    threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()
 
 
 def _go_on(steps: Steps[Any], future: Any, heir: Heir | None) -> None:

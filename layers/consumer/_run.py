@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec, Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
+from fdbqueue.engine.finishing import FINISH_SECONDS, unfinished
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, permit_of, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.stored.codecs import why_buried
@@ -22,7 +23,6 @@ from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, 
 from ..common.logs import fields, item_fields
 from ..common.middleware import Middleware, call_of, with_plain
 from ..common.observing import Acked, on_acked, tell_acked
-from ..common.waiting import FINISH_SECONDS, unfinished
 from ..leases import Disposition, Done, Lease, Leases, exponential
 from ..leases.granting import TAKE_SECONDS, any_untaken
 from ..staged import StagedQueue

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
-from fdbqueue import BulkReport, CheckReport, Position, Queue
+from fdbqueue import BulkReport, CheckReport, LeaseLost, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.blocking import blocking
+from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
@@ -269,6 +270,9 @@ class Leases(Named, ByPosition[V]):
     ) -> Steps[Lease[V] | None]:
         """Lease the first available item; None if there is none.
 
+        A call with a database that is cancelled, or interrupted by Ctrl-C, keeps nothing: a thread gives the item back
+        to its place a moment later, and no attempt is counted.
+
         Args:
             tr: a transaction, or a database.
             duration: seconds after which the item is available again, unless the lease is extended.
@@ -282,8 +286,8 @@ class Leases(Named, ByPosition[V]):
         caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
         for each due timer, up to 64, one read and about four writes.
         """
-        leases = yield from self._lease(tr, 1, duration, consumer)
-        return leases[0] if leases else None
+        one = self._lease(tr, 1, duration, consumer)
+        return next(iter((yield from one)), None)  # on the line of the call: Ctrl-C behind it would lose the lease
 
     @verb
     def lease_many(
@@ -318,11 +322,15 @@ class Leases(Named, ByPosition[V]):
         )
 
         adaptive = AdaptiveLimit(limit)
+        tried: list[Lease[V]] = []  # what the last attempt takes, whatever becomes of its commit
 
         def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
+            nonlocal tried
             if not self.layout.known.is_open() and (yield from keep_out(tr, self.layout, self.now_us)):
                 return Taken([], again=False), False
-            return (yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us()))
+            found = yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us())
+            tried = found[0].leases
+            return found
 
         if not own_transactions:
             own = cast(Transaction, tr)
@@ -332,12 +340,33 @@ class Leases(Named, ByPosition[V]):
             if not taken.leases:
                 self.head.found_nothing(own)
             return taken.leases
-        while True:
-            taken = yield from commit_if_written(
-                self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
-            )
-            if not taken.again:
-                return taken.leases
+        try:
+            while True:
+                taken = yield from commit_if_written(
+                    self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
+                )
+                if not taken.again:
+                    return taken.leases
+        except Exception:
+            raise
+        except BaseException:
+            if tried:  # the caller was cancelled or interrupted, and will never know these leases
+                in_thread(self.queue.transact(cast(Database, tr), partial(self._undo, leases=tried)))
+            raise
+
+    def _undo(self, tr: Transaction, leases: list[Lease[V]]) -> Steps[None]:
+        """Give back what a call took, uncounted. Its commit may have taken effect, or be still under way.
+
+        That commit conflicts with changes of the items that it takes. So it took effect before this transaction, which
+        then sees the leases, or it never does.
+        """
+        try:
+            yield from self.snooze_many.steps(tr, leases, delay=0.0)
+        except LeaseLost as error:
+            lost = set(error.lost)
+            yield from self.snooze_many.steps(tr, [lease for lease in leases if lease.position not in lost], delay=0.0)
+            for position in lost:
+                tr.add_write_conflict_key(self.layout.item_key(position))
 
     @verb
     def ack(

@@ -178,6 +178,9 @@ class PriorityQueue(Named, QueueWithLeases[V]):
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Take the next item out. Returns None if there is none.
 
+        As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
+        items that must not be lost.
+
         Raises:
             FormatError, CodecError: the item can't be read. It stays where it is.
 

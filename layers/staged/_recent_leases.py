@@ -13,11 +13,11 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from fdbqueue.engine.finishing import in_thread
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.engine.waiting import pause
 from fdbqueue.lowlevel import Database, Steps, Transaction
 
-from ..common.waiting import in_thread
 from ..leases import Lease, LeaseRef
 from ..leases.granting import UNMARKED
 from ..leases.holding import Live

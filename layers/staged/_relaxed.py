@@ -167,6 +167,9 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
         """Take one of the first items out; None if there is none.
 
+        As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
+        items that must not be lost.
+
         Raises:
             FormatError, CodecError: the picked item can't be read; it stays in its place.
 

@@ -20,6 +20,7 @@ from fdbqueue import (
     Queue,
     SessionClosed,
 )
+from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
     Database,
     Layout,
@@ -45,7 +46,6 @@ from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
-from ...common.waiting import in_thread
 from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded

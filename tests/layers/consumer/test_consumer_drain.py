@@ -15,8 +15,8 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
+from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.common.waiting import unfinished
 from fdbqueue.layers.consumer import _run
 from fdbqueue.layers.consumer._keeping import Keeping
 from fdbqueue.layers.consumer._run import Run

@@ -58,7 +58,7 @@ def order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         thread.join()
 
     if request.param == "the thread ends first":
-        monkeypatch.setattr(layer_of_waiting, "_start", run_now)
+        monkeypatch.setattr(layer_of_waiting, "start", run_now)
 
 
 def let_threads_end() -> None:

@@ -1,0 +1,64 @@
+"""A database whose first commit is not answered, so that a caller who goes does not know whether it took effect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tests.helpers.standin import StandIn
+
+
+class UnansweredDatabase(StandIn):
+    """Wraps a database. Its first commit is not answered. A caller that blocks is interrupted there, as by Ctrl-C.
+
+    Args:
+        db: the database.
+        takes_effect: whether that commit takes effect at once. Otherwise the test sends it later: `sent`.
+    """
+
+    def __init__(self, db: Any, *, takes_effect: bool) -> None:
+        self._db = db
+        self._takes_effect = takes_effect
+        self.sent: Any = None
+        """The transaction of the first commit."""
+        self.committing = threading.Event()
+
+    def create_transaction(self) -> Any:
+        tr = self._db.create_transaction()
+        return tr if self.sent is not None else _Transaction(tr, self)
+
+    def commit(self, tr: Any) -> Any:
+        self.sent = tr
+        if self._takes_effect:
+            tr.commit().wait()
+        self.committing.set()
+        return _Unanswered()
+
+
+class _Transaction:
+    def __init__(self, tr: Any, db: UnansweredDatabase) -> None:
+        self._tr = tr
+        self._db = db
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def commit(self) -> Any:
+        return self._db.commit(self._tr)
+
+
+class _Unanswered:
+    """The future of that commit."""
+
+    def wait(self) -> None:
+        raise KeyboardInterrupt
+
+    def is_ready(self) -> bool:
+        return False
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        """Never call back."""
+
+    def cancel(self) -> None:
+        """Leave it under way."""
