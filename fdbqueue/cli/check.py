@@ -23,6 +23,9 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     It also checks the keys of the layers: leases, requests, subscriptions, streams, priorities and sessions. Of a smart
     queue it checks the part that needs none of the program's own types. SmartQueue.check does the rest.
 
+    The queue may be in use. If reading it takes more than five seconds, and it changes meanwhile, what looked wrong is
+    told apart, as "unsure".
+
     Example: fdbqueue check orders
     """
     checked = queue_of(queue)
@@ -35,14 +38,25 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
             console.print(f"[red]✗[/red] {escape(problem)}")
         if not problems:
             console.print(f"[green]✓[/green] {counted(report.items, 'item')}, all well")
+        for unsure in report.unsure:
+            console.print(f"? {escape(unsure)}")
         if not report.counted:
-            console.print("The counters were not compared: items came and went meanwhile.")
+            console.print(
+                "The queue is long, and changed while it was read. So its parts were not compared at one time."
+            )
+        if report.unsure:
+            console.print("What has a ? is a problem only if a check finds it at rest.")
         console.print(f"Looked at: {', '.join(report.looked_at)}.")
         if report.not_looked_at:
             console.print(f"Not looked at: {', '.join(report.not_looked_at)}.")
     else:
         answer: dict[str, Any] = {"queue": queue, "ok": not problems, "items": report.items, "problems": problems}
-        told = {"counted": report.counted, "looked_at": report.looked_at, "not_looked_at": report.not_looked_at}
+        told = {
+            "counted": report.counted,
+            "unsure": report.unsure,
+            "looked_at": report.looked_at,
+            "not_looked_at": report.not_looked_at,
+        }
         write_lines([encode_json({**answer, **told}).encode() + b"\n"])
     if problems:
         raise typer.Exit(errors.EMPTY)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
 from typing import TypeVar, cast
@@ -13,15 +14,17 @@ from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import check_cancelled
+from fdbqueue.engine.errors import FDBError, adopt_binding
 from fdbqueue.engine.steps import Steps, run
-from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
+from fdbqueue.reads.unchanged import Unchanged
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
-from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats, read_stats
+from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
@@ -41,16 +44,49 @@ class CheckReport(Shown):
     problems: tuple[str, ...]
     """The inconsistencies, one sentence each; empty if there are none."""
     counted: bool
-    """Whether the counters could be compared. They can't if items came or went while a long check ran."""
+    """Whether all was compared at one time. It can't be if a queue changed that is too long for one transaction."""
     looked_at: tuple[str, ...] = field(default=LOOKED_AT, repr=False)
     """What was compared."""
     not_looked_at: tuple[str, ...] = field(default=(), repr=False)
     """What the queue has beside that, as far as `fdbqueue.check` has noticed."""
+    unsure: tuple[str, ...] = field(default=(), repr=False)
+    """What looked wrong in a long queue that changed while it was read: problems only if a check finds them at rest."""
 
     @property
     def ok(self) -> bool:
         """Whether the check found no problem."""
         return not self.problems
+
+
+def checked(
+    tr: Transaction | Database, layout: Layout, check: Callable[[Transaction | Database], CheckReport]
+) -> CheckReport:
+    """Run a check so that no change meanwhile looks like a problem.
+
+    Given a database, it reads in one transaction, which sees one version. If the queue is too long for that, it reads a
+    page at a time, and watches whether anything changed.
+
+    Args:
+        tr: a transaction, or a database.
+        layout: the queue's layout. All that is read belongs to it.
+        check: reads and compares. What it compares with other keys is in its `CheckReport.unsure`.
+    """
+    if not is_database(tr):
+        return _sure(check(tr))
+    db = cast(Database, tr)
+    run(connected(db))
+    adopt_binding()
+    alone = db.create_transaction()
+    alone.options.set_read_your_writes_disable()  # else the client keeps all that it reads
+    with suppress(FDBError):  # too old; or anything that the transactions of pages meet too
+        return _sure(check(alone))
+    watched = Unchanged(db, *layout.whole_range())
+    report = check(cast(Database, watched))
+    return replace(report, counted=False) if watched.changed() else _sure(report)
+
+
+def _sure(report: CheckReport) -> CheckReport:
+    return replace(report, problems=(*report.problems, *report.unsure), unsure=())
 
 
 def check_queue(
@@ -60,7 +96,7 @@ def check_queue(
     order: OrderCheck | None = None,
     with_contents: bool = True,
 ) -> CheckReport:
-    """Check keys, envelopes, chunks and counters of one queue, for items in every state.
+    """Check keys, envelopes, chunks and counters of one queue, for items in every state. Call it by `checked`.
 
     Args:
         parts: what layers compare. They see the items in the same pass.
@@ -68,21 +104,17 @@ def check_queue(
         with_contents: whether to check what items have beside themselves, such as blobs. Items of sessions have it
             elsewhere, and the caller checks it.
 
-    *Cost:* reads the whole queue once, a page at a time; once more if a part finds something in a database.
+    *Cost:* reads the whole queue once, a page at a time.
     """
-    before = read_in(tr, partial(read_own_stats, layout=layout))
+    stats = read_in(tr, partial(read_own_stats, layout=layout))
     problems: list[str] = []
-    twice: list[str] = []
+    unsure: list[str] = []
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
     found = dict.fromkeys(map(str, ALL_STATES), 0)
     previous = b""
-
-    def changed() -> bool:
-        return read_in(tr, partial(read_stats, layout=layout)) != before
-
     made = [make() for make in parts]
-    contents = contents_of(tr, layout, changed) if with_contents else []
+    contents = contents_of(tr, layout) if with_contents else []
     for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout)):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
@@ -90,46 +122,22 @@ def check_queue(
         if problem:
             problems.append(problem)
         if packed == previous:
-            twice.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
+            unsure.append(f"The item {place.position(row.key)} stands in two places; one of them is {name!r}.")
         previous = packed
         order.see(place.position(row.key), name)
 
-    unsettled = changed()
-    problems += _check_chunks(tr, layout, large, unsettled)
-    problems += [problem for part in contents for problem in part.problems()]
-    if not unsettled:
-        mark = read_in(tr, partial(read_high_water_mark, layout=layout))
-        levels = read_in(tr, partial(read_level_counts, layout=layout))
-        problems += twice + _check_counts(before, found) + order.problems(mark, levels)
-    problems += _of_parts(tr, layout, parts, made)
-    counted = not unsettled and all(part.counted for part in made)
-    return CheckReport(sum(found.values()) + sum(part.items for part in made), tuple(problems), counted)
+    unsure += _check_chunks(tr, layout, large)
+    mark = read_in(tr, partial(read_high_water_mark, layout=layout))
+    levels = read_in(tr, partial(read_level_counts, layout=layout))
+    unsure += _check_counts(stats, found) + order.problems(mark, levels)
+    unsure += [problem for part in [*contents, *made] for problem in part.problems()]
+    items = sum(found.values()) + sum(part.items for part in made)
+    return CheckReport(items, tuple(problems), all(part.counted for part in made), unsure=tuple(unsure))
 
 
-def contents_of(tr: Transaction | Database, layout: Layout, changed: Callable[[], bool]) -> list[ItemCheck]:
-    """Begin the check of what items have beside themselves.
-
-    Args:
-        layout: where they have it.
-        changed: returns whether items came or went since the check began.
-    """
-    return [make(tr, layout, changed) for make in content_parts.all().values()]
-
-
-def _of_parts(
-    tr: Transaction | Database, layout: Layout, parts: Sequence[MakesCheck], made: Sequence[ItemCheck]
-) -> Iterator[str]:
-    """Yield what parts have found; in a database, what they find twice."""
-    told = {make: problems for make, part in zip(parts, made, strict=True) if (problems := part.problems())}
-    if told and is_database(tr):
-        again = [make() for make in told]
-        for _ in _shown_to(again, items_of_all_places(tr, layout)):
-            pass
-        for (make, problems), part in zip(told.items(), again, strict=True):
-            there = set(part.problems())
-            told[make] = [problem for problem in problems if problem in there]
-    for problems in told.values():
-        yield from problems
+def contents_of(tr: Transaction | Database, layout: Layout) -> list[ItemCheck]:
+    """Begin the check of what items have beside themselves. `layout` says where they have it."""
+    return [make(tr, layout) for make in content_parts.all().values()]
 
 
 def _shown_to(
@@ -189,9 +197,7 @@ def _check_counts(stats: Stats, found: dict[str, int]) -> list[str]:
     ]
 
 
-def _check_chunks(
-    tr: Transaction | Database, layout: Layout, large: dict[Position, Chunked], unsettled: bool
-) -> list[str]:
+def _check_chunks(tr: Transaction | Database, layout: Layout, large: dict[Position, Chunked]) -> list[str]:
     sizes: dict[Position, int] = {}
     span = layout.chunks.range()
     for page in pages(tr, span.start, span.stop):
@@ -201,10 +207,7 @@ def _check_chunks(
     problems = [
         f"The item {position} has {sizes.get(position, 0):,} of its {chunked.size_bytes:,} bytes in chunks."
         for position, chunked in large.items()
-        if sizes.get(position, 0) != chunked.size_bytes and not unsettled
+        if sizes.get(position, 0) != chunked.size_bytes
     ]
     going = read_in(tr, partial(chunks_to_clear, layout=layout))
-    problems += [
-        f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() - going if not unsettled
-    ]
-    return problems
+    return problems + [f"Chunks of {position} belong to no item." for position in sizes.keys() - large.keys() - going]

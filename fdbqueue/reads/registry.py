@@ -32,8 +32,9 @@ class Section(Protocol):
 class ItemCheck:
     """A layer's part of a check. It sees each item of the queue once, and then says what is wrong.
 
-    A check that is given a database takes many transactions. An item that moves between two of them may look wrong. So
-    whatever a part finds is looked for again, by a new object of its class, and told if it is found twice.
+    A check that is given a database makes one transaction of its own, and gives it to its parts. Only a queue that is
+    too long for it is read in many: then the parts get a database. An item that moves between two of them may look
+    wrong. So whatever a part finds there is a problem only if nothing in the queue has changed meanwhile.
     """
 
     items = 0
@@ -58,11 +59,10 @@ MakesCheck: TypeAlias = Callable[[], ItemCheck]
 """Begins a layer's part of a check."""
 
 
-MakesContentCheck: TypeAlias = Callable[[Transaction | Database, Layout, Callable[[], bool]], ItemCheck]
+MakesContentCheck: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
 """Begins a part of every check of a queue, also of `Queue.check`: what items have beside themselves.
 
-It is given the layout where items keep that, and a function that returns whether items came or went since the check
-began. So the part itself leaves out what it could not compare, and is not repeated.
+It is given the layout where items keep that.
 """
 
 

@@ -11,7 +11,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.verb import verb
-from fdbqueue.reads.check import CheckReport, check_queue, read_in
+from fdbqueue.reads.check import CheckReport, check_queue, checked, read_in
 from fdbqueue.reads.registry import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue
@@ -41,8 +41,8 @@ class _Check:
         Raises:
             TypeError: it is no `Queue`. QueueRenamed: it has another name now.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads the queue once, a page at a time, also its sessions;
-        memory for the keys of timers. What a layer finds in a database is looked for a second time.
+        *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.check`, also for its sessions; memory for the keys of
+        timers.
 
         >>> import fdbqueue
         >>> orders = fdbqueue.Queue("orders", codec="str")
@@ -56,7 +56,7 @@ class _Check:
         """
         if not isinstance(cast(object, queue), Queue):
             raise TypeError(f"check is of a Queue, as in check(db, Queue('orders')), not of {queue!r}.")
-        return blocking(partial(_check, tr, queue))
+        return blocking(lambda: checked(tr, queue.layout, partial(_check, queue=queue)))
 
 
 check = _Check().check

@@ -390,11 +390,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             QueueRenamed: the queue has another name now.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time.
-        """
-        from fdbqueue.reads.check import check_queue
+        A queue may be in use meanwhile: a check reads it as it was at one time. Only a queue that takes longer than a
+        transaction lives, about five seconds, is read over several times. If such a queue changes meanwhile, what
+        looked wrong is in `CheckReport.unsure`, and the counters are not compared.
 
-        return blocking(lambda: check_queue(tr, self.layout))
+        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time; a long one for up to
+        five seconds more.
+        """
+        from fdbqueue.reads.check import check_queue, checked
+
+        return blocking(lambda: checked(tr, self.layout, partial(check_queue, layout=self.layout)))
 
     def encode(self, value: V) -> bytes:
         """Encode a value by the queue's codec.

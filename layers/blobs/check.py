@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,13 +39,11 @@ class BlobCheck(ItemCheck):
     Args:
         tr: a transaction, or a database.
         layout: the layout where the blobs are.
-        unsettled: returns whether items came or went since the check began.
     """
 
-    def __init__(self, tr: Transaction | Database, layout: Layout, unsettled: Callable[[], bool]) -> None:
+    def __init__(self, tr: Transaction | Database, layout: Layout) -> None:
         self._tr = tr
         self._layout = layout
-        self._unsettled = unsettled
         self._items: dict[Position, Blob] = {}
 
     def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
@@ -71,10 +68,7 @@ class BlobCheck(ItemCheck):
                 pieces.crc32 = zlib.crc32(row.value, pieces.crc32)
         counts = read(partial(read_counts, layout=layout))
         wanted = {blob.id for blob in items.values()}
-        # An upload that ended or was swept during the check has taken its pieces along, so this looks again.
         strays = [blob for blob in found.keys() - wanted if read(partial(_is_stray, layout=layout, blob=blob))]
-        if self._unsettled():
-            return []
         problems = [
             f"The blob of {position} has {there.size_bytes:,} of its {blob.size_bytes:,} bytes, or other ones."
             for position, blob in items.items()

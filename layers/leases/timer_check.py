@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from fdbqueue import CheckReport, Queue
 from fdbqueue.lowlevel import CheckPart, Database, FormatError, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
-from fdbqueue.reads.check import check_queue
-from fdbqueue.reads.registry import MakesCheck
+from fdbqueue.reads.check import check_queue, checked
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, SWEEP, TTL
 
 from ._group_check import check_groups
@@ -72,7 +72,10 @@ class TimerCheck(ItemCheck):
 
 
 def check_leases(
-    tr: Transaction | Database, layout: Layout, *parts: MakesCheck, custody: Custody | None = None
+    tr: Transaction | Database,
+    layout: Layout,
+    *parts: Callable[[Transaction | Database], ItemCheck],
+    custody: Custody | None = None,
 ) -> CheckReport:
     """Check a queue that has leases: all that `Queue.check` compares, timers, outcomes and groups.
 
@@ -81,10 +84,13 @@ def check_leases(
         custody: the layer whose items the items of this queue stand for. Blobs that are kept here belong to those, and
             are not checked.
     """
-    if custody is None:
-        return check_queue(tr, layout, lambda: TimerCheck(tr, layout), *parts)
-    tracked = custody.tracked
-    return check_queue(tr, layout, lambda: TimerCheck(tr, layout, lambda: tracked(tr)), *parts, with_contents=False)
+
+    def check(tr: Transaction | Database) -> CheckReport:
+        tracked = None if custody is None else partial(custody.tracked, tr)
+        more = (partial(make, tr) for make in parts)
+        return check_queue(tr, layout, partial(TimerCheck, tr, layout, tracked), *more, with_contents=custody is None)
+
+    return checked(tr, layout if custody is None else custody.items.layout, check)
 
 
 def is_tracked(notes: Notes) -> bool:

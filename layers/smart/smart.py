@@ -250,7 +250,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         dependent keys of items.
         """
         layout = self.leases.layout
-        return blocking(lambda: check_leases(tr, layout, lambda: IndexCheck(tr, layout, self.messages)))
+        return blocking(lambda: check_leases(tr, layout, lambda tr: IndexCheck(tr, layout, self.messages)))
 
     def editing(self) -> Editing[Any]:
         """Return the changes of items by their positions; for layers."""

@@ -274,7 +274,7 @@ class Stream(Generic[V]):
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Check the queue, and the batches of this stream, as `Leases.check` does."""
         layout, name, custody = self._layout, self._keys.name, self.leases.retry.custody
-        return blocking(lambda: check_leases(tr, layout, lambda: BatchCheck(tr, layout, name), custody=custody))
+        return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name), custody=custody))
 
     def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
         now_us = self._now_us()

@@ -402,7 +402,7 @@ class Subscriptions(Named, ByPosition[V]):
         *Conflicts:* none, it uses snapshot reads. *Cost:* as `Leases.check`, and a few reads for each subscription.
         """
         layout, leases = self._layout, self.leases
-        return blocking(lambda: check_leases(tr, layout, lambda: SubscriptionCheck(tr, layout, leases.now_us())))
+        return blocking(lambda: check_leases(tr, layout, lambda tr: SubscriptionCheck(tr, layout, leases.now_us())))
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,11 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Notes, Transaction, add_to_check
+from fdbqueue.reads import unchanged
 from fdbqueue.reads.registry import check_parts
+from fdbqueue.reads.unchanged import Unchanged
+from tests.helpers.busy import Busy
+from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import Progress, smart_queue
 from tests.queue.test_inspecting import Counted
 
@@ -113,22 +118,112 @@ def test_a_layer_of_ones_own_adds_its_part(db: Any, space: Subspace, monkeypatch
         add_to_check("sessions", CheckPart(NoBananas, ()))
 
 
-class Moved(NoBananas):
-    """Finds something at its first look only, as if an item had moved meanwhile."""
+BUSY: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    "queue": (Leases, lambda db, leases: leases.queue.check(db)),
+    "leases": (Leases, lambda db, leases: leases.check(db)),
+    "staged": (Leases, lambda db, leases: StagedQueue(leases.queue).check(db)),
+    "subscriptions": (Leases, lambda db, leases: Subscriptions(leases.queue).check(db)),
+    "everything": (Leases, lambda db, leases: fdbqueue.check(db, leases.queue)),
+    "sessions": (Sessions, lambda db, sessions: sessions.check(db)),
+    "everything of sessions": (Sessions, lambda db, sessions: fdbqueue.check(db, sessions.queue)),
+}
+"""Layers by which a queue is in use, and checks of it."""
 
-    looks = 0
 
-    def problems(self) -> list[str]:
-        Moved.looks += 1
-        return ["It moved.", "It is a stray."] if Moved.looks == 1 else ["It is a stray.", "It has come."]
+def in_use(db: Any, layer: Any, *, long: bool = False) -> Busy:
+    """Fill a queue with 20 items. Whenever a range is read, an item is leased and put back."""
+    for number in range(20):
+        layer.enqueue(db, "x", **({"session": f"s{number % 5}"} if isinstance(layer, Sessions) else {}))
+    leased = [layer.lease(db)]
+
+    def meanwhile() -> None:  # no counter has another value after it
+        layer.snooze(db, leased.pop(), delay=0)
+        leased.append(layer.lease(db))
+
+    return Busy(db, meanwhile, long=long)
 
 
-def test_what_a_part_finds_in_a_database_once_only_is_no_problem(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", BUSY)
+def test_a_queue_in_use_has_no_problem(db: Any, space: Subspace, kind: str) -> None:
+    make, check = BUSY[kind]
+    layer = make(Queue(space, codec="str"))
+
+    report = check(in_use(db, layer), layer)
+
+    assert (report.problems, report.unsure, report.counted) == ((), (), True)
+
+
+@pytest.mark.parametrize("kind", BUSY)
+def test_a_long_queue_in_use_has_no_problem_but_what_looked_wrong_is_told(db: Any, space: Subspace, kind: str) -> None:
+    make, check = BUSY[kind]
+    layer = make(Queue(space, codec="str"))
+    busy = in_use(db, layer, long=True)
+    layer.queue.enqueue(db, "y")
+    unreadable = layer.queue.layout.item_key(fdbqueue.Position(1 << 40, b"future"))
+    db[unreadable] = b"\xf0from the future"
+
+    report = check(busy, layer)
+
+    plain = kind != "sessions"
+    assert len(report.problems) == plain
+    assert all("newer version" in problem for problem in report.problems)
+    assert report.unsure
+    assert report.counted is False
+    assert report.ok is not plain
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_the_problems_of_a_queue_at_rest_are_found(db: Any, space: Subspace, long: bool) -> None:
+    leases = Leases(Queue(space, codec="bytes"), max_attempts=1)
+    leases.enqueue(db, bytes(500_000))
+    leases.enqueue_many(db, [b"x"] * 10)
+    leases.lease_many(db, limit=2)
+    assert leases.check(Busy(db, long=long)).problems == ()
+    layout = leases.queue.layout
+    db.clear_range(layout.timers.range().start, layout.timers.range().stop)
+    db.clear_range(layout.chunks.range().start, layout.chunks.range().stop)
+    db[layout.count_key("dead")] = (7).to_bytes(8, "little")
+
+    report = leases.check(Busy(db, long=long))
+
+    told = "\n".join(report.problems)
+    assert told.count("The timer of the lease of") == 2
+    assert "has 0 of its" in told
+    assert "The counters say that 7 items are dead, but there are 0." in told
+    assert (report.unsure, report.counted) == ((), True)
+    assert report == leases.check(db) == leases.check(db.create_transaction())
+
+
+@pytest.mark.parametrize("span_s", [0.0, 1_000.0])
+def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, span_s: float
 ) -> None:
-    monkeypatch.setattr(check_parts, "_parts", dict(check_parts._parts))
-    monkeypatch.setattr(Moved, "looks", 0)
-    add_to_check("moving", CheckPart(Moved, ()))
+    monkeypatch.setattr(unchanged, "SPAN_S", span_s)
+    queue: Queue[str] = Queue(space["a"], codec="str")
+    queue.enqueue_many(db, ["x"] * 10)
+    db[queue.layout.count_key("dead")] = (7).to_bytes(8, "little")
+    elsewhere = Busy(db, lambda: Queue(space["b"], codec="str").enqueue(db, "y"), long=True)
+    assert (len(queue.check(elsewhere).problems), queue.check(elsewhere).unsure) == (2, ())
 
-    assert fdbqueue.check(db, Queue(space)).problems == ("It is a stray.",)
-    assert Moved.looks == 2
+    def put_back() -> None:
+        db[queue.layout.count_key("dead")] = (7).to_bytes(8, "little")
+
+    for at in range(2, 5):  # the first two are in the transaction that is too old
+        numbers = itertools.count()
+        changing = Busy(db, lambda: next(numbers) == at and put_back(), long=True)  # noqa: B023
+
+        report = queue.check(changing)
+
+        assert (report.problems, len(report.unsure), report.counted) == ((), 2, False), at
+
+
+def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspace) -> None:
+    queue: Queue[str] = Queue(space, codec="str")
+    queue.enqueue(db, "x")
+    begin, end = queue.layout.whole_range()
+    quiet, unknown = Unchanged(db, begin, end), Unchanged(FaultyDatabase(db, lambda: ("after", 1021)), begin, end)
+
+    assert [quiet.changed(), unknown.changed(), quiet.changed(), unknown.changed()] == [False, True, False, True]
+    db[begin + b"x"] = db[begin + b"x"] or b""
+    assert [quiet.changed(), quiet.changed()] == [True, True]
+    assert [bytes(row.key) for row in db[unchanged._CHECKS : unchanged._CHECKS + b"\xff"]] == []

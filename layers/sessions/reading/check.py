@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, repeat
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
-from fdbqueue.reads.check import check_queue, contents_of, read_in
+from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
 
@@ -23,7 +22,6 @@ from ..line.tracking import with_items
 from ..session.records import SessionRecord, name_of, pointer_of, unpack_record
 from ..session.session import Session
 from .gate_check import GateCheck
-from .listing import Listing
 
 ChecksSession: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
 """Begins a part of the check of one session's items."""
@@ -76,13 +74,17 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
     Args:
         more: begins a further part of the check of one session's items.
     """
+    return checked(tr, line.items.layout, partial(_check_sessions, line=line, more=more))
+
+
+def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession | None = None) -> CheckReport:
     read = partial(read_in, tr)
     read(line.shards.learn)
-    items, counted = 0, True
+    items = 0
+    certain: list[str] = []
     problems: list[str] = []
     noted: list[Tracked] = []
-    before = read(Listing(line).stats)
-    contents = contents_of(tr, line.layout, lambda: read(Listing(line).stats) != before)
+    contents = contents_of(tr, line.layout)
     of_sessions: list[tuple[bytes, int, list[str]]] = []
     for name, generation in with_items(tr, line):
         session = line.session(name, generation)
@@ -94,8 +96,8 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
         ]
         found = check_queue(tr, session.layout, *parts, order=NoOrderCheck(), with_contents=False)
         items += found.items
-        counted = counted and found.counted
-        of_sessions.append((name, generation, list(found.problems)))
+        certain += [f"{_told(name)}: {problem}" for problem in found.problems]
+        of_sessions.append((name, generation, list(found.unsure)))
     pointers = _Pointers()
     of_line = [
         _check_line(tr, line, pointers, noted),
@@ -104,13 +106,13 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
             for layout in line.shards.layouts()[1:]
         ),
     ]
-    counted = counted and all(report.counted for report in of_line)
-    problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
+    certain += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
+    problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.unsure]
     problems += pointers.unreadable
     records = dict(_records(tr, line, problems))
     gates = GateCheck(tr, line)
     for name, generation, wrong in of_sessions:
-        told = f"The session {name_of(name)!r}"
+        told = _told(name)
         problems += [f"{told}: {problem}" for problem in wrong]
         record = records.get(name)
         if record is None or not 0 <= generation - record.generation <= 1:
@@ -133,21 +135,17 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers.places]
     problems += gates.problems()
     problems += [problem for part in contents for problem in part.problems()]
-    return CheckReport(items, tuple(problems), counted=counted)
+    return CheckReport(items, tuple(certain), counted=True, unsure=tuple(problems))
+
+
+def _told(name: bytes) -> str:
+    return f"The session {name_of(name)!r}"
 
 
 def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, noted: list[Tracked]) -> CheckReport:
     """Check the first shard of the line, where the outcomes and groups of all sessions' items are kept."""
-    noted_or_read = chain([noted], repeat(None))  # a second look reads the items again
-
-    def tracked() -> Iterable[Tracked]:
-        found = next(noted_or_read)
-        return line.tracked(tr) if found is None else found
-
-    def check() -> TimerCheck:
-        return TimerCheck(tr, line.layout, tracked)
-
-    return check_queue(tr, line.layout, check, lambda: pointers, with_contents=False)
+    timers = partial(TimerCheck, tr, line.layout, lambda: noted)
+    return check_queue(tr, line.layout, timers, lambda: pointers, with_contents=False)
 
 
 def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, SessionRecord]]:
@@ -183,9 +181,9 @@ class SessionCheck(ItemCheck):
 
     def problems(self) -> list[str]:
         """Check the sessions."""
-        report = check_sessions(self._tr, self._line)
-        self.items, self.counted = report.items, report.counted
-        return list(report.problems)
+        report = _check_sessions(self._tr, self._line)
+        self.items = report.items
+        return [*report.problems, *report.unsure]
 
 
 CHECK_PART = CheckPart(SessionCheck, ("sessions",))
