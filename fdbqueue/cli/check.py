@@ -41,9 +41,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         for unsure in report.unsure:
             console.print(f"? {escape(unsure)}")
         if not report.counted:
-            console.print(
-                "The queue is long, and changed while it was read. So its parts were not compared at one time."
-            )
+            console.print("The queue is long, and changed while it was read: it was not compared at one time.")
         if report.unsure:
             console.print("What has a ? is a problem only if a check finds it at rest.")
         console.print(f"Looked at: {', '.join(report.looked_at)}.")
@@ -51,12 +49,8 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
             console.print(f"Not looked at: {', '.join(report.not_looked_at)}.")
     else:
         answer: dict[str, Any] = {"queue": queue, "ok": not problems, "items": report.items, "problems": problems}
-        told = {
-            "counted": report.counted,
-            "unsure": report.unsure,
-            "looked_at": report.looked_at,
-            "not_looked_at": report.not_looked_at,
-        }
+        answer |= {"unsure": report.unsure, "counted": report.counted}
+        told = {"looked_at": report.looked_at, "not_looked_at": report.not_looked_at}
         write_lines([encode_json({**answer, **told}).encode() + b"\n"])
     if problems:
         raise typer.Exit(errors.EMPTY)

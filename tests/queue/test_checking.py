@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -201,16 +200,14 @@ def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not
     monkeypatch.setattr(unchanged, "SPAN_S", span_s)
     queue: Queue[str] = Queue(space["a"], codec="str")
     queue.enqueue_many(db, ["x"] * 10)
-    db[queue.layout.count_key("dead")] = (7).to_bytes(8, "little")
+    wrong = (7).to_bytes(8, "little")
+    db[queue.layout.count_key("dead")] = wrong
     elsewhere = Busy(db, lambda: Queue(space["b"], codec="str").enqueue(db, "y"), long=True)
     assert (len(queue.check(elsewhere).problems), queue.check(elsewhere).unsure) == (2, ())
 
-    def put_back() -> None:
-        db[queue.layout.count_key("dead")] = (7).to_bytes(8, "little")
-
     for at in range(2, 5):  # the first two are in the transaction that is too old
-        numbers = itertools.count()
-        changing = Busy(db, lambda: next(numbers) == at and put_back(), long=True)  # noqa: B023
+        changes = iter([*[lambda: None] * at, lambda: db.set(queue.layout.count_key("dead"), wrong)])
+        changing = Busy(db, lambda: next(changes, bool)(), long=True)  # noqa: B023
 
         report = queue.check(changing)
 
