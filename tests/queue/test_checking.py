@@ -130,14 +130,14 @@ BUSY: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
 
 
 def in_use(db: Any, layer: Any, *, long: bool = False) -> Busy:
-    """Fill a queue with 20 items. Whenever a range is read, an item is leased and put back."""
+    """Fill a queue with 20 items. Whenever a range is read, another one is leased instead."""
     for number in range(20):
         layer.enqueue(db, "x", **({"session": f"s{number % 5}"} if isinstance(layer, Sessions) else {}))
     leased = [layer.lease(db)]
 
     def meanwhile() -> None:  # no counter has another value after it
-        layer.snooze(db, leased.pop(), delay=0)
         leased.append(layer.lease(db))
+        layer.snooze(db, leased.pop(0), delay=0)
 
     return Busy(db, meanwhile, long=long)
 
