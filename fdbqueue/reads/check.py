@@ -22,7 +22,7 @@ from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
-from fdbqueue.reads.unchanged import Unchanged
+from fdbqueue.reads.watched import WatchedRange
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
@@ -80,7 +80,7 @@ def checked(
     alone.options.set_read_your_writes_disable()  # else the client keeps all that it reads
     with suppress(FDBError):  # too old; or anything that the transactions of pages meet too
         return _sure(check(alone))
-    watched = Unchanged(db, *layout.whole_range())
+    watched = WatchedRange(db, *layout.whole_range())
     report = check(cast(Database, watched))
     return replace(report, counted=False) if watched.changed() else _sure(report)
 

@@ -12,9 +12,9 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Notes, Transaction, add_to_check
-from fdbqueue.reads import unchanged
+from fdbqueue.reads import watched
 from fdbqueue.reads.registry import check_parts
-from fdbqueue.reads.unchanged import Unchanged
+from fdbqueue.reads.watched import WatchedRange
 from tests.helpers.busy import Busy
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import Progress, smart_queue
@@ -197,7 +197,7 @@ def test_the_problems_of_a_queue_at_rest_are_found(db: Any, space: Subspace, lon
 def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, span_s: float
 ) -> None:
-    monkeypatch.setattr(unchanged, "SPAN_S", span_s)
+    monkeypatch.setattr(watched, "SPAN_S", span_s)
     queue: Queue[str] = Queue(space["a"], codec="str")
     queue.enqueue_many(db, ["x"] * 10)
     wrong = (7).to_bytes(8, "little")
@@ -218,9 +218,9 @@ def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspa
     queue: Queue[str] = Queue(space, codec="str")
     queue.enqueue(db, "x")
     begin, end = queue.layout.whole_range()
-    quiet, unknown = Unchanged(db, begin, end), Unchanged(FaultyDatabase(db, lambda: ("after", 1021)), begin, end)
+    quiet, unknown = WatchedRange(db, begin, end), WatchedRange(FaultyDatabase(db, lambda: ("after", 1021)), begin, end)
 
     assert [quiet.changed(), unknown.changed(), quiet.changed(), unknown.changed()] == [False, True, False, True]
     db[begin + b"x"] = db[begin + b"x"] or b""
     assert [quiet.changed(), quiet.changed()] == [True, True]
-    assert [bytes(row.key) for row in db[unchanged._CHECKS : unchanged._CHECKS + b"\xff"]] == []
+    assert [bytes(row.key) for row in db[watched._CHECKS : watched._CHECKS + b"\xff"]] == []

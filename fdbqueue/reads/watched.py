@@ -15,8 +15,8 @@ SPAN_S = 1.0
 _CHECKS = b"\xfdfdbqueue/check/"
 
 
-class Unchanged:
-    """Makes transactions, and watches a range from its creation on.
+class WatchedRange:
+    """Makes transactions, and watches a range of keys from its own creation on.
 
     The engine itself watches, so no change is overlooked that another change undoes. A transaction begins before the
     reads, conflicts with every write to the range, and commits after them. The next one begins before that commit. They
