@@ -409,6 +409,9 @@ class Sessions(Named, Operators[V]):
         session then goes to the end of the line. If no other is ready, the worker goes on with this one. A pause of the
         session, or of the queue, ends the turn, too; the session then keeps its place.
 
+        A call with a database that is cancelled goes on in a thread. So the ack takes effect all the same, unless it
+        fails. The turn ends then: the session is ready again with its next item, and no attempt is counted.
+
         Args:
             tr, lease, state, result, then: as for `ack`.
             duration: seconds that the lease lasts from now on.
@@ -423,8 +426,7 @@ class Sessions(Named, Operators[V]):
         duration_us = positive(duration, "duration")
         done = _checked(result, then)
         body = partial(self._working.ack_and_next, ref=lease, state=encoded, done=done, duration_us=duration_us)
-        following = yield from self.queue.transact(tr, body)
-        return None if following is None else (yield from self._working.opened(tr, following))
+        return (yield from self._working.followed(tr, body))
 
     @verb
     def nack(

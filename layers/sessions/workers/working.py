@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, cast
 
@@ -46,6 +46,7 @@ from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
+from ...common.waiting import finish
 from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
@@ -344,7 +345,10 @@ class Working(Generic[V]):
         session, packed = self.session_of(ref), pack(ref.position)
         taken = packed if changed is None else changed.packed
         reason = yield from self.why_taken(tr, session, [taken])
-        why = "the item was acked or given back already, or the lease expired and another worker has the session"
+        why = (
+            "the item was acked or given back already, perhaps by a call that was cancelled, or the lease expired and"
+            " another worker has the session"
+        )
         if changed is not None and changed.packed != packed:
             item = session.layout.available.position(session.layout.prefix + changed.packed)
             why = f"a call by position changed the item {item.text}, which this worker had done before it"
@@ -451,6 +455,35 @@ class Working(Generic[V]):
             state = bytes(value) if value.present() else None
         held = Held(replace(turn.pointer, current=current), row, None if isinstance(state, Unchanged) else state)
         return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
+
+    def followed(
+        self, tr: Transaction | Database, body: Callable[[Transaction], Steps[Lease[Held] | None]]
+    ) -> Steps[SessionLease[V] | None]:
+        """Run a body as `ack_and_next`, and return the lease of the session's next item.
+
+        Given a database, a call that is cancelled goes on in a thread, which then gives the session back.
+        """
+        if not is_database(tr):
+            pointer = yield from body(cast(Transaction, tr))
+            return None if pointer is None else (yield from self.opened(tr, pointer))
+        kept = _KeptSession(self, cast(Database, tr))
+
+        def work() -> Steps[SessionLease[V] | None]:
+            kept.pointer = yield from self._queue.transact(tr, body)
+            return None if kept.pointer is None else (yield from self.opened(tr, kept.pointer))
+
+        try:
+            return (yield from finish(work(), kept))
+        except Exception:
+            raise
+        except BaseException:
+            if not kept.handed_over:  # Ctrl-C came between two waits
+                in_thread(kept.inherit())
+            raise
+
+    def give_back(self, db: Database, pointer: Lease[Held]) -> Steps[None]:
+        """End the lease of a session whose worker has gone, uncounted."""
+        yield from self._queue.transact(db, partial(self._part, pointer=pointer, blocked=""))
 
     def _done(
         self, tr: Transaction, session: Session, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
@@ -589,6 +622,25 @@ class Working(Generic[V]):
             tr.clear(session.state_key)
         else:
             tr.set(session.state_key, state)
+
+
+class _KeptSession:
+    """The session that `ack_and_next` keeps for its next item. If the caller has gone, it is given back."""
+
+    __slots__ = ("_db", "_working", "handed_over", "pointer")
+
+    def __init__(self, working: Working[Any], db: Database) -> None:
+        self._working = working
+        self._db = db
+        self.handed_over = False
+        """Whether a thread does what is left to do."""
+        self.pointer: Lease[Held] | None = None
+        """The session's lease, once it is committed."""
+
+    def inherit(self) -> Steps[None]:
+        """Give the session back, if it was kept."""
+        if self.pointer is not None:
+            yield from self._working.give_back(self._db, self.pointer)
 
 
 def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
