@@ -404,6 +404,7 @@ class Working(Generic[V]):
 
     def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
         """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
+        refused: list[LeaseLost] = []
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
             moves = self._line.moves(tr)
@@ -411,17 +412,24 @@ class Working(Generic[V]):
             first = {session.name: at for at, (session, *_) in reversed(list(enumerate(acks)))}
             under_way = {at: started(self._ack(tr, moves, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
+            refused.clear()
             for at, ack in enumerate(acks):
                 try:
                     yield from under_way.get(at) or self._ack(tr, moves, *ack)
                 except LeaseLost as error:
                     results.append(error)
+                    refused.append(error)
                 else:
                     results.append(None)
+            if refused and len(refused) == len(acks):
+                raise refused[0]  # so that no commit marker is written either
             moves.finish()
             return results
 
-        return (yield from self._queue.transact(db, body))
+        try:
+            return (yield from self._queue.transact(db, body))
+        except LeaseLost:
+            return [*refused]
 
     def ack_and_next(
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int

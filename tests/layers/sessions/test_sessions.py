@@ -31,6 +31,19 @@ def test_a_session_is_done_in_order_one_item_at_a_time(db: Any, sessions: Sessio
     assert sessions.check(db).problems == ()
 
 
+def test_a_refused_ack_writes_nothing(db: Any, sessions: Sessions) -> None:
+    fill(sessions, db, "ann:1")
+    lease = lease_of(sessions, db)
+    sessions.ack(db, lease)
+    begin, end = sessions.queue.layout.whole_range()
+    before = [(bytes(row.key), bytes(row.value)) for row in db[begin:end]]
+
+    with pytest.raises(LeaseLost):
+        sessions.ack(db, lease)
+
+    assert [(bytes(row.key), bytes(row.value)) for row in db[begin:end]] == before
+
+
 def test_different_sessions_are_done_side_by_side(db: Any, sessions: Sessions) -> None:
     fill(sessions, db, "ann:1", "bob:1", "cy:1", "ann:2")
     leases = [lease_of(sessions, db) for _ in range(3)]
