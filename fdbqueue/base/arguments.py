@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from fdbqueue.base.position import Position
+from fdbqueue.base.position import Position, check_position
 
 
 def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = False) -> None:
@@ -74,8 +74,11 @@ def check_borders(*borders: Position | None) -> None:
     """Refuse borders of a browser that are no positions.
 
     Raises:
-        TypeError: one is neither a Position nor None.
+        TypeError, ValueError: one is neither a Position nor None, or no item can have it.
     """
     for border in borders:
-        if border is not None and not isinstance(border, Position):
+        if border is None:
+            continue
+        if not isinstance(border, Position):
             raise TypeError(f"What to look after or before is an item's Position, not {border!r}.")
+        check_position(border)

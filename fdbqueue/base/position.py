@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from fdbqueue.base.reprs import Shown
+
+NUMBER_BITS = 64
+"""An index and a rank are below 2^64."""
 
 
 @dataclass(frozen=True, slots=True, order=True, repr=False)
@@ -52,7 +56,30 @@ class Position(Shown):
         try:
             if 1 <= len(numbers) <= 2 and all(number.isdecimal() for number in numbers):
                 rank = int(numbers[0]) if len(numbers) == 2 else None
-                return cls(int(numbers[-1]), bytes.fromhex(random), rank=rank)
+                position = cls(int(numbers[-1]), bytes.fromhex(random), rank=rank)
+                check_position(position)
+                return position
         except ValueError:
-            pass  # not in hex, or too many digits
+            pass  # not in hex, or too large
         raise ValueError(f"{text!r} is not a position. A position looks like INDEX:RANDOM or RANK:INDEX:RANDOM.")
+
+
+def check_position(position: Position) -> None:
+    """Refuse a position that no item can have.
+
+    `Position` itself checks nothing, since one is made for every item that is read.
+
+    Raises:
+        TypeError: a part of it is of a wrong kind. ValueError: a number is negative, or too large.
+    """
+    remedy = "Take the position that enqueue returned, or Position.parse(text)."
+    for name, number in (("index", position.index), ("rank", position.rank)):
+        if number is None and name == "rank":
+            continue
+        if type(number) is not int:
+            raise TypeError(f"The {name} of a position is a whole number, not {number!r}. {remedy}")
+        if number < 0 or number.bit_length() > NUMBER_BITS:
+            told = number if number.bit_length() <= 2 * NUMBER_BITS else f"one of {number.bit_length():,} bits"
+            raise ValueError(f"The {name} of a position is 0 or more, and below 2^{NUMBER_BITS}, not {told}. {remedy}")
+    if not isinstance(cast(object, position.random), bytes):
+        raise TypeError(f"The random part of a position is bytes, not {position.random!r}. {remedy}")

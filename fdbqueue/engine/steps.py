@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_NOT_READY, FDBError
@@ -120,6 +120,9 @@ async def aio(future: Future[T]) -> T:
 
     A range has no future, because iteration reads it. Use ``await asyncio.to_thread(list, tr[begin:end])``.
 
+    Raises:
+        TypeError: it is no future. Otherwise what the future's call raised.
+
     >>> import fdbqueue
     >>> import asyncio
     >>> from fdbqueue import aio
@@ -129,6 +132,11 @@ async def aio(future: Future[T]) -> T:
     >>> value.present()
     False
     """
+    if not hasattr(cast(object, future), "is_ready"):
+        raise TypeError(
+            f"aio awaits a future of a transaction, as in await aio(tr[b'stock']), not {future!r}. Await a coroutine"
+            " itself, and a verb by its form for event loops: await queue.dequeue.aio(db)."
+        )
     if not future.is_ready():
         if _forked:
             _refuse_parents(future)

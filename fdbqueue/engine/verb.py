@@ -150,12 +150,27 @@ def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
     return Verb(steps)
 
 
+def steps_of(verb: Any, *args: Any, **terms: Any) -> Steps[Any]:
+    """Return the steps of a verb that a layer calls with its caller's arguments; for layers.
+
+    Raises:
+        TypeError: the verb has no such argument. The message names the verb that has it, as if the caller had called.
+    """
+    try:
+        return cast(Steps[Any], verb.steps(*args, **terms))
+    except TypeError:
+        if (explained := _explained(verb.steps, terms)) is None:
+            raise
+        raise explained from None
+
+
 _ELSEWHERE = {
     "enqueue": {
         **dict.fromkeys(("delay", "at", "ttl", "headers"), "Leases(queue).{verb}"),
         **dict.fromkeys(("headers_column", "delay_column", "ttl_column"), "Leases(queue).{verb}"),
         **dict.fromkeys(("priority", "priority_column"), "PriorityQueue(queue).{verb}"),
         "immediate": "Subscriptions(queue).enqueue",
+        **dict.fromkeys(("session", "level"), "Sessions(queue).{verb}"),
     },
     "dequeue": {
         "timeout": "StagedQueue(queue).{verb}",

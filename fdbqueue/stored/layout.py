@@ -37,7 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
-from fdbqueue.base.position import Position
+from fdbqueue.base.position import Position, check_position
 from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, strinc
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
@@ -572,9 +572,17 @@ def _space_of(name: tuple[Any, ...]) -> Subspace:
 
 
 def pack(position: Position) -> bytes:
-    """Return a position packed as the end of a key: the tuple ``(index, random)`` or ``(rank, index, random)``."""
-    in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
-    return in_level if position.rank is None else _pack_integer(position.rank) + in_level
+    """Return a position packed as the end of a key: the tuple ``(index, random)`` or ``(rank, index, random)``.
+
+    Raises:
+        TypeError, ValueError: no item can have it, and the caller made it.
+    """
+    try:
+        in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
+        return in_level if position.rank is None else _pack_integer(position.rank) + in_level
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        check_position(position)
+        raise
 
 
 def rank_of(packed: bytes) -> int | None:

@@ -94,7 +94,7 @@ class Watchdog(Named):
         batch: int = 500,
     ) -> None:
         positive(interval, "interval")
-        if not isinstance(cast(object, batch), int) or batch < 1:
+        if type(batch) is not int or batch < 1:
             raise ValueError(f"batch is how many timers one transaction fires, at least 1, not {batch!r}.")
         sessions = getattr(leases, "sessions", None)
         own = leases if sessions is None else sessions.line.leases

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
 NAME_BYTES = 100
+TOKEN_BYTES = 1_000
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -167,7 +168,8 @@ class Group(Named):
             token: a hold to extend; b"": this group's hold if it has one, else a new one.
 
         Raises:
-            GroupError: there is no such group, or it is done or cancelled. TypeError: the token is not bytes.
+            GroupError: there is no such group, or it is done or cancelled.
+            TypeError: the token is not bytes. ValueError: it is over 1,000 bytes.
 
         *Conflicts:* with the end or a cancel of the group. *Cost:* one read, two writes.
         """
@@ -337,10 +339,15 @@ def check_token(token: object) -> None:
     """Refuse what is no token of a hold.
 
     Raises:
-        TypeError: it is not bytes.
+        TypeError: it is not bytes. ValueError: it is too long for a key.
     """
     if not isinstance(token, bytes):
         raise TypeError(f"The token of a hold is bytes, as `Group.token`, not {token!r}.")
+    if len(token) > TOKEN_BYTES:
+        raise ValueError(
+            f"The token of a hold has at most {TOKEN_BYTES:,} bytes, not {len(token):,}: {token[:20]!r}… Give a hash of"
+            " it, or none: a new one is made."
+        )
 
 
 def check_name(name: object) -> None:

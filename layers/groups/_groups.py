@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import GroupError
+from fdbqueue.engine.verb import steps_of
 from fdbqueue.lowlevel import (
     Database,
     Editing,
@@ -116,6 +117,11 @@ class Groups(Named, QueueWithLeases[Any]):
 
     def __init__(self, source: Leases | Enqueues | EnqueuesInSessions) -> None:
         self.leases = enqueues_in_transactions(source, "Groups")
+        inner: Any = source
+        while inner is not None:
+            if isinstance(inner, Groups):
+                raise TypeError(f"An item is a member of one group at most: give Groups the source of {inner!r}.")
+            inner = getattr(inner, "_source", None)
         self.sessions = getattr(source, "sessions", None)
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
@@ -256,8 +262,9 @@ class Groups(Named, QueueWithLeases[Any]):
         return GroupError(f"The group {name!r} in {self.queue!r} is {record.state}; nothing was written.")
 
     def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Steps[Any]:
+        entering = steps_of(self._source.enqueue, tr, value, **terms)  # before the first read
         yield from self.check_open(tr, name)
-        entered = yield from self._source.enqueue.steps(tr, value, **terms)
+        entered = yield from entering
         position = position_in(entered)
         if position is not None:
             at = yield from entered_at(tr, self._source, self.queue.layout, position, terms.get("session"))

@@ -10,6 +10,7 @@ works. The policies here compare equal if their settings are equal, and can be p
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,8 +82,9 @@ def exponential(*, first: float = 1.0, factor: float = 2.0, longest: float = 3_6
     positive(longest, "longest")
     bounds: tuple[tuple[str, Any, int], ...] = (("factor", factor, 1), ("jitter", jitter, 0))
     for name, number, least in bounds:
-        if not isinstance(number, int | float):
+        if not isinstance(number, int | float) or isinstance(number, bool):
             raise TypeError(f"{name} is a number, not {number!r}.")
-        if not number >= least:
-            raise ValueError(f"{name} is a number, {least} or more, not {number}.")
+        if not least <= number < math.inf:
+            finite = ", and finite" if number == math.inf else ""
+            raise ValueError(f"{name} is a number, {least} or more{finite}, not {number}.")
     return _Exponential(first, factor, longest, jitter)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeAlias
+from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
+from fdbqueue.base.position import check_position
 from fdbqueue.lowlevel import Notes, Shown, V
 
 from .times import seconds_or_none
@@ -28,6 +29,30 @@ class Disposition(StrEnum):
     """It was removed: it was a follow-up of an item or a group that did not end well."""
 
 
+_REMEDY = "Take lease.handle, or parse its text."
+
+
+def check_handles_text(text: object) -> None:
+    """Refuse what is no text of a handle.
+
+    Raises:
+        TypeError: it is no str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"The text of a handle is a str, as str(lease.handle) makes it, not {text!r}.")
+
+
+def check_place(name: str, position: object) -> None:
+    """Refuse a position of a handle that is none.
+
+    Raises:
+        TypeError: it is no Position. TypeError, ValueError: no item can have it.
+    """
+    if not isinstance(position, Position):
+        raise TypeError(f"The {name} of a handle is a Position, as lease.{name}, not {position!r}. {_REMEDY}")
+    check_position(position)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class LeaseHandle(Shown):
     """Proves a lease, without the item. It can be stored, or sent to the process that acks.
@@ -45,6 +70,11 @@ class LeaseHandle(Shown):
     token: bytes
     """The lease token, which differs from that of every other lease of the item."""
 
+    def __post_init__(self) -> None:
+        check_place("position", self.position)
+        if not isinstance(cast(object, self.token), bytes):
+            raise TypeError(f"The token of a handle is bytes, as lease.token, not {self.token!r}. {_REMEDY}")
+
     def __str__(self) -> str:
         return f"{self.position.text}:{self.token.hex()}"
 
@@ -53,8 +83,9 @@ class LeaseHandle(Shown):
         """Return the handle that `text` describes.
 
         Raises:
-            ValueError: `text` is not a handle.
+            ValueError: `text` is not a handle. TypeError: it is no text.
         """
+        check_handles_text(text)
         try:
             position, _, token = text.rpartition(":")
             return cls(Position.parse(position), bytes.fromhex(token))

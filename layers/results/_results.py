@@ -10,6 +10,8 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 
 from fdbqueue import Position
+from fdbqueue.base.position import check_position
+from fdbqueue.engine.verb import steps_of
 from fdbqueue.lowlevel import Database, Editing, Named, Notes, Steps, Transaction, is_database, new_random, pack, verb
 from fdbqueue.moves.outcomes import begin as begin_outcome
 
@@ -129,7 +131,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         db = cast(Database, tr) if is_database(tr) else getattr(tr, "db", None)
 
         def body(tr: Transaction) -> Steps[Position]:
-            entered = yield from self._source.enqueue.steps(tr, value, **terms)
+            entered = yield from steps_of(self._source.enqueue, tr, value, **terms)
             position = position_in(entered) or getattr(entered, "by", None)
             delayed = bool(terms.get("delay") or terms.get("at"))
             at = marked = None
@@ -165,6 +167,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         if not isinstance(item, str | Position):
             raise TypeError(f"An item is named by the text of its completion, or its Position, not by {item!r}.")
         position = Position.parse(item) if isinstance(item, str) else item
+        check_position(position)
         if self.sessions is not None and position.rank is not None:
             raise TypeError(
                 f"{position.text} does not say in which session the item is: give the text of its completion,"

@@ -248,6 +248,11 @@ class Sessions(Named, Operators[V]):
         with gates also conflicts with changes of how many slots of them are taken. *Cost:* four reads in parallel; a
         write for the item and two for counters; two more reads and four writes for the first item of a session.
         """
+        if callable(session):
+            raise TypeError(
+                f"session is the name of the item's session, not the function {session!r}. Give the name:"
+                " session=function(value). Sessions.enqueue_many takes a function."
+            )
         report = yield from self.enqueue_many.steps(
             tr, [value], session=session, level=level, delay=delay, at=at, ttl=ttl, headers=headers
         )

@@ -59,5 +59,6 @@ def check_bounds(limit: object, **bounds: float) -> None:
         raise TypeError(f"limit is a Limit, as in Limit(100), not {limit!r}.")
     for name, bound in bounds.items():
         least = 0 if name == "check_seconds" else 1
-        if not isinstance(cast(object, bound), Real) or not (bound > 0 and bound >= least) or bound == math.inf:
+        is_number = isinstance(cast(object, bound), Real) and not isinstance(bound, bool)
+        if not is_number or not (bound > 0 and bound >= least) or bound == math.inf:
             raise ValueError(f"{name} is a bound, a number {'of at least 1' if least else 'over 0'}, not {bound!r}.")

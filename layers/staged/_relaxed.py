@@ -53,7 +53,7 @@ class RelaxedHead(Head):
     """
 
     def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
-        if not isinstance(cast(object, window), int):
+        if not isinstance(cast(object, window), int) or isinstance(window, bool):
             raise TypeError(f"window is among how many first items to pick, an integer, not {window!r}.")
         if window < 1:
             raise ValueError(f"window is among how many first items to pick, at least 1, not {window}.")

@@ -9,6 +9,7 @@ from fdbqueue import Position
 from fdbqueue.lowlevel import V, pack
 
 from ...leases import Lease, LeaseHandle
+from ...leases.lease import check_handles_text, check_place
 from .records import SessionName, name_of, pack_name
 
 
@@ -32,6 +33,13 @@ class SessionHandle(LeaseHandle):
     generation: int = field(default=0, kw_only=True)
     """The session's generation; it counts removals that let later items begin a new one."""
 
+    def __post_init__(self) -> None:
+        LeaseHandle.__post_init__(self)
+        pack_name(self.session)
+        check_place("turn", self.turn)
+        if type(self.generation) is not int or self.generation < 0:
+            raise TypeError(f"The generation of a handle is a whole number, 0 or more, not {self.generation!r}.")
+
     def __str__(self) -> str:
         name = pack_name(self.session).hex()
         return f"{name}:{self.generation}/{self.turn.text}/{self.position.text}/{self.token.hex()}"
@@ -41,8 +49,9 @@ class SessionHandle(LeaseHandle):
         """Return the handle that `text` describes.
 
         Raises:
-            ValueError: `text` is not a handle.
+            ValueError: `text` is not a handle. TypeError: it is no text.
         """
+        check_handles_text(text)
         try:
             session, turn, position, token = text.split("/")
             name, _, generation = session.partition(":")
@@ -53,7 +62,7 @@ class SessionHandle(LeaseHandle):
                 turn=Position.parse(turn),
                 generation=int(generation),
             )
-        except (ValueError, IndexError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             raise ValueError(
                 f"{text!r} is no handle of a session's lease, which looks like 026100:0/1:7475/1:7:6974/746f."
             ) from error

@@ -567,7 +567,14 @@ class Working(Generic[V]):
         """
         if state is None or isinstance(state, Unchanged):
             return state
-        encoded = self._states.encode(state)
+        try:
+            encoded = self._states.encode(state)
+        except CodecError as error:
+            told = str(error).replace("The queue's codec", "The state_codec", 1)
+            raise CodecError(
+                f"The state of a session of {self._queue!r} can't be stored. {told} Give Sessions the state_codec for"
+                " it, as state_codec='json'."
+            ) from error
         if len(encoded) > STATE_BYTES:
             raise ValueError(
                 f"The state of a session has at most {STATE_BYTES:,} bytes, not {len(encoded):,}. Keep the rest under"
