@@ -49,9 +49,10 @@ def check_refs(leases: Iterable[object]) -> None:
     for lease in leases:
         if type(lease) in REF_TYPES:
             continue
-        if hasattr(lease, "session") and isinstance(lease, _REFS):
+        session = getattr(lease, "session", None)
+        if session is not None and isinstance(lease, _REFS):
             raise TypeError(
-                f"{lease!r} is a session's lease, and nothing was done to it. Give it to its sessions:"
+                f"That of {session!r} is a session's lease, and nothing was done to it. Give it to its sessions:"
                 " Sessions.ack(db, lease), and likewise nack, snooze and extend."
             )
         if not isinstance(lease, _REFS):
