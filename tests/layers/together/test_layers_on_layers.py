@@ -123,7 +123,7 @@ WORKS = {
     "Consumer": {*ANY_HEAD, *OF_SESSIONS, "Subscription"},
     "DeadLetters": QUEUES,
     "Deadlines": {"SmartQueue"},
-    "Groups": {*ANY_HEAD, *OF_SESSIONS, "Subscriptions"} - {"RelaxedQueue"},
+    "Groups": {*ANY_HEAD, *OF_SESSIONS, "Subscriptions"} - {"Groups", "RelaxedQueue"},
     "Leases": QUEUES,
     "Monitor": {"Deadlines"},
     "OperationLog": QUEUES,
@@ -146,7 +146,8 @@ REFUSED = {
     "Consumer": r"takes Leases, as in Consumer\(Leases\(Queue\('orders'\)\)\), or a Subscription, or Sessions, not ",
     "DeadLetters": r"Use Leases\(queue\)\.dead",
     "Deadlines": r"as in Deadlines\(SmartQueue\(queue\)\)",
-    "Groups": r"Groups takes Leases, as in Groups\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tran",
+    "Groups": r"Groups takes Leases, as in Groups\(Leases\(Queue\('orders'\)\)\), or a layer that enqueues in a tran"
+    "|is a member of one group at most: give Groups the source of Groups",
     "Leases": r"as in Leases\(Queue\('orders'\)\), not of .* A layer over a queue has leases already: use those",
     "Monitor": r"as in Monitor\(Deadlines\(smart\), handler\)",
     "OperationLog": r"as in OperationLog\('log', leases\.queue\)",
