@@ -161,7 +161,7 @@ class _FirstAnswer(Promise):
     def _open(self) -> None:
         try:
             self._db._database()
-        except Exception as error:  # noqa: BLE001 - who waits gets it
+        except Exception as error:  # noqa: BLE001 - `wait` raises it
             self._error = error
         self.keep()
 

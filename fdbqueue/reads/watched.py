@@ -20,7 +20,7 @@ class WatchedRange:
 
     The engine itself watches, so no change is overlooked that another change undoes. A transaction begins before the
     reads, conflicts with every write to the range, and commits after them. The next one begins before that commit. They
-    write nothing: the key by which they are no mere readers exists in their conflict ranges only.
+    write nothing. A transaction without writes checks no conflicts, so each declares to write a key that is not there.
 
     Args:
         db: the database.
@@ -43,7 +43,7 @@ class WatchedRange:
         return self._db.create_transaction()
 
     def changed(self) -> bool:
-        """Return whether the range changed up to now; also True if nobody knows."""
+        """Return whether the range changed up to now; also True if that is not known."""
         self._hand_over()
         return self._changed
 
@@ -62,4 +62,4 @@ class WatchedRange:
             before, self._watch = self._watch, self._begin()
             wait_in_thread(before.commit())
         except FDBError:
-            self._changed = True  # a conflict, or an end that nobody knows
+            self._changed = True  # a conflict, or an unknown outcome

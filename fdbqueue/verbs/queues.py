@@ -317,7 +317,7 @@ def _prefixes(key: bytes) -> Iterator[bytes]:
         packed = [fdb_tuple.pack(parts[:length]) for length in range(1, len(parts))]
     except NOT_A_TUPLE:
         return
-    # Bytes that no program packed may unpack to a tuple that stands elsewhere.
+    # Other bytes than packed ones may unpack to a tuple, which names keys elsewhere.
     yield from (one for one in packed if key.startswith(one))
 
 

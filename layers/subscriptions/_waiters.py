@@ -96,7 +96,7 @@ class Waiters(Requests):
         self._grant(tr, wish, [lease], now_us=now_us)
 
     def read_own(self, tr: Transaction, request: Request) -> Steps[tuple[list[tuple[bytes, bytes]], Request | None]]:
-        """Read the grants to the calls of a request, each with its client, in order; and what is left of the request.
+        """Read the grants to the calls of a request, each with its client, in order; and the request as it is now.
 
         By plain reads: a concurrent transaction that grants items to these calls, or wakes them, conflicts.
         """
@@ -255,7 +255,7 @@ def _number(client: bytes) -> int:
 
 
 def _without_first(wish: Wish, calls: int) -> Wish:
-    """Return what is left of a wish after so many of its calls got an item: the later client ids."""
+    """Return a wish without its first calls, which got an item: with the later client ids."""
     size = len(wish.client)
     client = (_number(wish.client) + calls) % (1 << 8 * size)
     return replace(wish, client=client.to_bytes(size, "big"), wanted=wish.wanted - calls)

@@ -20,8 +20,8 @@ class HeldDatabase(StandIn):
         self.committing = threading.Event()
         """Set when a commit waits."""
 
-    def create_transaction(self) -> HeldTransaction:
-        return HeldTransaction(self._db.create_transaction(), self)
+    def create_transaction(self) -> TransactionOf:
+        return TransactionOf(self, self._db.create_transaction())
 
     def hold(self) -> None:
         """Let commits wait from now on."""
@@ -38,17 +38,17 @@ class HeldDatabase(StandIn):
         return _Held(self._gate, tr)
 
 
-class HeldTransaction:
-    """A transaction of a `HeldDatabase`; all but `commit` is the wrapped one's."""
+class TransactionOf:
+    """A transaction that a database commits in its own way; all but `commit` is the wrapped one's."""
 
-    def __init__(self, tr: Any, db: HeldDatabase) -> None:
-        self._tr = tr
+    def __init__(self, db: Any, tr: Any) -> None:
         self._db = db
+        self._tr = tr
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tr, name)
 
-    def commit(self) -> _Held:
+    def commit(self) -> Any:
         return self._db.commit(self._tr)
 
 

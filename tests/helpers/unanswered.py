@@ -1,4 +1,4 @@
-"""A database whose first commit is not answered, so that a caller who goes does not know whether it took effect."""
+"""A database whose first commit is not answered: a caller that goes does not know whether it took effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.engine.finishing import unfinished
+from tests.helpers.held import TransactionOf
 from tests.helpers.standin import StandIn
+
+
+def let_threads_end() -> None:
+    """Wait until the work for callers that have gone is done."""
+    for thread in unfinished():
+        thread.join()
 
 
 class UnansweredDatabase(StandIn):
@@ -26,7 +34,7 @@ class UnansweredDatabase(StandIn):
 
     def create_transaction(self) -> Any:
         tr = self._db.create_transaction()
-        return tr if self.sent is not None else _Transaction(tr, self)
+        return tr if self.sent is not None else TransactionOf(self, tr)
 
     def commit(self, tr: Any) -> Any:
         self.sent = tr
@@ -34,18 +42,6 @@ class UnansweredDatabase(StandIn):
             tr.commit().wait()
         self.committing.set()
         return _Unanswered()
-
-
-class _Transaction:
-    def __init__(self, tr: Any, db: UnansweredDatabase) -> None:
-        self._tr = tr
-        self._db = db
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tr, name)
-
-    def commit(self) -> Any:
-        return self._db.commit(self._tr)
 
 
 class _Unanswered:

@@ -17,7 +17,7 @@ from tests.helpers.conflicting import conflicts
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.leasing import lease_of
-from tests.helpers.unanswered import UnansweredDatabase
+from tests.helpers.unanswered import UnansweredDatabase, let_threads_end
 
 KINDS: dict[str, Callable[[Queue], Leases]] = {
     "plain": lambda queue: Leases(queue, max_attempts=1),
@@ -32,11 +32,6 @@ CALL = ("layers/leases/leases.py", "layers/leases/taking.py", "layers/leases/com
 @pytest.fixture(params=KINDS)
 def leases(request: pytest.FixtureRequest, space: Subspace) -> Leases:
     return KINDS[request.param](Queue(space, codec="str"))
-
-
-def let_threads_end() -> None:
-    for thread in unfinished():
-        thread.join()
 
 
 def is_as_if_never_called(leases: Leases, db: Any, *, available: int) -> bool:

@@ -10,12 +10,12 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers.sessions import Gate, SessionLease, Sessions
 from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.sessions import assert_sound, fill, lease_of
+from tests.helpers.unanswered import let_threads_end
 
 KINDS: dict[str, Callable[[Queue], Sessions]] = {
     "one at a time": lambda queue: Sessions(queue, max_attempts=1),
@@ -29,11 +29,6 @@ CALL = ("layers/sessions/_sessions.py", "layers/sessions/workers/working.py")
 @pytest.fixture(params=KINDS)
 def sessions(request: pytest.FixtureRequest, space: Subspace) -> Sessions:
     return KINDS[request.param](Queue(space, codec="str"))
-
-
-def let_threads_end() -> None:
-    for thread in unfinished():
-        thread.join()
 
 
 async def cancelled_while_committing(held: HeldDatabase, sessions: Sessions, lease: SessionLease) -> None:

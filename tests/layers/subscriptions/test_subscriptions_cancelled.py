@@ -20,8 +20,8 @@ from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
-from tests.helpers.standin import StandIn
 from tests.helpers.subscribing import started, until_waiting, waiting
+from tests.helpers.unanswered import UnansweredDatabase
 
 LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
 CREDIT = 3
@@ -277,35 +277,12 @@ def test_ctrl_c_at_any_line_leaves_no_lease_and_no_waiter(
     assert is_as_if_never_called(subscriptions, db, available=0)
 
 
-class _Interrupted(StandIn):
-    """A database whose first commit is sent, and then Ctrl-C comes: whether it takes effect is not known."""
+class _Interrupted(UnansweredDatabase):
+    """A database whose first commit is interrupted by Ctrl-C, before the caller has its future."""
 
-    def __init__(self, db: Any, *, takes_effect: bool) -> None:
-        self._db = db
-        self._takes_effect = takes_effect
-        self.sent: Any = None
-
-    def create_transaction(self) -> Any:
-        tr = self._db.create_transaction()
-        return tr if self.sent is not None else _InterruptedTransaction(tr, self)
-
-    def interrupt(self, tr: Any) -> None:
-        self.sent = tr
-        if self._takes_effect:
-            tr.commit().wait()
+    def commit(self, tr: Any) -> Any:
+        super().commit(tr)
         raise KeyboardInterrupt
-
-
-class _InterruptedTransaction:
-    def __init__(self, tr: Any, db: _Interrupted) -> None:
-        self._tr = tr
-        self._db = db
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tr, name)
-
-    def commit(self) -> Any:
-        self._db.interrupt(self._tr)
 
 
 @pytest.mark.parametrize("what", ["an item", "nothing"])
