@@ -55,6 +55,7 @@ def test_each_session_is_done_in_order_and_sessions_side_by_side(
     done: dict[Any, list[str]] = {}
     busy: set[Any] = set()
     most = 0
+    four = asyncio.Event()
 
     def begin(lease: Any) -> None:
         nonlocal most
@@ -65,7 +66,9 @@ def test_each_session_is_done_in_order_and_sessions_side_by_side(
 
     async def handle(lease: Any) -> None:
         begin(lease)
-        await asyncio.sleep(0)
+        if most == 4:
+            four.set()
+        await asyncio.wait_for(four.wait(), 60)  # a cluster may hand out the next session later than a handler ends
         busy.remove(lease.session)
 
     def block(lease: Any) -> None:
