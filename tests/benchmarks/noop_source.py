@@ -1,4 +1,8 @@
-"""The least that an Arrow source can do, in batches and in streams: the bound of every source in Python."""
+"""The least that an Arrow source can do, in batches and in streams: the bound of every source in Python.
+
+With the options ``url`` and ``queue`` its tasks read the keys of a queue's items first, and do nothing with them: the
+bound of every source of stored items.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+import fdbqueue
+from fdbqueue import Queue
 from fdbqueue.base.position import Position
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema, stream_schema
 from fdbqueue.spark.look.options import parse_look, parse_stream
@@ -27,10 +33,13 @@ class Rows(InputPartition):
     """The rows of one task."""
 
     rows: int
+    url: str = ""
+    queue: str = ""
+    """The queue to read; "": none."""
 
 
 class NoopDataSource(DataSource):
-    """Yields the same rows again and again; the options are ``rows``, ``parts`` and ``stream``."""
+    """Yields the same rows again and again; the options are ``rows``, ``parts``, ``stream``, ``url`` and ``queue``."""
 
     @classmethod
     def name(cls) -> str:
@@ -42,10 +51,15 @@ class NoopDataSource(DataSource):
         return look_schema(parse_look(_GIVEN))
 
     def reader(self, schema: StructType) -> NoopReader:
-        return NoopReader(int(self.options["rows"]), int(self.options["parts"]), schema)
+        return NoopReader(self._parts(), schema)
 
     def streamReader(self, schema: StructType) -> NoopStreamReader:
-        return NoopStreamReader(int(self.options["rows"]), int(self.options["parts"]), schema)
+        return NoopStreamReader(self._parts(), schema)
+
+    def _parts(self) -> list[Rows]:
+        parts = int(self.options["parts"])
+        one = Rows(int(self.options["rows"]) // parts, self.options.get("url", ""), self.options.get("queue", ""))
+        return [one] * parts
 
 
 def _read(partition: Any, schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -53,18 +67,31 @@ def _read(partition: Any, schema: StructType) -> Iterator[pa.RecordBatch]:
     rows = [Stored(position, "available", PLAIN + b"x" * 100)] * min(PAGE, partition.rows)
     options = parse_look(_GIVEN)
     batch = ItemTable(options, schema).batch(rows)
-    for at in range(0, partition.rows, PAGE):
-        yield batch.slice(0, min(PAGE, partition.rows - at))
+    for size in _sizes(partition):
+        yield batch.slice(0, size)
+
+
+def _sizes(partition: Any) -> Iterator[int]:
+    """Yield the sizes of the pages. Those of a queue are read, each in its own transaction as a stream's task does."""
+    if not partition.queue:
+        yield from (min(PAGE, partition.rows - at) for at in range(0, partition.rows, PAGE))
+        return
+    layout = Queue(partition.queue).layout
+    begin, end = layout.begin, layout.end
+    with fdbqueue.open(partition.url) as db:
+        while page := list(db.create_transaction().snapshot.get_range(begin, end, limit=PAGE)):
+            begin = page[-1].key + b"\x00"
+            yield len(page)
 
 
 class NoopReader(DataSourceReader):
     """Yields one record batch again and again."""
 
-    def __init__(self, rows: int, parts: int, schema: StructType) -> None:
-        self._rows, self._parts, self._schema = rows, parts, schema
+    def __init__(self, parts: list[Rows], schema: StructType) -> None:
+        self._parts, self._schema = parts, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [Rows(self._rows // self._parts) for _ in range(self._parts)]
+        return self._parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)
@@ -73,8 +100,8 @@ class NoopReader(DataSourceReader):
 class NoopStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Has one batch."""
 
-    def __init__(self, rows: int, parts: int, schema: StructType) -> None:
-        self._rows, self._parts, self._schema = rows, parts, schema
+    def __init__(self, parts: list[Rows], schema: StructType) -> None:
+        self._parts, self._schema = parts, schema
 
     def initialOffset(self) -> dict[str, Any]:
         return {"n": 0}
@@ -86,7 +113,7 @@ class NoopStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"n": 2}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [Rows(self._rows // self._parts) for _ in range(self._parts)]
+        return self._parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition, self._schema)
