@@ -57,18 +57,22 @@ def _of_one_size(keys: Sequence[bytes], cut: int) -> Positions:
         at += 1 + first[at] - _BASE if at < len(first) else 0
     random = cells[:, at + 1 : -1]
     heads = [*codes, at]
-    one_load = bool((random == random[0]).all())
+    one_load = _all_equal(random)
     same = at < len(first) and (cells[:, heads] == cells[0, heads]).all() and first[at] == 1
     if not same or not (one_load or random.all()) or any(not 0 <= first[code] - _BASE <= 8 for code in codes):
         return _one_by_one([key[cut:] for key in keys])
     numbers = [_integers(cells[:, code + 1 : code + 1 + first[code] - _BASE]) for code in codes]
     if one_load:
-        tails: pa.Array | pa.Scalar = pa.scalar(random[0].tobytes().replace(b"\x00\xff", b"\x00").hex())
+        tail = random[0].tobytes().replace(b"\x00\xff", b"\x00").hex()
+        text = _with_one_tail(numbers[0], f":{tail}") if len(numbers) == 1 else None
+        tails: pa.Array | pa.Scalar = pa.scalar(tail)
     else:
+        text = None
         hexed = random.tobytes().hex().encode()
         ends = np.arange(len(keys) + 1, dtype=np.int32) * np.int32(2 * random.shape[1])
         tails = pa.Array.from_buffers(pa.string(), len(keys), [None, pa.py_buffer(ends), pa.py_buffer(hexed)])
-    text = pc.binary_join_element_wise(*(number.cast(pa.string()) for number in numbers), tails, ":")
+    if text is None:
+        text = pc.binary_join_element_wise(*(number.cast(pa.string()) for number in numbers), tails, ":")
     rank = numbers[0] if len(numbers) == 2 else pa.nulls(len(keys), pa.int64())
     return Positions(text, rank, numbers[-1])
 
@@ -78,6 +82,33 @@ def _integers(cells: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Arra
     wide = np.zeros((len(cells), 8), np.uint8)
     wide[:, 8 - cells.shape[1] :] = cells
     return pa.array(wide.view(">i8").reshape(-1).astype(np.int64))
+
+
+def _all_equal(cells: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> bool:
+    """Return whether all rows have the same bytes."""
+    if cells.shape[1] != 8:
+        return bool((cells == cells[0]).all())
+    words = np.ascontiguousarray(cells).view(np.uint64)  # one comparison for each row instead of eight
+    return bool((words == words[0]).all())
+
+
+def _with_one_tail(numbers: pa.Array, tail: str) -> pa.Array | None:
+    """Return the decimal digits of `numbers`, each with the same tail; None if they are not of one length.
+
+    It copies whole columns of characters. To join texts of any lengths takes Arrow three times as long.
+    """
+    digits = numbers.cast(pa.string())
+    found = pc.min_max(numbers).as_py()
+    size = len(str(found["max"]))
+    if len(str(found["min"])) != size or found["min"] < 0:
+        return None
+    _, _, data = digits.buffers()
+    amount, width = len(numbers), size + len(tail)
+    cells = np.empty((amount, width), np.uint8)
+    cells[:, :size] = np.frombuffer(data, np.uint8, amount * size).reshape(amount, size)
+    cells[:, size:] = np.frombuffer(tail.encode(), np.uint8)
+    ends = np.arange(amount + 1, dtype=np.int32) * np.int32(width)
+    return pa.Array.from_buffers(pa.string(), amount, [None, pa.py_buffer(ends), pa.py_buffer(cells)])
 
 
 def _one_by_one(packed: Sequence[bytes]) -> Positions:

@@ -63,6 +63,13 @@ def whole(value: bytes, payload: bytes | None) -> tuple[Envelope, bytes]:
 _first_byte = itemgetter(0)
 
 
+def _kinds(values: list[bytes]) -> set[int]:
+    try:
+        return {*map(_first_byte, values)}
+    except IndexError:  # an empty envelope
+        return {value[0] if value else -1 for value in values}
+
+
 class Range(NamedTuple):
     """A range of packed positions; None: no bound."""
 
@@ -102,9 +109,7 @@ class Page(Sequence[Stored]):
         self.payloads = payloads or {}
         self.streams = streams or {}
         self.sessions = sessions or {}
-        self.kinds: set[int] = (
-            {*map(_first_byte, values)} if all(values) else {value[0] if value else -1 for value in values}
-        )
+        self.kinds = _kinds(values)
         """The first bytes of the envelopes, which say what parts they have; -1 of an empty one."""
 
     @classmethod

@@ -20,6 +20,13 @@ from tests.benchmarks.samples import Stopwatch
 SPACE = Subspace(("fdbqueue bench", "arrow"))
 ROWS = 10_000 if SIZE == "quick" else 100_000
 PAGE_ROWS = 2_000
+JSON_BOUND = (
+    "JSON texts are checked one by one, since a table's text column can't hold what is none. That check is the distance"
+    " to items of bytes, which need none. A check of a whole page as lines of one text takes the same time: the parser"
+    " reads the same bytes, and makes an object for each text to find where it ends. A page as one array can't be"
+    " trusted: the items `[1` and `2]` would be valid together."
+)
+"""What bounds `to_arrow` of JSON, whatever the figures are."""
 
 
 def main() -> None:
@@ -47,15 +54,12 @@ def both_ways(db: Any, engine: str) -> None:
             f"read all items, {name}, {engine}",
             [
                 Contestant("bare range read", partial(bare, db, queue)),
-                Contestant("to_arrow", partial(as_table, db, queue, None), wanted=0.5),
+                Contestant("to_arrow", partial(as_table, db, queue, None), wanted=0.6),
                 Contestant("to_arrow, the values only", partial(as_table, db, queue, ["value"])),
                 Contestant("browse", partial(browsed, db, queue)),
             ],
         )
-    say(
-        "\nJSON texts are checked one by one, since a table's text column can't hold what is none. That is a third of"
-        " the time of a bare read of these rows, and most of the distance to items of bytes."
-    )
+    say(f"\n{JSON_BOUND}")
     texts = [f"cup {n}" for n in range(ROWS)]
     for name, codec, values, given, column in (
         ("rows of three columns, as JSON", "json", table.to_pylist(), table, None),

@@ -182,6 +182,13 @@ def test_many_positions_are_parsed_as_each_of_them(positions: list[Position], pr
     assert found.index.to_pylist() == [position.index for position in positions]
 
 
+@pytest.mark.parametrize("first", [1, 95, 100, 990, 99_990, 2**40])
+@pytest.mark.parametrize("random", [b"8 bytes.", b"12345678", b"short"])
+def test_the_positions_of_one_load_have_their_own_texts(first: int, random: bytes) -> None:
+    positions = [Position(first + at, random) for at in range(20)]
+    assert parsed([pack(position) for position in positions]).text.to_pylist() == [one.text for one in positions]
+
+
 def test_items_are_taken_out_as_a_batch(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="json")
     Leases(queue).enqueue_many(db, [1, 2, 3], headers={"a": "b"})
