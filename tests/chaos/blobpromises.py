@@ -13,7 +13,7 @@ from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import Kind
-from tests.chaos.motions import moves, now_us
+from tests.chaos.motions import now_us
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -44,10 +44,10 @@ class WholeOrNotAtAll(Invariant):
         record = step.record
         self._latest_us[record.by] = max(self._latest_us[record.by], now_us(record))
         touched = self._follow_uploads(step, replay)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if before is None and after is not None and after.content not in self._pieces:
                 self._enters(step, position, after.content, touched)
-        for _, before, after in moves(step):
+        for _, before, after in step.moves:
             for one, change in ((before, -1), (after, 1)):
                 if one is not None:
                     self._standing[one.content] += change

@@ -13,7 +13,7 @@ from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import EXCLUSIVE, Kind, credit_of
-from tests.chaos.motions import is_taken, moves
+from tests.chaos.motions import is_taken
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -54,10 +54,10 @@ class SerialDecision(Invariant):
 
     def _found(self, step: Step, new: dict[str, Any], by: Position | None) -> tuple[str, Position | None]:
         """Return the decision that the record carried out, and where the newcomer stands, if it came."""
-        came = [position for position, before, after in moves(step) if before is None and after is not None]
-        deleted = [position for position, before, after in moves(step) if before is not None and after is None]
+        came = [position for position, before, after in step.moves if before is None and after is not None]
+        deleted = [position for position, before, after in step.moves if before is not None and after is None]
         rewritten = [
-            position for position, before, after in moves(step) if before and after and before.content != after.content
+            position for position, before, after in step.moves if before and after and before.content != after.content
         ]
         where = came[0] if came else None
         if len(came) > 1 or any(position != by for position in (*deleted, *rewritten)):
@@ -70,7 +70,7 @@ class SerialDecision(Invariant):
         return "ignore and delete" if deleted else "ignore, without its values", None
 
     def _follow(self, step: Step) -> None:
-        for position, _, after in moves(step):
+        for position, _, after in step.moves:
             old = self._messages.pop(position, None)
             if old is not None:
                 self._reports[old["key"]].remove(position)
@@ -134,7 +134,7 @@ class WithinCredit(Invariant):
 
     def see(self, step: Step, replay: Replay) -> None:
         record = step.record
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             old = before.notes.subscription if before is not None and before.state == "leased" else ""
             new = after.notes.subscription if after is not None and after.state == "leased" else ""
             if old:
@@ -174,7 +174,7 @@ class OneOwner(Invariant):
                 self._owner = None
         if not record.call.startswith("owned lease#"):
             return
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if is_taken(step, position, before, after):
                 self.tally["leases"] += 1
                 if self._hand(record) != self._owner:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Iterable
+from itertools import islice
 
 from fdbqueue import Position
 from fdbqueue.layers.common.levels import PRIORITY
@@ -11,7 +13,7 @@ from tests.chaos.claims import HALVED, ONE_TRANSACTION, TRIED_ONCE, Claims, Leas
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import CREDIT, HAVE_LEVELS, LEVELS, ON_THE_QUEUE, Kind
-from tests.chaos.motions import cause_of, from_the_dead, is_taken, moves
+from tests.chaos.motions import cause_of, is_taken
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -26,7 +28,7 @@ class NothingLost(Invariant):
 
     def see(self, step: Step, replay: Replay) -> None:
         record = step.record
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if before is None and after is not None:
                 self._came.add(after.content)
             if before is not None and after is None:
@@ -64,7 +66,7 @@ class NothingMade(Invariant):
 
     def see(self, step: Step, replay: Replay) -> None:
         attempted = self.claims.attempted.get(step.record.by, set())
-        for position, _, after in moves(step):
+        for position, _, after in step.moves:
             if after is None:
                 continue
             if position in self._contents:
@@ -77,7 +79,7 @@ class NothingMade(Invariant):
                 continue
             self._contents[position] = after.content
             self.tally["items seen"] += 1
-            if after.content not in attempted and not from_the_dead(step, after.content):
+            if after.content not in attempted and after.content not in step.left_the_dead:
                 self.broken(f"{position} has a content that {step.record.by} never enqueued", step.record)
 
     def end(self, replay: Replay) -> None:
@@ -97,12 +99,12 @@ class Order(Invariant):
         self._seen: set[Position] = set()
 
     def see(self, step: Step, replay: Replay) -> None:
-        taken = [position for position, before, after in moves(step) if is_taken(step, position, before, after)]
+        taken = [position for position, before, after in step.moves if is_taken(step, position, before, after)]
         if taken:
             self.tally["items taken"] += len(taken)
             for last in self._last_ones(taken):
                 self._taken_in_order(step, replay, last)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if before is None and after is not None and position not in self._seen:
                 self._seen.add(position)
                 self._came(step, position)
@@ -129,7 +131,7 @@ class Order(Invariant):
 
     def _taken_in_order(self, step: Step, replay: Replay, last: Position) -> None:
         name = self._subscription(step, last)
-        in_front = (one for one in replay.available if one < last)
+        in_front: Iterable[Position] = islice(replay.available, bisect_left(replay.available, last))
         if self.rules.kind is Kind.weights:
             in_front = (one for one in in_front if one.rank == last.rank)
         passed = next((one for one in in_front if self._wanted(replay, name, one)), None)
@@ -141,7 +143,7 @@ class Order(Invariant):
 
         What stands before it falls to requests in front then, which take it, or are granted it, in their turn.
         """
-        taken = [position for position, before, after in moves(step) if is_taken(step, position, before, after)]
+        taken = [position for position, before, after in step.moves if is_taken(step, position, before, after)]
         items = sorted([*replay.available, *taken])
         due: list[Position] = []
         offset = 0
@@ -191,10 +193,10 @@ class ZeroOrOnce(Invariant):
     def see(self, step: Step, replay: Replay) -> None:
         if step.before:
             self._records[step.record.by, step.record.call] += 1
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if before is None and after is not None and position not in self._known:
                 self._known.add(position)
-                self._came[after.content] += not from_the_dead(step, after.content)
+                self._came[after.content] += after.content not in step.left_the_dead
             if after is not None and after.state == "leased":
                 self._leased[position, after.notes.token] += 1
 

@@ -8,7 +8,7 @@ from fdbqueue import Position
 from fdbqueue.stored.layout import DELAY, LEASE, TTL
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
-from tests.chaos.motions import is_sharing, is_untaken, moves, now_us, timers_of
+from tests.chaos.motions import is_sharing, is_untaken, now_us, timers_of
 from tests.chaos.operatorpromises import operated_on
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
@@ -25,7 +25,7 @@ class OneLease(Invariant):
     def see(self, step: Step, replay: Replay) -> None:
         for position in step.twice:
             self.broken(f"{position} stands in two places", step.record)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if after is not None and after.state == "leased":
                 self._leased(step, position, before, after)
             if before is not None and before.state == "leased":
@@ -76,7 +76,7 @@ class AckOrRedelivery(Invariant):
         self._acked: set[Position] = set()
 
     def see(self, step: Step, replay: Replay) -> None:
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if position in self._acked and after is not None:
                 self.broken(f"{position} is {after.state} though it was acked", step.record)
             if before is None or before.state != "leased" or operated_on(self.claims, step.record) == position:
@@ -129,7 +129,7 @@ class Swept(Invariant):
     name, says = "I11", "dead requests and leases are swept within a stated time"
 
     def see(self, step: Step, replay: Replay) -> None:
-        for position, _, after in moves(step):
+        for position, _, after in step.moves:
             wanted = set(timers_of(after))
             found = {timer for timer in replay.timers.get(position, ()) if timer[1] in OF_ITEMS}
             if wanted - found:

@@ -13,12 +13,6 @@ from tests.chaos.claims import WAITS, Claims
 from tests.chaos.replay import Standing, Step
 
 
-def moves(step: Step) -> Iterator[tuple[Position, Standing | None, Standing | None]]:
-    """Yield the items that a record touched: where they stood, and where they stand."""
-    for position, before in step.before.items():
-        yield position, before, step.after[position]
-
-
 def now_us(record: Record) -> int:
     """Return the latest time that the record's transaction can have taken for the present one, by its own clock."""
     return max(record.began_at_us, record.at_us)
@@ -48,7 +42,7 @@ def is_untaken(step: Step, before: Leased, after: Leased | None) -> bool:
     The same transaction may lease the item again. Then it has the same attempt under another token. Or it takes the
     item out, or removes it since its life is over, or since its group was cancelled.
     """
-    fired = any(at_us <= now_us(step.record) for at_us in step.grants)
+    fired = step.first_grant_us is not None and step.first_grant_us <= now_us(step.record)
     if after is None:
         swept = step.counts["deleted"] > 0 and bool(before.notes.group)
         return fired and (step.counts["dequeued"] > 0 or swept or is_expired(step, before))
@@ -89,21 +83,14 @@ def is_expired(step: Step, before: Leased) -> bool:
     return step.counts["expired"] > 0 and 0 < before.notes.ttl_at_us <= now_us(step.record)
 
 
-def from_the_dead(step: Step, content: bytes) -> bool:
-    """Say whether a dead letter of that content got a new position."""
-    return any(
-        before is not None and before.state == "dead" and before.content == content and after is None
-        for _, before, after in moves(step)
-    )
-
-
 def cause_of(step: Step, position: Position, before: Standing, claims: Claims) -> str:
     """Say why an item is gone."""
     if before.state == "claimed":
         return "acked by its stream" if step.counts["dequeued"] > 0 else "vanished"
     if before.state == "dead":
-        again = any(b is None and a is not None and a.content == before.content for _, b, a in moves(step))
-        return "redriven to the tail" if again else "purged" if step.counts["purged"] > 0 else "vanished"
+        if before.content in step.came:
+            return "redriven to the tail"
+        return "purged" if step.counts["purged"] > 0 else "vanished"
     acked = (position, before.notes.token) in claims.used.get(step.record.by, {}).get("ack", ())
     # The process of a consumer may also remove an item that it handles, since it has expired.
     if before.state == "leased" and acked and step.counts["dequeued"] > 0:

@@ -10,7 +10,7 @@ from tests.chaos.claims import Claims
 from tests.chaos.history import OK
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import WITH_OPERATORS
-from tests.chaos.motions import is_taken, moves
+from tests.chaos.motions import is_taken
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 
@@ -49,7 +49,7 @@ class OperatorsOwn(Invariant):
             self._paused_at += passed  # versions count no microseconds across a recovery
         self._last_version = record.version
         if self._paused_at is not None and record.read_version > self._paused_at + LATE_US and record.by != "drain":
-            taken = [one for one, before, after in moves(step) if is_taken(step, one, before, after)]
+            taken = [one for one, before, after in step.moves if is_taken(step, one, before, after)]
             if taken:
                 late = (record.read_version - self._paused_at) / 1e6
                 self.broken(f"{taken[0]} was taken {late:.1f} s after the queue was paused", record)
@@ -68,7 +68,7 @@ class OperatorsOwn(Invariant):
         if not step.record.call.startswith("operate#"):
             return
         own = operated_on(self.claims, step.record)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if position != own:
                 self.broken(f"an operator of {own} changed {position}", step.record)
             elif before is not None and before.state == "leased":

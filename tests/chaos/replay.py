@@ -42,6 +42,22 @@ class Step:
     """The requests that it removed, and how many items each asked for."""
     grants: list[int] = field(default_factory=list)
     """The times of the grants' timers that it removed."""
+    moves: list[tuple[Position, Standing | None, Standing | None]] = field(init=False)
+    """The items that it touched: where they stood, and where they stand."""
+    came: set[bytes] = field(init=False)
+    """The contents of items that stood nowhere before."""
+    left_the_dead: set[bytes] = field(init=False)
+    """The contents of dead letters that stand nowhere now."""
+    first_grant_us: int | None = field(init=False)
+    """The earliest of `grants`."""
+
+    def __post_init__(self) -> None:
+        self.moves = [(position, before, self.after[position]) for position, before in self.before.items()]
+        self.came = {after.content for _, before, after in self.moves if before is None and after is not None}
+        self.left_the_dead = {
+            before.content for _, before, after in self.moves if before and before.state == "dead" and after is None
+        }
+        self.first_grant_us = min(self.grants, default=None)
 
 
 class Replay:
@@ -66,6 +82,9 @@ class Replay:
         self.held: Counter[str] = Counter()
         """How many items the consumers of a subscription are noted to have."""
         self._grants: list[int] = []
+        self._places: dict[bytes, tuple[str, Position]] = {}
+        """What the keys of items mean. To read a key takes longer than to keep what it means."""
+        self._timers: dict[bytes, tuple[int, Position, str]] = {}
         self.high_water_mark = 0
         self.ordered = False
         """Whether the queue has an order of its own, in which every enqueue raises the high-water mark."""
@@ -139,9 +158,9 @@ class Replay:
         if change.key.startswith(self._held_prefix) and change.key not in self.values:
             self.held[self.layout.held.unpack(self.layout.prefix + change.key)[0]] += 1
         self._put(change.key, change.param)
-        found = place_of(self.layout, change.key)
+        found = self._places.get(change.key) or place_of(self.layout, change.key)
         if found is not None:
-            state, position = found
+            self._places[change.key] = state, position = found
             before.setdefault(position, self.standing(position))
             notes = msgspec.msgpack.decode(change.notes, type=Notes) if change.notes else Notes()
             places = self.items.setdefault(position, {})
@@ -154,7 +173,8 @@ class Replay:
         elif change.key.startswith(self._request_prefix):
             self.requests[change.key] = msgspec.msgpack.decode(change.notes, type=Wish).wanted
         elif change.key.startswith(self._timer_prefix):
-            at_us, position, kind = self.layout.timer_of(self.layout.prefix + change.key)
+            timer = self._timers.get(change.key) or self.layout.timer_of(self.layout.prefix + change.key)
+            self._timers[change.key] = at_us, position, kind = timer
             self.timers.setdefault(position, set()).add((at_us, kind))
 
     def _clear(self, key: bytes, before: dict[Position, Standing | None]) -> None:
@@ -162,7 +182,7 @@ class Replay:
             return
         del self.values[key]
         del self._keys[bisect_left(self._keys, key)]
-        found = place_of(self.layout, key)
+        found = self._places.pop(key, None)
         if found is not None:
             state, position = found
             before.setdefault(position, self.standing(position))
@@ -177,7 +197,7 @@ class Replay:
         elif key.startswith(self._request_prefix):
             del self.requests[key]
         elif key.startswith(self._timer_prefix):
-            at_us, position, kind = self.layout.timer_of(self.layout.prefix + key)
+            at_us, position, kind = self._timers.pop(key)
             self.timers[position].discard((at_us, kind))
             if kind == GRANT:
                 self._grants.append(at_us)

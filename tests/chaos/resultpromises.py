@@ -16,7 +16,7 @@ from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import Kind
-from tests.chaos.motions import cause_of, moves
+from tests.chaos.motions import cause_of
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
@@ -48,7 +48,7 @@ class EndsAreTold(Invariant):
     def see(self, step: Step, replay: Replay) -> None:
         layout, record = replay.layout, step.record
         self._follow_groups(record, replay)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             known = after or before
             for prefix, packed in known.notes.then if known is not None else ():
                 if prefix == layout.prefix:
@@ -60,7 +60,7 @@ class EndsAreTold(Invariant):
             elif after is not None and after.state == "dead":
                 self._ends[position].add("dead")
             self._told(record, position, before, after, replay)
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if before is not None and before.notes.held and not (after is not None and after.notes.held):
                 self._let_go(step, position, before, after)
         for change in record.changes:

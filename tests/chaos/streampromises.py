@@ -6,7 +6,6 @@ from fdbqueue import Position
 from tests.chaos.claims import Claims
 from tests.chaos.invariant import Invariant
 from tests.chaos.kinds import Kind
-from tests.chaos.motions import moves
 from tests.chaos.replay import Replay, Step
 from tests.chaos.rules import Rules
 from tests.chaos.streamhands import SUNK
@@ -21,7 +20,7 @@ class StreamsLoseNothing(Invariant):
         self._acked: dict[Position, bytes] = {}
 
     def see(self, step: Step, replay: Replay) -> None:
-        for position, before, after in moves(step):
+        for position, before, after in step.moves:
             if after is not None and after.state == "claimed":
                 self.tally["claimed"] += before is None or before.state != "claimed"
                 if position in self._acked:
