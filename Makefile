@@ -8,6 +8,7 @@ URL      ?=
 PROGRAMS ?= 1000
 SECONDS  ?= 60
 HOURS    ?= 1
+LANES    ?= 2
 SEED     ?=
 ARGS     ?=
 
@@ -56,8 +57,8 @@ differential: setup ## Run random programs on memory: and on URL, which is clear
 chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check every promise (SEED=7, URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
-soak: setup ## The same for HOURS, in rounds of a minute of all kinds in turn; idle workers are killed too (URL=server: kills servers)
-	$(BIN)/python -m tests.chaos --hours $(HOURS) --round 60 --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
+soak: setup ## The same for HOURS, in rounds of a minute of all kinds in turn, LANES side by side; idle workers are killed too (URL=server:)
+	$(BIN)/python -m tests.chaos --hours $(HOURS) --round 60 --lanes $(LANES) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
 mutations: setup ## Take guards out of copies of the library, one by one, and see that chaos finds each (URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos.mutations --url '$(or $(URL),file:)' $(ARGS)

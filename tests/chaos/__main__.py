@@ -10,6 +10,7 @@ import sys
 from functools import partial
 
 from tests.chaos.kinds import Kind
+from tests.chaos.lanes import side_by_side
 from tests.chaos.report import lines
 from tests.chaos.run import PATIENCE, ROUND_SECONDS, run
 
@@ -25,14 +26,18 @@ def main() -> int:
     parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
     parser.add_argument("--round", type=float, default=ROUND_SECONDS, help="how long a round lasts, in seconds")
     parser.add_argument("--kind", choices=list(Kind), help="rounds of one kind only")
+    parser.add_argument("--lanes", type=int, default=1, help="so many runs side by side, each on a database of its own")
     options = parser.parse_args()
+    if options.lanes > 1 and options.until_broken:
+        parser.error("--until-broken is for one lane: the others would go on.")
     # A killed process leaves semaphores of the cluster's client to be cleaned up, which needs no warning.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker:UserWarning"
     # A run that is told to end takes its processes and its server with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"seed {options.seed}", flush=True)
     tell = partial(print, flush=True)
-    report = run(
+    play = run if options.lanes == 1 else partial(side_by_side, options.lanes)
+    report = play(
         options.url,
         options.seed,
         options.seconds if options.hours is None else 3600 * options.hours,

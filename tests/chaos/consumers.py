@@ -16,6 +16,10 @@ from tests.chaos.history import OK, told_claims, told_items, told_leases
 from tests.chaos.kinds import Kind
 from tests.chaos.owners import own
 
+MANY = (200, 1_000)
+"""Items of one large transaction. Most transactions are small: of one item or a few."""
+LONG_S = 5.0
+"""For how long so many items are leased: they are acked at once, which takes its time on a busy machine."""
 REMEMBERED = 40
 """Leases that a hand remembers; the older ones are lost, and it uses them all the same."""
 
@@ -26,8 +30,10 @@ class Taker(Hand):
     VERBS: ClassVar[dict[str, int]] = {
         "lease": 5,
         "lease many": 5,
+        "work through many": 3,
         "staged lease": 5,
         "staged lease many": 5,
+        "staged work through many": 2,
         "ack": 9,
         "ack many": 6,
         "ack twice": 2,
@@ -39,6 +45,7 @@ class Taker(Hand):
         "extend": 3,
         "dequeue": 1,
         "dequeue many": 1,
+        "dequeue very many": 1,
         "staged dequeue": 2,
         "staged dequeue many": 1,
         "consume": 1,
@@ -92,6 +99,32 @@ class Taker(Hand):
             lambda: self.leases.lease_many(self.db, limit=limit, duration=DURATION_S, consumer=self.by),
         )
 
+    def work_through_many(self) -> None:
+        """Lease hundreds of items at once, and ack most of them at once."""
+        limit = self.dice.randint(*MANY)
+        self._work_through(
+            "lease many", lambda: self.leases.lease_many(self.db, limit=limit, duration=LONG_S, consumer=self.by)
+        )
+
+    def staged_work_through_many(self) -> None:
+        limit, timeout = self.dice.randint(*MANY), self._timeout()
+        self._work_through(
+            "staged lease many",
+            lambda: self.tools.staged.lease_many(self.db, limit=limit, duration=LONG_S, timeout=timeout),
+        )
+
+    def _work_through(self, verb: str, lease: Callable[[], list[Lease]]) -> None:
+        got: list[Lease] = []
+
+        def act() -> list[Lease]:
+            got.extend(lease())
+            return got
+
+        self._lease(verb, act)
+        leases = [lease for lease in got if self.dice.random() < 0.95]
+        if leases:
+            self.call("ack many", {"claims": told_claims(leases)}, lambda: self.leases.ack_many(self.db, leases))
+
     def subscribed_lease(self) -> None:
         self._lease("subscribed lease", self._from(self.dice.choice(self.tools.subscriptions)))
 
@@ -141,6 +174,10 @@ class Taker(Hand):
 
     def dequeue_many(self) -> None:
         self.call("dequeue many", {}, lambda: {"items": told_items(self.queue.dequeue_many(self.db, limit=5))})
+
+    def dequeue_very_many(self) -> None:
+        limit = self.dice.randint(*MANY)
+        self.call("dequeue many", {}, lambda: {"items": told_items(self.queue.dequeue_many(self.db, limit=limit))})
 
     def staged_dequeue(self) -> None:
         timeout = self._timeout()

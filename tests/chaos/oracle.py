@@ -18,6 +18,7 @@ from tests.chaos.invariant import Invariant
 from tests.chaos.itempromises import NothingLost, NothingMade, Order, ZeroOrOnce
 from tests.chaos.kinds import WITH_SESSIONS
 from tests.chaos.leasepromises import AckOrRedelivery, OneLease, Recount, Swept
+from tests.chaos.operations import operations
 from tests.chaos.operatorpromises import OperatorsOwn
 from tests.chaos.replay import Replay
 from tests.chaos.resultpromises import EndsAreTold
@@ -59,6 +60,10 @@ class Verdict:
 
     records: int = 0
     """Transactions that changed the queue."""
+    operations: int = 0
+    """What these did to items (`tests.chaos.operations`), without the drain's."""
+    drained: int = 0
+    """Operations of the drain, after the faults."""
     calls: Counter[str] = field(default_factory=Counter)
     """Calls, by how they ended."""
     violations: dict[str, list[str]] = field(default_factory=dict)
@@ -69,6 +74,8 @@ class Verdict:
     def add(self, other: Verdict) -> None:
         """Take over what another round found."""
         self.records += other.records
+        self.operations += other.operations
+        self.drained += other.drained
         self.calls.update(other.calls)
         for name, found in other.violations.items():
             self.violations.setdefault(name, []).extend(found)
@@ -97,6 +104,10 @@ def judge(db: Any, layout: Layout, log: OperationLog, calls: list[Told], rules: 
     for record in log.records(db):
         step = replay.step(record)
         verdict.records += 1
+        if record.by == "drain":
+            verdict.drained += operations(step)
+        else:
+            verdict.operations += operations(step)
         for invariant in invariants:
             invariant.see(step, replay)
     for invariant in invariants:

@@ -15,6 +15,10 @@ from tests.spark.simulated import Job
 JOB_SECONDS = 3.0
 """For so long loaders begin the same job, and for as long again some of them repeat it."""
 PARTITIONS = 2
+MANY_WAIT = 500
+"""A loader rests for long while more items than this wait."""
+HAVE_FEW = (Kind.smart, Kind.exclusive)
+"""In these rounds few items are to wait."""
 
 
 class Producer(Hand):
@@ -173,4 +177,8 @@ class Loader(Producer):
         self.call("job", asked, act)
 
     def rest(self) -> None:
-        time.sleep(self.dice.uniform(0.3, 1.2))
+        """Rest, and not for long if consumers have little to do."""
+        available: list[int] = []
+        self.call("look", {}, lambda: available.append(self.leases.stats(self.db).available))
+        busy = not available or available[0] > MANY_WAIT or self.tools.kind in HAVE_FEW
+        time.sleep(self.dice.uniform(0.3, 1.2) if busy else 0.05)

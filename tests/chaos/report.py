@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tests.chaos.lanes import FAILED
+from tests.chaos.operations import MEANS
 from tests.chaos.oracle import INVARIANTS, REBUILT
 from tests.chaos.run import IDLE, MOST_TOLD, SAME, WOKEN, Report
 
@@ -16,6 +18,7 @@ OTHERS = {
     WOKEN: "who waits for an item, or for its end, is woken by it",
     REBUILT: "the log rebuilds every key that is stored",
     "check": "the queue's own check finds nothing",
+    FAILED: "every run that was begun side by side with others comes to its end",
     "processes": "every process ends as it should",
     "calls": "each call of a task takes effect once, and not more often if its enqueue's outcome is unknown",
     "ticks": "each tick of a schedule is enqueued once, and none is missing",
@@ -33,6 +36,7 @@ def lines(report: Report) -> Iterator[str]:
     order = verdict.tallies.get("I5", Counter[str]())
     came, taken = order.get("items came", 0), order.get("items taken", 0)
     yield f"{came:,} items enqueued, {taken:,} taken, in rounds with one order"
+    yield f"{verdict.operations:,} operations, and {verdict.drained:,} of the drains. {MEANS}"
     yield f"{verdict.records:,} transactions logged; calls: " + _counts(dict(verdict.calls))
     yield "faults that happened: " + _counts(dict(report.faults))
     for kind in report.never():

@@ -24,6 +24,7 @@ from tests.chaos.same import answered_differently
 from tests.chaos.server import CUT, DELAYED, PROGRAM_VARIABLE, SERVER_KILLED, find_program, running
 from tests.chaos.stage import BUGGIFIED, KILLED, STOPPED, Round, Wanted
 from tests.chaos.waking import not_told, not_woken
+from tests.helpers.processes import preload
 
 ROUND_SECONDS = 12.0
 PATIENCE = 1.0
@@ -52,6 +53,17 @@ class Report:
     """Programs whose answers were compared between the engines."""
     kept: list[Path] = field(default_factory=list)
     """Folders with what the rounds wrote that broke a promise."""
+
+    def add(self, other: Report) -> None:
+        """Take over what another run did, and found."""
+        self.rounds += other.rounds
+        self.kinds.update(other.kinds)
+        self.seconds = max(self.seconds, other.seconds)
+        self.verdict.add(other.verdict)
+        self.faults.update(other.faults)
+        self.asked_for = tuple(dict.fromkeys((*self.asked_for, *other.asked_for)))
+        self.programs += other.programs
+        self.kept += other.kept
 
     def never(self) -> list[str]:
         """Return the faults that were asked for and never happened."""
@@ -106,6 +118,7 @@ def run(
         patience: how much longer it may take, as a part of `seconds`, until every fault has happened at least once.
         round_seconds: how long a round lasts, without its start and its end.
     """
+    preload("tests.chaos.worker")
     started = time.monotonic()
     kinds = random.Random(seed).sample(IN_TURN, len(IN_TURN)) if kind is None else [Kind(kind)]
     with _place(url) as place, fdbqueue.open(place.url) as db:
@@ -131,7 +144,8 @@ def run(
             report.faults.update(one.faults)
             report.rounds += 1
             tell(
-                f"round {report.rounds} ({one.seed}, {one.kind}): {found.records:,} records, {found.count()} violations"
+                f"round {report.rounds} ({one.seed}, {one.kind}): {found.records:,} records, {found.operations:,} "
+                f"operations, {found.count()} violations"
             )
             for name, broken in found.violations.items():
                 for what in broken[:MOST_TOLD]:

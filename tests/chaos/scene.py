@@ -10,7 +10,7 @@ from fdbqueue.layers.leases import Head, Leases
 from fdbqueue.layers.oplog._oplog import OperationLog, calling
 from tests.chaos.history import OK, Told, told_claims, told_leases, value_of
 from tests.chaos.kinds import Kind, log_of, queue_of
-from tests.chaos.oracle import judge
+from tests.chaos.oracle import Verdict, judge
 from tests.chaos.rules import Rules
 from tests.helpers.clock import Clock
 
@@ -66,5 +66,8 @@ class Scene:
 
     def broken(self) -> set[str]:
         """Return the names of the promises that the oracle finds broken."""
-        verdict = judge(self.raw, self.queue.layout, self.log, self.calls, Rules(self.kind, 6))
-        return {name for name, found in verdict.violations.items() if found}
+        return {name for name, found in self.judged().violations.items() if found}
+
+    def judged(self) -> Verdict:
+        """Return what the oracle finds."""
+        return judge(self.raw, self.queue.layout, self.log, self.calls, Rules(self.kind, 6))

@@ -47,7 +47,7 @@ class Server:
         """Start the server's process."""
         folder = self._folder
         files = ("-C", str(self.cluster_file), "-d", str(folder / "data"), "-L", str(folder))
-        sizes = ("--memory", "1GiB", "--storage-memory", "256MiB", "--cache-memory", "64MiB")
+        sizes = ("--memory", "2GiB", "--storage-memory", "512MiB", "--cache-memory", "64MiB")
         self._process = subprocess.Popen(
             [self._program, *self._addresses, *files, *sizes, *self._options],
             stdout=subprocess.DEVNULL,

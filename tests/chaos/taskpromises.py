@@ -25,7 +25,9 @@ def judge_tasks(db: Any, space: Subspace, calls: list[Told]) -> Verdict:
     }
     noted = [str(spaces.broken.unpack(row.key)) for row in db.get_range_startswith(spaces.broken.key())]
     ticks = {name: times for name, times in effects.items() if name.startswith(TICK)}
-    verdict = Verdict(records=sum(effects.values()), calls=Counter(told.outcome for told in calls))
+    # A call that took effect is one operation, though it was enqueued, leased and acked.
+    done = sum(effects.values())
+    verdict = Verdict(records=done, operations=done, calls=Counter(told.outcome for told in calls))
     verdict.violations = {
         "calls": list(_of_calls(effects.keys() - ticks.keys(), effects, calls)),
         "ticks": list(_of_ticks(ticks)),

@@ -41,6 +41,19 @@ def test_a_correct_history_has_no_violations(scene: Scene) -> None:
     assert scene.broken() == set()
 
 
+def test_operations_are_effects_on_items(scene: Scene) -> None:
+    scene.enqueue("a")
+    scene.enqueue("b")
+    lease = scene.lease()
+    scene.leases.extend(scene.db, lease, duration=99)
+    scene.ack(lease)
+    assert scene.judged().operations == 5
+    drain = scene.log.of(scene.raw, by="drain", clock=scene.clock)
+    scene.queue.dequeue(drain)
+    verdict = scene.judged()
+    assert (verdict.operations, verdict.drained) == (5, 1)
+
+
 def test_an_item_that_vanishes_is_found(scene: Scene) -> None:
     position = scene.enqueue("a")
     scene.behind_the_back(lambda tr: tr.clear(scene.queue.layout.item_key(position)))

@@ -13,8 +13,14 @@ from typing import Any
 # A child has nothing of the test's but what it is given, like a stranger's process. It is forked from a server that has
 # imported modules and opened nothing: an import takes much longer than most of what children do.
 _serving = multiprocessing.get_context("forkserver")
-_serving.set_forkserver_preload(["tests.helpers.preloaded"])
+_PRELOADED = ["tests.helpers.preloaded"]
+_serving.set_forkserver_preload(_PRELOADED)
 _spawning = multiprocessing.get_context("spawn")
+
+
+def preload(*modules: str) -> None:
+    """Let the server import more modules, for children that all need them. It must not have started yet."""
+    _serving.set_forkserver_preload([*_PRELOADED, *modules])
 
 
 class Processes:
