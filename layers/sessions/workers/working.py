@@ -510,6 +510,9 @@ class Working(Generic[V]):
         yield from self.check_state(tr, state)
         for follow_up in done.follow_ups:
             yield from follow_up.carry_out(tr)
+        if done.follow_ups:  # some may be in this session
+            now, head = yield from read_turn(tr, self._line, turn.packed, session, limit=2)
+            turn.record = turn.record if now is None else now.record
         yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us())
         self.write_state(tr, session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:

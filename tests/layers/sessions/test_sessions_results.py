@@ -14,6 +14,7 @@ from fdbqueue.layers import (
     Consumer,
     Done,
     FollowUp,
+    Gate,
     Groups,
     Leases,
     NewState,
@@ -336,3 +337,40 @@ def test_a_completion_in_sessions_names_its_session(db: Any, sessions: Sessions,
         results.enqueue(db, "1")
     with pytest.raises(TypeError, match="session"):
         results.enqueue(db, "1", session=None)
+
+
+@pytest.mark.parametrize("terms", [{}, {"concurrency": 2}, {"gates": lambda _: (Gate("all", 1),)}])
+@pytest.mark.parametrize("way", ["ack", "ack_and_next", "a transaction", "Done", "NewState"])
+def test_a_follow_up_in_the_session_of_the_last_item_comes_next(
+    db: Any, space: Subspace, terms: dict[str, Any], way: str
+) -> None:
+    sessions = Sessions(Queue(space, codec="str"), **terms)
+    sessions.enqueue(db, "1", session="ann")
+    then = FollowUp(sessions, "2", session="ann")
+    seen: list[str] = []
+
+    def handle(lease: SessionLease) -> Any:
+        seen.append(lease.value)
+        if lease.value == "2":
+            return None
+        return NewState(None, then=then) if way == "NewState" else Done(then=[then])
+
+    def in_one(tr: Any, lease: SessionLease) -> None:
+        sessions.ack(tr, lease, then=then)
+
+    lease = None
+    if way == "ack":
+        sessions.ack(db, lease_of(sessions, db), then=then)
+    elif way == "ack_and_next":
+        lease = sessions.ack_and_next(db, lease_of(sessions, db), then=then)
+    elif way == "a transaction":
+        fdbqueue.transactional(in_one)(db, lease_of(sessions, db))
+    else:
+        Consumer(sessions, handle).drain(db)
+        assert seen == ["1", "2"]
+    if not seen:
+        lease = lease or lease_of(sessions, db)
+        assert lease.value == "2"
+        sessions.ack(db, lease)
+    assert sessions.stats(db).available == 0
+    assert sessions.check(db).ok
