@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue import FormatError
 from fdbqueue.engine.steps import finished
@@ -51,10 +51,13 @@ def read_turn(
 
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
-    leased, recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(session.record_key)
+    leased: Any = tr.get(line.shards.at(packed).leased.key(packed))
+    recorded: Any = tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
-    value = yield leased
-    record = record_of((yield recorded))
+    # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
+    at_once = getattr(leased, "comes_at_once", False)
+    value = leased.wait() if at_once else (yield leased)
+    record = record_of(recorded.wait() if at_once else (yield recorded))
     head = yield from looking
     if not value.present() or record is None:
         return None, head

@@ -39,6 +39,7 @@ from ..session.records import (
     WAKER,
     Held,
     Keys,
+    SessionName,
     SessionPointer,
     SessionRecord,
     name_of,
@@ -103,6 +104,8 @@ class Line:
         self.slots = Slots(self)
         """The slots of sessions that run several items at once."""
         self._known: dict[tuple[bytes, int], Session] = {}
+        self._named: dict[int, Session] = {}
+        """Sessions by the identity of their names, which leases have: equal names may be packed differently."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Line, (self.items, self.rules, self._clock)
@@ -113,9 +116,21 @@ class Line:
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
+                self._named = {}
             known = Session(self.keys, self.items, name, generation, holds=self.rules.holds)
             self._known[name, generation] = known
         return known
+
+    def name(self, session: Session) -> SessionName:
+        """Return a session's name for its lease, by which `named` finds the session again."""
+        given = session.given_name
+        self._named[id(given)] = session
+        return given
+
+    def named(self, given: SessionName, generation: int) -> Session | None:
+        """Return the session whose lease has this name; None if that is not known any more."""
+        known = self._named.get(id(given))
+        return known if known is not None and known.given_name is given and known.generation == generation else None
 
     # --- what takes part in the leases of pointers
 
@@ -325,7 +340,8 @@ class Line:
                     self.write(tr, session, replace(record, asleep_until_us=0))
                 moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)
             return Disposition.available
-        session.add_conflicts_with_arrivals(tr)
+        if not head.is_alone:
+            session.add_conflicts_with_arrivals(tr)
         if head.wake_at_us is not None:
             self.write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
             moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
@@ -333,6 +349,12 @@ class Line:
         moves.tally("dequeued", 1)
         yield from self.end(tr, moves, session, record, dead=head.dead)
         return Disposition.available
+
+    def ends(self, turn: Turn, head: SessionHead) -> bool:
+        """Return whether `pass_on` clears all keys of a session's items: it has none that it may go on with."""
+        record = turn.record
+        stays = head.rows or head.wake_at_us is not None or head.dead
+        return not (stays or record.limit or record.paused or record.blocked)
 
     def keep(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, current: bytes, used: int, expires_at_us: int
@@ -550,8 +572,8 @@ class Line:
 
     def _clear(self, tr: Transaction, session: Session) -> None:
         """Clear the record of an empty session and what its items left behind: counters and the high-water mark."""
-        tr.clear_range(*session.layout.whole_range())
         tr.clear(session.record_key)
+        tr.clear_range(*session.layout.whole_range())
         tr.add_write_conflict_key(session.guard_key)
 
     def write(self, tr: Transaction, session: Session, record: SessionRecord) -> None:

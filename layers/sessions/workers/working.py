@@ -151,7 +151,7 @@ class Working(Generic[V]):
             pointer.consumer,
             notes.error,
             seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
-            session=session.given_name,
+            session=self._line.name(session),
             state=None if held.state is None else self.decoded_state(held.state),
             turn=pointer.position,
             generation=session.generation,
@@ -283,7 +283,8 @@ class Working(Generic[V]):
                 f"A session's lease was expected, as `lease` returns it, or its handle, not {ref!r}. (Where no session"
                 " is ready, `lease` returns None.)"
             )
-        return self._line.session(pack_name(ref.session), ref.generation)
+        known = self._line.named(ref.session, ref.generation)
+        return self._line.session(pack_name(ref.session), ref.generation) if known is None else known
 
     def turn(
         self, tr: Transaction, session: Session, ref: SessionRef, *, limit: int = 1
@@ -408,9 +409,11 @@ class Working(Generic[V]):
 
         def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
             moves = self._line.moves(tr)
-            # Two acks of one session must see each other: the first of each is done together with the others.
-            first = {session.name: at for at, (session, *_) in reversed(list(enumerate(acks)))}
-            under_way = {at: started(self._ack(tr, moves, *acks[at])) for at in sorted(first.values())}
+            under_way = {}
+            if len(acks) > 1:
+                # Two acks of one session must see each other: the first of each is done together with the others.
+                first = {session.name: at for at, (session, *_) in reversed(list(enumerate(acks)))}
+                under_way = {at: started(self._ack(tr, moves, *acks[at])) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
             refused.clear()
             for at, ack in enumerate(acks):
@@ -513,11 +516,16 @@ class Working(Generic[V]):
         if done.follow_ups:  # some may be in this session
             now, head = yield from read_turn(tr, self._line, turn.packed, session, limit=2)
             turn.record = turn.record if now is None else now.record
-        yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us())
+        left = head.without({key})
+        ends = self._line.ends(turn, left)
+        if ends:
+            session.add_conflicts_with_arrivals(tr)
+            left.is_alone = True
+        yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us(), ends=ends)
         self.write_state(tr, session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             turn.pointer = replace(turn.pointer, acked=packed)
-        return turn, head.without({key})
+        return turn, left
 
     def nack(
         self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool
@@ -684,18 +692,26 @@ def bypassed(queue: Queue) -> ChecksBypassed:
 
 
 def remove(
-    tr: Transaction, session: Session, done: list[tuple[bytes, bytes]], results: dict[bytes, bytes], now_us: int
+    tr: Transaction,
+    session: Session,
+    done: list[tuple[bytes, bytes]],
+    results: dict[bytes, bytes],
+    now_us: int,
+    *,
+    ends: bool = False,
 ) -> Steps[None]:
     """Remove items that are done.
 
     Args:
         done: their keys and stored bytes.
         results: encoded results, by the items' packed positions.
+        ends: whether the caller clears all keys of the session.
     """
     moves = SessionMoves(tr, session, now_us)
+    moves.ends = ends
     for key, stored in done:
         packed = session.layout.available.packed(key)
-        moves.leave_available(packed, notes_of(stored))
+        moves.leave_available(packed, notes_of(stored), cleared=ends)
         moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
     yield from moves.settle()
     moves.finish()

@@ -210,12 +210,17 @@ class WriteApi(ReadApi):
         """Clear `key`, or the key that a selector names."""
         if type(key) is not bytes:
             key = key_to_bytes(self.get_key(key) if hasattr(key, "or_equal") else key)
-        if self._odd or key >= TOP or len(key) > KEY_LIMIT or not self._writes.plain:
+        if self._odd or key >= TOP or len(key) > KEY_LIMIT:
             self._clear_oddly(key)
             return
         self._size += 4 * len(key) + 50
-        self._writes.points[key] = None
-        self._writes.empty = False
+        writes = self._writes
+        if writes.plain:
+            writes.points[key] = None
+            writes.empty = False
+        else:
+            with self._lock:
+                writes.clear(key, True)
 
     def _clear_oddly(self, key: bytes) -> None:
         if self._deferred_error():
@@ -340,12 +345,13 @@ class WriteApi(ReadApi):
 
     def add_write_conflict_range(self, begin: Any, end: Any) -> None:
         """Add a write conflict on ``[begin, end)``, as a write to the range does."""
-        begin, end = _ordered(begin, end)
-        if self._deferred_error() or not self._may_write():
-            return
-        if begin > self._write_top() or end > self._write_top():
-            self._defer(2004)
-            return
+        if type(begin) is not bytes or type(end) is not bytes or self._odd or not begin <= end <= TOP:
+            begin, end = _ordered(begin, end)
+            if self._deferred_error() or not self._may_write():
+                return
+            if begin > self._write_top() or end > self._write_top():
+                self._defer(2004)
+                return
         begin, end = cut(begin), cut(end)
         if begin < end:
             self._size += len(begin) + len(end) + 24
