@@ -98,7 +98,7 @@ class BytesCodec:
 
     def encode(self, value: Any) -> bytes:
         if type(value) is not bytes:
-            raise CodecError(f"The queue's codec is 'bytes', so a value must be bytes, not {type(value).__name__}.")
+            raise CodecError(f"The codec is 'bytes', so a value must be bytes, not {type(value).__name__}.")
         return value
 
     def decode(self, data: bytes) -> bytes:
@@ -112,7 +112,7 @@ class StrCodec:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
-            raise CodecError(f"The queue's codec is 'str', so a value must be str, not {type(value).__name__}.")
+            raise CodecError(f"The codec is 'str', so a value must be str, not {type(value).__name__}.")
         return value.encode()
 
     def decode(self, data: bytes) -> str:
@@ -200,7 +200,7 @@ class PydanticCodec(Generic[V]):
     def encode(self, value: V) -> bytes:
         if not isinstance(value, self._model):
             wanted = self._model.__name__
-            raise CodecError(f"The queue's codec is {wanted}, so a value must be one, not {type(value).__name__}.")
+            raise CodecError(f"The codec is {wanted}, so a value must be one, not {type(value).__name__}.")
         text: str = value.model_dump_json(by_alias=True, round_trip=True)
         back = self._model.model_validate_json(text)  # a model may write JSON that it refuses to read
         if "null" in text:  # and NaN as null
@@ -221,7 +221,7 @@ class TupleCodec:
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, tuple):
-            raise CodecError(f"The queue's codec is 'tuple', so a value must be a tuple, not {type(value).__name__}.")
+            raise CodecError(f"The codec is 'tuple', so a value must be a tuple, not {type(value).__name__}.")
         packed: bytes = fdb_tuple.pack(value)
         return packed
 

@@ -581,10 +581,9 @@ class Working(Generic[V]):
         try:
             encoded = self._states.encode(state)
         except CodecError as error:
-            told = str(error).replace("The queue's codec", "The state_codec", 1)
             raise CodecError(
-                f"The state of a session of {self._queue!r} can't be stored. {told} Give Sessions the state_codec for"
-                " it, as state_codec='json'."
+                f"The state_codec of {self._queue!r} does not take this state: {error} Give Sessions the codec for it,"
+                " as state_codec='json'."
             ) from error
         if len(encoded) > STATE_BYTES:
             raise ValueError(

@@ -169,9 +169,8 @@ def test_a_state_that_is_not_encoded_names_the_codec_of_states(db: Any, queue: Q
         lambda: sessions.set_state(db, lease, 3),
     ]
     for call in calls:
-        with pytest.raises(CodecError, match="The state_codec is 'bytes', so a value must be bytes") as refused:
+        with pytest.raises(CodecError, match="The state_codec of .* The codec is 'bytes', so a value must be bytes, n"):
             call()
-        assert "queue's codec" not in str(refused.value)
     sessions.ack(db, lease, state=b"3")
 
 
