@@ -273,12 +273,15 @@ class _Load:
         )
 
     def _left_open(self, taken: int) -> str:
-        """Return the note for an interrupted caller. It lists the values that are in, and waits for no commit."""
+        """Return the note for an interrupted caller. It lists the values that are in, and waits for no commit.
+
+        It lists all of them: a gap is a batch that was under way, and few are at a time.
+        """
         done, doubtful = sorted(self._done), sorted({*self._open.items(), *self._unknown})
-        unknown = f" The commits of {_told(doubtful)} were under way: these may be in." if doubtful else ""
+        unknown = f" The commits of {_told(doubtful, None)} were under way: these may be in." if doubtful else ""
         return (
             f"The bulk enqueue into {self._layout.describe()} was interrupted when it had read {taken:,} values, of"
-            f" which these are in: {_told(done) or 'none'}, counted from 0.{unknown} All others are not in."
+            f" which these are in: {_told(done, None) or 'none'}, counted from 0.{unknown} All others are not in."
         )
 
     def _interrupted(self, taken: int, error: Exception) -> BulkInterrupted:
@@ -298,18 +301,18 @@ class _Load:
         )
 
 
-def _told(spans: list[tuple[int, int]]) -> str:
-    """Return sorted spans of ordinals as text; of many gaps only the first few. Spans that touch are one.
+def _told(spans: list[tuple[int, int]], most: int | None = MOST_SPANS_TOLD) -> str:
+    """Return sorted spans of ordinals as text, only the first `most` (None: all). Spans that touch are one.
 
-    >>> _told([(0, 10), (10, 20), (25, 26)])
-    '0 to 19, 25'
+    >>> _told([(0, 10), (10, 20), (25, 26)]), _told([(0, 1), (2, 3)], 1)
+    ('0 to 19, 25', '0, ...')
     """
     joined: list[tuple[int, int]] = []
     for first, end in spans:
         if joined and joined[-1][1] == first:
             first = joined.pop()[0]
         joined.append((first, end))
-    told = joined[:MOST_SPANS_TOLD]
+    told = joined[:most]
     words = [f"{first:,} to {end - 1:,}" if end - first > 1 else f"{first:,}" for first, end in told]
     return ", ".join(words) + (", ..." if len(joined) > len(told) else "")
 

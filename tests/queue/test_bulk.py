@@ -211,6 +211,47 @@ def test_an_interrupted_endless_load_tells_which_values_are_in(db: Any, queue: Q
     assert there <= (235 if in_doubt is None else int(re.findall(r"\d+", in_doubt[1])[-1]) + 1)
 
 
+class EveryOtherTransaction(FaultyTransaction):
+    """Its commit is never answered, or in every other transaction it conflicts once, before it is under way."""
+
+    def __init__(self, tr: Any, db: EveryOtherDatabase) -> None:
+        super().__init__(tr, db)
+        self._conflicts = bool(db.transactions % 2)
+
+    def commit(self) -> Any:
+        if not self._conflicts:
+            return Failed(KeyboardInterrupt())
+        if self._db.commits % 2 == 0:
+            self._db.commits += 1
+            raise FDBError(1020)
+        self._db.commits += 1
+        return self._tr.commit()
+
+
+class EveryOtherDatabase(FaultyDatabase):
+    commits_in_flight = 8
+    transactions = 0
+
+    def create_transaction(self) -> EveryOtherTransaction:
+        self.transactions += 1
+        return EveryOtherTransaction(self._db.create_transaction(), self)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_interrupted_load_with_many_gaps_tells_all_of_them(db: Any, queue: Queue) -> None:
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        queue.enqueue_many(EveryOtherDatabase(db, lambda: None), numbered(1_000))
+    (note,) = stopped.value.__notes__
+    told = re.search(r"these are in: (.*), counted from 0\. The commits of (.*) were under way", note)
+    assert told is not None, note
+    done, doubtful = ([int(number) for number in re.findall(r"\d+", part)] for part in told.groups())
+    assert [int(value) for value in contents(queue, db)] == [
+        number for first, last in zip(done[::2], done[1::2], strict=True) for number in range(first, last + 1)
+    ]
+    assert len(done) > 2 * bulk.MOST_SPANS_TOLD
+    assert len(doubtful) == 2 * 8
+
+
 @pytest.mark.usefixtures("small_batches")
 def test_a_commit_that_cannot_succeed_reports_the_missing_values(db: Any, queue: Queue) -> None:
     faulty = FaultyDatabase.failing_at(db, {2}, ("before", 2023))
