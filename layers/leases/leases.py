@@ -30,6 +30,7 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     keep_out,
+    leaves_in_doubt,
     only_transaction,
     verb,
 )
@@ -270,8 +271,9 @@ class Leases(Named, ByPosition[V]):
     ) -> Steps[Lease[V] | None]:
         """Lease the first available item; None if there is none.
 
-        A call with a database that is cancelled, or interrupted by Ctrl-C, keeps nothing: a thread gives the item back
-        to its place a moment later, and no attempt is counted.
+        A call with a database that is cancelled, interrupted by Ctrl-C, or ends with an error that leaves its commit in
+        doubt (1021, 1031), keeps nothing: a thread gives the item back to its place a moment later, and no attempt is
+        counted.
 
         Args:
             tr: a transaction, or a database.
@@ -347,10 +349,9 @@ class Leases(Named, ByPosition[V]):
                 )
                 if not taken.again:
                     return taken.leases
-        except Exception:
-            raise
-        except BaseException:
-            if tried:  # the caller was cancelled or interrupted, and will never know these leases
+        except BaseException as error:
+            # The caller gets an error, or is cancelled or interrupted, and will never know these leases.
+            if tried and (leaves_in_doubt(error) or not isinstance(error, Exception)):
                 in_thread(self.queue.transact(cast(Database, tr), partial(self._undo, leases=tried)))
             raise
 

@@ -326,8 +326,9 @@ class Sessions(Named, Operators[V]):
             FormatError, CodecError: the session's first item can't be read. Given a database, the session is blocked
                 until an operator calls `skip`; other sessions go on.
 
-        *Conflicts:* as `StagedQueue.lease`, over sessions; in a transaction as `Leases.lease`. *Cost:* as there, and
-        two reads in parallel for the item and the state.
+        *Conflicts:* as `StagedQueue.lease`, over sessions; in a transaction as `Leases.lease`. If Ctrl-C interrupts a
+        call that blocks in the moment of its return, or its commit stays in doubt (1021, 1031), the session may stay
+        leased until the lease expires. *Cost:* as there, and two reads in parallel for the item and the state.
         """
         at_once = type(timeout) is type(duration) is float and not timeout and duration > 0
         if at_once and (known := self.staged.known(tr, duration)) is not None:
@@ -415,7 +416,8 @@ class Sessions(Named, Operators[V]):
         session, or of the queue, ends the turn, too; the session then keeps its place.
 
         A call with a database that is cancelled goes on in a thread. So the ack takes effect all the same, unless it
-        fails. The turn ends then: the session is ready again with its next item, and no attempt is counted.
+        fails. The turn ends then: the session is ready again with its next item, and no attempt is counted. After an
+        error that leaves the commit in doubt (1021, 1031) the item may be acked, and then the turn ends likewise.
 
         Args:
             tr, lease, state, result, then: as for `ack`.
@@ -424,8 +426,9 @@ class Sessions(Named, Operators[V]):
         Raises:
             LeaseLost, CodecError, ItemTooLarge, ValueError: as `ack`.
 
-        *Conflicts:* as `ack`. *Cost:* as `ack`; one more read when the quantum is used up; once a second, three
-        reads in parallel about a pause.
+        *Conflicts:* as `ack`. If Ctrl-C interrupts a call that blocks in the moment of its return, the session stays
+        leased until the lease expires. *Cost:* as `ack`; one more read when the quantum is used up; once a second,
+        three reads in parallel about a pause.
         """
         encoded = self._working.encoded_state(state)
         duration_us = positive(duration, "duration")

@@ -18,37 +18,52 @@ def let_threads_end() -> None:
 
 
 class UnansweredDatabase(StandIn):
-    """Wraps a database. Its first commit is not answered. A caller that blocks is interrupted there, as by Ctrl-C.
+    """Wraps a database. Its first commit is not answered. A caller that blocks gets an error there, as by Ctrl-C.
 
     Args:
         db: the database.
         takes_effect: whether that commit takes effect at once. Otherwise the test sends it later: `sent`.
+        error: what ends the wait of a caller that blocks.
     """
 
-    def __init__(self, db: Any, *, takes_effect: bool) -> None:
+    def __init__(self, db: Any, *, takes_effect: bool, error: BaseException | None = None) -> None:
         self._db = db
         self._takes_effect = takes_effect
+        self._error = KeyboardInterrupt() if error is None else error
         self.sent: Any = None
         """The transaction of the first commit."""
         self.committing = threading.Event()
 
     def create_transaction(self) -> Any:
         tr = self._db.create_transaction()
-        return tr if self.sent is not None else TransactionOf(self, tr)
+        return tr if self.sent is not None else _FirstTransaction(self, tr)
 
     def commit(self, tr: Any) -> Any:
         self.sent = tr
         if self._takes_effect:
             tr.commit().wait()
         self.committing.set()
-        return _Unanswered()
+        return _Unanswered(self._error)
+
+    def on_error(self) -> Any:
+        return _Unanswered(self._error)
+
+
+class _FirstTransaction(TransactionOf):
+    """Its commit stays under way after an error, so `on_error` must not end it."""
+
+    def on_error(self, error: object) -> Any:
+        return self._db.on_error()
 
 
 class _Unanswered:
     """The future of that commit."""
 
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
     def wait(self) -> None:
-        raise KeyboardInterrupt
+        raise self._error
 
     def is_ready(self) -> bool:
         return False

@@ -23,6 +23,7 @@ from fdbqueue import (
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
     Database,
+    FDBError,
     Layout,
     Notes,
     Steps,
@@ -31,6 +32,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     is_database,
     keep_out,
+    leaves_in_doubt,
     notes_of,
     pack,
     register,
@@ -472,15 +474,28 @@ class Working(Generic[V]):
     ) -> Steps[SessionLease[V] | None]:
         """Run a body as `ack_and_next`, and return the lease of the session's next item.
 
-        Given a database, a call that is cancelled goes on in a thread, which then gives the session back.
+        Given a database, a call that is cancelled goes on in a thread, which then gives the session back. So does a
+        thread after an error that leaves the commit in doubt.
         """
         if not is_database(tr):
             pointer = yield from body(cast(Transaction, tr))
             return None if pointer is None else (yield from self.opened(tr, pointer))
         kept = _KeptSession(self, cast(Database, tr))
 
+        tried: Lease[Held] | None = None  # what the last attempt keeps, whatever becomes of its commit
+
+        def trying(tr: Transaction) -> Steps[Lease[Held] | None]:
+            nonlocal tried
+            tried = yield from body(tr)
+            return tried
+
         def work() -> Steps[SessionLease[V] | None]:
-            kept.pointer = yield from self._queue.transact(tr, body)
+            try:
+                kept.pointer = yield from self._queue.transact(tr, trying)
+            except FDBError as error:
+                if tried is not None and leaves_in_doubt(error):
+                    in_thread(self.give_back(cast(Database, tr), tried))
+                raise
             return None if kept.pointer is None else (yield from self.opened(tr, kept.pointer))
 
         try:
@@ -493,8 +508,23 @@ class Working(Generic[V]):
             raise
 
     def give_back(self, db: Database, pointer: Lease[Held]) -> Steps[None]:
-        """End the lease of a session whose worker has gone, uncounted."""
-        yield from self._queue.transact(db, partial(self._part, pointer=pointer, blocked=""))
+        """End the lease of a session that was kept for a worker that has gone, uncounted.
+
+        The commit that keeps it may have taken effect, may never do so, or may be still under way. Then it conflicts
+        with this transaction.
+        """
+
+        def body(tr: Transaction) -> Steps[None]:
+            packed = pack(pointer.position)
+            key = self._line.shards.at(packed).leased.key(packed)
+            value = yield tr.get(key)
+            # The lease keeps its token, so the item tells whether that commit took effect.
+            if value.present() and pointer_of(bytes(value)).current == pointer.value.pointer.current:
+                yield from self._part(tr, pointer, "")
+            else:
+                tr.add_write_conflict_key(key)
+
+        yield from self._queue.transact(db, body)
 
     def _done(
         self, tr: Transaction, session: Session, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone

@@ -1,4 +1,4 @@
-"""Calls of leases that are cancelled or interrupted during their commit keep nothing, and count no attempt."""
+"""Calls of leases that are cancelled, interrupted or timed out in their commit keep nothing, and count no attempt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers import PriorityQueue, RelaxedQueue
 from fdbqueue.layers.leases import Leases
@@ -51,23 +52,24 @@ async def cancelled_while_committing(db: Any, leases: Leases, way: str) -> None:
         await task
 
 
-def interrupted_while_committing(db: Any, leases: Leases, way: str) -> None:
-    with pytest.raises(KeyboardInterrupt):
+def ended_while_committing(db: Any, leases: Leases, way: str, error: type[BaseException]) -> None:
+    with pytest.raises(error):
         getattr(leases, way)(db, duration=600)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("takes_effect", [True, False])
-@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+@pytest.mark.parametrize("how", ["cancelled", "interrupted", "timed out"])
 def test_a_call_that_goes_during_its_commit_keeps_nothing(
     db: Any, leases: Leases, way: str, takes_effect: bool, how: str
 ) -> None:
     leases.enqueue_many(db, ["a", "b", "c"])
-    unanswered = UnansweredDatabase(db, takes_effect=takes_effect)
+    error = FDBError(TRANSACTION_TIMED_OUT) if how == "timed out" else KeyboardInterrupt()
+    unanswered = UnansweredDatabase(db, takes_effect=takes_effect, error=error)
     if how == "cancelled":
         asyncio.run(cancelled_while_committing(unanswered, leases, way))
     else:
-        interrupted_while_committing(unanswered, leases, way)
+        ended_while_committing(unanswered, leases, way, type(error))
     assert is_as_if_never_called(leases, db, available=3)
     if not takes_effect:
         assert conflicts(unanswered.sent)
@@ -103,6 +105,13 @@ def test_what_another_call_got_meanwhile_stays_with_it(db: Any, leases: Leases) 
 
     leases.ack(db, asyncio.run(session()))
     assert is_as_if_never_called(leases, db, available=0)
+
+
+def test_an_error_that_leaves_nothing_in_doubt_starts_no_thread(db: Any, leases: Leases) -> None:
+    leases.enqueue(db, "a")
+    refused = UnansweredDatabase(db, takes_effect=False, error=FDBError(2023))
+    ended_while_committing(refused, leases, "lease", FDBError)
+    assert unfinished() == []
 
 
 def test_a_call_that_goes_before_its_commit_has_nothing_to_give_back(db: Any, leases: Leases) -> None:

@@ -1,4 +1,4 @@
-"""An `ack_and_next` that is cancelled or interrupted: the ack holds, and the next item's session is ready again."""
+"""An `ack_and_next` that is cancelled, interrupted or in doubt: the ack holds, and the next item's session is ready again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.layers.sessions import Gate, SessionLease, Sessions
 from fdbqueue.stored.items import INLINE_BYTES
+from tests.helpers.conflicting import conflicts
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.sessions import assert_sound, fill, lease_of
-from tests.helpers.unanswered import let_threads_end
+from tests.helpers.unanswered import UnansweredDatabase, let_threads_end
 
 KINDS: dict[str, Callable[[Queue], Sessions]] = {
     "one at a time": lambda queue: Sessions(queue, max_attempts=1),
@@ -90,6 +92,20 @@ def test_an_ack_that_fails_after_a_cancel_leaves_the_lease_with_its_holder(db: A
     assert info is not None
     assert (info.running, info.items, info.dead) == (1, 1, 1)
     assert_sound(sessions, db)
+
+
+@pytest.mark.parametrize("takes_effect", [True, False])
+def test_a_commit_that_times_out_leaves_no_session_busy(db: Any, sessions: Sessions, takes_effect: bool) -> None:
+    fill(sessions, db, "ann:0", "ann:1")
+    lease = lease_of(sessions, db, duration=600)
+    unanswered = UnansweredDatabase(db, takes_effect=takes_effect, error=FDBError(TRANSACTION_TIMED_OUT))
+    with pytest.raises(FDBError):
+        sessions.ack_and_next(unanswered, lease, duration=600)
+    let_threads_end()
+    if not takes_effect:
+        assert conflicts(unanswered.sent)
+        sessions.ack(db, lease)
+    assert only_the_first_is_done(sessions, db, lease, ["1"])
 
 
 @pytest.mark.slow
