@@ -1,4 +1,4 @@
-"""An `ack_and_next` that is cancelled, interrupted or in doubt: the ack holds, and the next item's session is ready again."""
+"""An `ack_and_next` that is cancelled or in doubt: the ack holds, and the session of the next item is ready again."""
 
 from __future__ import annotations
 

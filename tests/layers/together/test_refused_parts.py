@@ -169,7 +169,7 @@ def test_a_state_that_is_not_encoded_names_the_codec_of_states(db: Any, queue: Q
         lambda: sessions.set_state(db, lease, 3),
     ]
     for call in calls:
-        with pytest.raises(CodecError, match="The state_codec of .* The codec is 'bytes', so a value must be bytes, n"):
+        with pytest.raises(CodecError, match=r"The state_codec of .* The codec is 'bytes', so a value must be bytes"):
             call()
     sessions.ack(db, lease, state=b"3")
 
