@@ -93,7 +93,7 @@ class FaultyTransaction:
 class Failed:
     """A future that failed."""
 
-    def __init__(self, error: int | Exception) -> None:
+    def __init__(self, error: int | BaseException) -> None:
         self._error = FDBError(error) if isinstance(error, int) else error
 
     def wait(self) -> None:
