@@ -437,7 +437,7 @@ def test_an_interrupt_at_the_end_of_a_failed_load_tells_which_values_are_in(db: 
 
     class Interrupted(FaultyTransaction):
         def commit(self) -> Any:
-            return Failed(KeyboardInterrupt()) if self._db.next_fault() else self._tr.commit()  # type: ignore[arg-type]
+            return Failed(KeyboardInterrupt()) if self._db.next_fault() else self._tr.commit()
 
     class Interrupting(FaultyDatabase):
         def create_transaction(self) -> FaultyTransaction:
