@@ -221,11 +221,14 @@ class Moves:
 
     def enter_available(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the available ones, in its own place."""
-        key = self._layout.available.key(packed)
-        self._tr.set(key, with_notes(stored, notes))
+        self.enter_new(packed, stored, notes)
         # A transaction that has just seen this item here may leave its key out of its conflict range, but includes the
         # gap behind it.
-        self._tr.add_write_conflict_key(key + TAKEN)
+        self._tr.add_write_conflict_key(self._layout.available.key(packed) + TAKEN)
+
+    def enter_new(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item to the available ones that no transaction has seen there before."""
+        self._tr.set(self._layout.available.key(packed), with_notes(stored, notes))
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)

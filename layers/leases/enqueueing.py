@@ -201,7 +201,7 @@ def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes
         if noted.visible_at_us:
             moves.enter_delayed(pack(position), item.stored, noted)
         else:
-            moves.enter_available(pack(position), item.stored, noted)
+            moves.enter_new(pack(position), item.stored, noted)
         write_chunks(tr, layout, position, item.chunks)
     moves.tally("enqueued", len(positions))
     moves.finish()

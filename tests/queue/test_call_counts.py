@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
@@ -52,3 +53,14 @@ def test_a_call_takes_a_short_way(untouched: Any, space: Subspace, verb: str) ->
     assert found.files <= 1.1 * most.files
     assert found.calls <= 1.1 * most.calls
     assert found.moves <= 1.1 * most.moves
+
+
+@pytest.mark.engines("memory")
+def test_a_list_of_queues_takes_few_calls_for_each(db: Any, space: Subspace) -> None:
+    for number in range(40):
+        Queue(space[number]).enqueue(db, b"x")
+
+    def calls(limit: int) -> int:
+        return min(python_calls(lambda: fdbqueue.queues(db, within=space, limit=limit)) for _ in range(5))
+
+    assert (calls(40) - calls(10)) / 30 <= 290

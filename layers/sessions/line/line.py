@@ -522,7 +522,7 @@ class Line:
         if visible_at_us:
             moves.enter_delayed(packed, stored, _until(visible_at_us))
         else:
-            moves.enter_available(packed, stored, NO_NOTES)
+            moves.enter_new(packed, stored, NO_NOTES)
         moves.tally("enqueued", 1)  # waiting workers watch this counter
         return packed
 

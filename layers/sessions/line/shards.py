@@ -237,6 +237,14 @@ class PointerMoves(Transitions):
             self._tally = self.first
             super().enter_available(packed, stored, notes)
 
+    def enter_new(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """As `Moves.enter_new`."""
+        if len(packed) - packed[0] != _IN_FIRST and (other := self._other(packed)):
+            other.enter_new(packed, stored, notes)
+        else:
+            self._tally = self.first
+            super().enter_new(packed, stored, notes)
+
     def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """As `Moves.enter_leased`."""
         if len(packed) - packed[0] != _IN_FIRST and (other := self._other(packed)):

@@ -107,11 +107,14 @@ def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[Ses
     Raises:
         FormatError: a total can't be read.
 
-    *Cost:* two reads, then one for each shard.
+    *Cost:* two reads; then one for each shard, if there ever was a session.
     """
     span = keys.summed.range()
     reading = started(rows(tr.snapshot, span.start, span.stop))
     yield from shards.learn(tr)
+    summed = yield from reading
+    if not summed:
+        return SessionStats(*[0] * 10)
     counted = [started(read_stats(tr, layout)) for layout in shards.layouts()]
     ready = busy = waiting = 0
     for one in counted:
@@ -119,7 +122,7 @@ def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[Ses
         ready, busy = ready + of_shard.available, busy + of_shard.leased
         waiting += of_shard.delayed
     sums = dict.fromkeys(_TOTALS, 0)
-    for row in (yield from reading):
+    for row in summed:
         counter = keys.summed.unpack(row.key)[0]
         if len(row.value) != 8:
             raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")

@@ -197,6 +197,12 @@ def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> SessionPo
     return SessionPointer(_FORMAT, name, generation, slot=slot)
 
 
+_PACKED = {
+    name: fdb_tuple.pack((name,)) for name in ("session", "items", "slot", "state", "summed", "line", "lines", "gate")
+}
+_PACKED_OF_GATES = {name: fdb_tuple.pack(("gate", name)) for name in ("limit", "surplus", "line", "waiting")}
+
+
 class Keys:
     """The keys of all sessions of one queue, beside those of each session's items (`session.py`).
 
@@ -204,25 +210,25 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_gates", "_spaces", "_totals", "items", "line", "records", "shards", "slots", "states", "summed")
+    __slots__ = ("_gates", "_prefix", "_totals", "items", "line", "records", "shards", "slots", "states", "summed")
 
     def __init__(self, layout: Layout) -> None:
-        self.records: Subspace = layout.space["session"]
-        self.items: bytes = layout.space["items"].key()
-        self.slots: bytes = layout.space["slot"].key()
-        self.states: bytes = layout.space["state"].key()
-        self.summed: Subspace = layout.space["summed"]
-        self.line = Layout(layout.space["line"])
-        self.shards: Subspace = layout.space["lines"]
-        gates = layout.space["gate"]
-        self._gates = {name: gates[name].key() for name in ("limit", "surplus", "line", "waiting")}
+        self._prefix = prefix = layout.prefix
+        self.records = Subspace(rawPrefix=prefix + _PACKED["session"])
+        self.items: bytes = prefix + _PACKED["items"]
+        self.slots: bytes = prefix + _PACKED["slot"]
+        self.states: bytes = prefix + _PACKED["state"]
+        self.summed = Subspace(rawPrefix=prefix + _PACKED["summed"])
+        self.line = Layout.at(prefix + _PACKED["line"])
+        self.shards = Subspace(rawPrefix=prefix + _PACKED["lines"])
+        self._gates = {name: prefix + packed for name, packed in _PACKED_OF_GATES.items()}
         self._totals: dict[tuple[str, int], bytes] = {}
-        self._spaces = [layout.space[name] for name in ("session", "items", "slot", "state", "summed", "gate")]
 
     def clear(self, tr: Transaction) -> None:
         """Clear everything but the line."""
-        for space in self._spaces:
-            tr.clear_range(space.key(), strinc(space.key()))
+        for name in ("session", "items", "slot", "state", "summed", "gate"):
+            begin = self._prefix + _PACKED[name]
+            tr.clear_range(begin, strinc(begin))
 
     def total(self, counter: str, shard: int) -> bytes:
         """Return the key of one part of a total of all sessions."""
@@ -263,12 +269,18 @@ def pack_name(session: SessionName) -> bytes:
         TypeError: it is no str, bytes or tuple.
         ValueError: it is empty or too long.
     """
-    return _pack_text(session) if type(session) is str else pack_tuple(session, "session")
+    if type(session) is str or (type(session) is tuple and _KEPT_PARTS.issuperset(map(type, session))):
+        return _pack_kept(session)
+    return pack_tuple(session, "session")
+
+
+_KEPT_PARTS = frozenset((str, int))
+"""Names of such parts are equal only if they pack to the same bytes. 1, 1.0 and True are equal, and pack to others."""
 
 
 @lru_cache(maxsize=4_096)
-def _pack_text(session: str) -> bytes:
-    """Return a text's packed name. Each call about a session packs it. Other names may be equal and pack to others."""
+def _pack_kept(session: SessionName) -> bytes:
+    """Return a packed name, and keep it: each call about a session packs it."""
     return pack_tuple(session, "session")
 
 

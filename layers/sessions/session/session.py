@@ -164,7 +164,7 @@ class Session:
         """Append items to a level, behind an index. The caller sees to the pointer."""
         layout, random = self.layout, new_random()
         moves = SessionMoves(tr, self)
-        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
+        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_new
         positions = [Position(index + at, random, rank=level) for at in range(1, len(items) + 1)]
         for position, (stored, chunks) in zip(positions, items, strict=True):
             enter(pack(position), stored, notes)

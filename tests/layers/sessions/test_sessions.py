@@ -62,11 +62,10 @@ def test_a_session_is_named_by_text_bytes_or_a_tuple(db: Any, sessions: Sessions
 
 
 def test_names_of_different_types_are_different_sessions(db: Any, sessions: Sessions) -> None:
-    for name in ("a", b"a", ("a",), ("a", 0), (b"a",)):
+    names: tuple[Any, ...] = ("a", b"a", ("a",), ("a", 0), (b"a",), ("a", 1), ("a", 1.0), ("a", True), ("a", (True,)))
+    for name in names:
         sessions.enqueue(db, repr(name), session=name)
-    assert {repr(info.session): info.items for info in sessions.list(db)} == {
-        repr(name): 1 for name in ("a", b"a", ("a",), ("a", 0), (b"a",))
-    }
+    assert {repr(info.session): info.items for info in sessions.list(db)} == {repr(name): 1 for name in names}
 
 
 def test_an_urgent_item_comes_first_and_interrupts_nothing(db: Any, sessions: Sessions) -> None:

@@ -12,6 +12,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.client.read_api import ReadApi
+from fdbqueue.engine.embedded.client.write_api import WriteApi
 from fdbqueue.layers import Consumer, Gate, SessionLease, Sessions
 from fdbqueue.layers.staged.requests import Requests
 from tests.benchmarks.contended import CountingDatabase
@@ -90,6 +91,30 @@ def test_enqueues_into_sessions_that_have_items_write_no_key_in_common_but_total
     kinds = {space.unpack(key)[0] for key in shared}
     assert kinds == {"summed", "once"}, "the commit marker is this process's own"
     assert len([key for key in shared if space.unpack(key)[0] == "summed"]) > 8, "totals are spread"
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("shards", [1, 4])
+def test_new_items_and_new_sessions_add_no_conflict_but_that_of_their_writes(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    ranges: list[bytes] = []
+    add = WriteApi.add_write_conflict_range
+
+    def counting_add(self: WriteApi, begin: Any, end: Any) -> None:
+        ranges.append(begin)
+        add(self, begin, end)
+
+    monkeypatch.setattr(WriteApi, "add_write_conflict_range", counting_add)
+    sessions = Sessions(Queue(space, codec="str"), shards=shards)
+    guards = []
+    for number in (3, 30):
+        tr = db.create_transaction()
+        ranges.clear()
+        sessions.enqueue_many(tr, ["x"] * number, session=f"s{number}")
+        guards.append(len(ranges))
+
+    assert guards == [1, 1]  # of the session's record
 
 
 @pytest.mark.engines("memory")
