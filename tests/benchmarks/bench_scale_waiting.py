@@ -1,6 +1,7 @@
 """A thousand consumers that wait in ten processes: what they cost, and how soon one of them begins with an item.
 
-Each consumer is a loop that leases an item and acks it: a task of an event loop, or a thread. It runs by hand:
+Each consumer is a loop that leases an item and acks it: a task of an event loop, or a thread. Or it is a handler of a
+`Consumer`, of the queue or of a subscription. It runs by hand:
 ``python -m tests.benchmarks scale_waiting``.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import StagedQueue
+from fdbqueue.layers import Consumer, Lease, StagedQueue, Subscriptions
 from tests.benchmarks.bench_scale_number import cleared, memory_mb
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import SIZE, Sample, cluster_url, heading, quantile, say
@@ -33,7 +34,7 @@ AT_ONCE = {"quick": 100}.get(SIZE, 2_000)
 SECONDS_IDLE = {"quick": 0.5}.get(SIZE, 15.0)
 SETTINGS = {"quick": ((1, 1), (2, 5))}.get(SIZE, ((1, 1), (10, 1), (10, 100)))
 """Processes, and consumers in each."""
-KINDS = ("tasks", "threads")
+KINDS = ("tasks", "threads", "handlers", "handlers of a subscription")
 PATIENCE = 120.0
 END = b"end"
 _TIME = struct.Struct("d")
@@ -44,6 +45,7 @@ class Begun:
     """The consumers of this process."""
 
     waits: list[threading.Thread] = field(default_factory=list)
+    consumer: Consumer[Any] | None = None
     delays: list[float] = field(default_factory=list)
     """Of the items that they began with since the last look."""
 
@@ -113,7 +115,8 @@ def row(url: str, kind: str, processes: int, consumers: int) -> str:
             acked.recv(1)
         at_once = time.perf_counter() - started
         burst = look(crowd)
-        own.queue.enqueue_many(db, [END] * number)
+        if not kind.startswith("handlers"):
+            own.queue.enqueue_many(db, [END] * number)
         crowd.run(end)
         own.queue.clear(db)
     cells = [
@@ -160,15 +163,20 @@ def begin(db: Any, prefix: bytes, kind: str, consumers: int, address: str) -> Sa
     done.connect(address)
     if kind == "threads":
         _begun.waits = [threading.Thread(target=_consume, args=(db, own, done)) for _ in range(consumers)]
-    else:
+    elif kind == "tasks":
         _begun.waits = [threading.Thread(target=asyncio.run, args=(_all(db, own, done, consumers),))]
+    else:
+        _begun.consumer = _consumer(db, own, kind, consumers, done)
+        _begun.waits = [threading.Thread(target=_begun.consumer.run, args=(db,))]
     for thread in _begun.waits:
         thread.start()
     return Sample(0, 1.0)
 
 
 def end(db: Any) -> Sample:
-    """Wait until all consumers of this process had an item that ends them."""
+    """Wait until all consumers of this process had an item that ends them, or stop its `Consumer`."""
+    if _begun.consumer is not None:
+        _begun.consumer.stop()
     for thread in _begun.waits:
         thread.join()
     return Sample(0, 1.0)
@@ -194,6 +202,16 @@ async def _consume_in_loop(db: Any, own: StagedQueue[Any], done: socket.socket) 
         if lease.value == END:
             return
         done.send(b".")
+
+
+def _consumer(db: Any, own: StagedQueue[Any], kind: str, handlers: int, done: socket.socket) -> Consumer[Any]:
+    source: Any = Subscriptions(own.queue).subscribe(db, "one") if kind.endswith("subscription") else own.leases
+
+    async def handle(lease: Lease[Any]) -> None:
+        _began_with(lease.value)
+        done.send(b".")
+
+    return Consumer(source, handle, concurrency=handlers)
 
 
 def _began_with(value: bytes) -> None:

@@ -96,10 +96,10 @@ def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
             long.delete(key)
         return
     cursor = txn.cursor(dbs.data)
+    key, delete = cursor.key, cursor.delete
     found = cursor.set_range(begin)
-    while found and cursor.key() < end:
-        cursor.delete()
-        found = bool(cursor.key())
+    while found and key() < end:
+        found = delete()  # False if there was no further key
 
 
 def _change_long(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
