@@ -221,7 +221,7 @@ class Keys:
         self.summed = Subspace(rawPrefix=prefix + _PACKED["summed"])
         self.line = Layout.at(prefix + _PACKED["line"])
         self.shards = Subspace(rawPrefix=prefix + _PACKED["lines"])
-        self._gates = {name: prefix + packed for name, packed in _PACKED_OF_GATES.items()}
+        self._gates: dict[str, bytes] = {name: prefix + packed for name, packed in _PACKED_OF_GATES.items()}
         self._totals: dict[tuple[str, int], bytes] = {}
 
     def clear(self, tr: Transaction) -> None:
