@@ -714,8 +714,8 @@ MUTANTS = (
     ),
     Mutant(
         "a process with another codec is let in",
-        "fdbqueue/moves/exclusive.py",
-        (("        if about.present():\n", "        if False:\n"),),
+        "fdbqueue/stored/catalogue.py",
+        (("    if fits(codec, registered):\n        return\n", "    if registered:\n        return\n"),),
         Kind.plain,
         tests=(
             "tests/queue/test_codecs_checked.py::test_another_codec_is_refused_by_every_verb_which_says_which_one_it_is",
@@ -781,6 +781,67 @@ MUTANTS = (
         Kind.subscriptions,
         tests=(
             "tests/layers/subscriptions/test_subscriptions_shared.py::test_what_a_leader_took_as_it_was_cancelled_goes_to_the_next_call",
+        ),
+    ),
+    Mutant(
+        "a long check does not watch the queue",
+        "fdbqueue/reads/watched.py",
+        (("        tr.add_read_conflict_range(*self._range)\n", ""),),
+        tests=(
+            "tests/queue/test_checking.py::test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not",
+        ),
+    ),
+    Mutant(
+        "a long check's next watch begins when the last one has ended",
+        "fdbqueue/reads/watched.py",
+        (
+            (
+                "before, self._watch = self._watch, self._begin()\n            wait_in_thread(before.commit())\n",
+                "wait_in_thread(self._watch.commit())\n            self._watch = self._begin()\n",
+            ),
+        ),
+        tests=("tests/queue/test_checking.py::test_a_watch_begins_before_the_last_one_ends",),
+    ),
+    Mutant(
+        "a watch of unknown outcome has seen no change",
+        "fdbqueue/reads/watched.py",
+        (("            self._changed = True  #", "            self._changed = False  #"),),
+        tests=("tests/queue/test_checking.py::test_a_watch_whose_end_nobody_knows_has_seen_a_change",),
+    ),
+    Mutant(
+        "a long check's problems are told though the queue changed",
+        "fdbqueue/reads/check.py",
+        (("if watched.changed() else _sure(report)", "if False else _sure(report)"),),
+        tests=(
+            "tests/queue/test_checking.py::test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not",
+        ),
+    ),
+    Mutant(
+        "a cancelled lease keeps what it took",
+        "layers/leases/leases.py",
+        (("            if tried:  # the caller was", "            if False:  # the caller was"),),
+        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+    ),
+    Mutant(
+        "giving back what a cancelled lease took does not conflict with its commit",
+        "layers/leases/leases.py",
+        (("                tr.add_write_conflict_key(self.layout.item_key(position))\n", "                pass\n"),),
+        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+    ),
+    Mutant(
+        "a cancelled ack_and_next keeps the next item's session",
+        "layers/sessions/workers/working.py",
+        (("(yield from finish(work(), kept))", "(yield from finish(work()))"),),
+        tests=(
+            "tests/layers/sessions/test_sessions_cancelled.py::test_a_call_that_is_cancelled_during_its_commit_acks_and_holds_nothing",
+        ),
+    ),
+    Mutant(
+        "an interrupted ack_and_next keeps the next item's session",
+        "layers/sessions/workers/working.py",
+        (("            if not kept.handed_over:  #", "            if False:  #"),),
+        tests=(
+            "tests/layers/sessions/test_sessions_cancelled.py::test_ctrl_c_at_any_line_holds_no_session_that_was_acked",
         ),
     ),
 )

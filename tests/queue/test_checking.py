@@ -18,6 +18,7 @@ from fdbqueue.reads.watched import WatchedRange
 from tests.helpers.busy import Busy
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import Progress, smart_queue
+from tests.helpers.standin import StandIn
 from tests.queue.test_inspecting import Counted
 
 ITEMS = 300
@@ -212,6 +213,21 @@ def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not
         report = queue.check(changing)
 
         assert (report.problems, len(report.unsure), report.counted) == ((), 2, False), at
+
+
+def test_a_watch_begins_before_the_last_one_ends(db: Any, space: Subspace) -> None:
+    begin, end = space.range().start, space.range().stop
+
+    class ChangingBeforeTheSecond(StandIn):
+        transactions = 0
+
+        def create_transaction(self) -> Any:
+            self.transactions += 1
+            if self.transactions == 2:
+                db[begin + b"x"] = b"changed"
+            return db.create_transaction()
+
+    assert WatchedRange(ChangingBeforeTheSecond(), begin, end).changed()
 
 
 def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspace) -> None:
