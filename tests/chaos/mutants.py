@@ -304,6 +304,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a dequeue in relaxed order does not conflict with who takes the same item",
+        "layers/staged/_relaxed.py",
+        (("                tr.add_read_conflict_key(found[0].key)\n", ""),),
+        Kind.relaxed,
+        tests=("tests/layers/staged/test_relaxed.py::test_two_dequeues_that_pick_the_same_item_conflict",),
+    ),
+    Mutant(
         "a turn's items are taken from the end of their level",
         "layers/priority/_weighted.py",
         (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers.leases import Leases, State
+from fdbqueue.layers.leases import Head, Leases, State
 from fdbqueue.layers.staged import RelaxedHead, RelaxedQueue, StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.reading import Reading
@@ -56,6 +57,49 @@ def test_two_that_pick_different_items_do_not_conflict_and_two_that_pick_the_sam
     second.commit().wait()
     with pytest.raises(FDBError, match="1020"):
         third.commit().wait()
+
+
+def test_two_dequeues_that_pick_the_same_item_conflict(db: Any, queue: Queue) -> None:
+    relaxed = RelaxedQueue(queue, window=1)
+    queue.enqueue_many(db, list(range(2)))
+    assert relaxed.dequeue(db) is not None  # now it knows that the queue has no timers
+    first, second = db.create_transaction(), db.create_transaction()
+    assert relaxed.dequeue(first) == relaxed.dequeue(second)
+    first.commit().wait()
+    with pytest.raises(FDBError, match="1020"):
+        second.commit().wait()
+
+
+@pytest.mark.parametrize("items", [3, 10])
+def test_each_of_the_first_items_is_picked_equally_often(db: Any, queue: Queue, items: int) -> None:
+    queue.enqueue_many(db, list(range(items)))
+    chosen = iter([start for start in range(5) for _ in range(items)])
+    others = iter(list(range(items)) * 5)
+    head = RelaxedHead(queue.layout, window=5, choose=lambda n: next(chosen) if n == 5 else next(others) % n)
+    picked: list[int] = []
+    for _ in range(5 * items):
+        tr = db.create_transaction()
+        lease = Leases(queue, head=head).lease(tr)
+        assert lease is not None
+        picked.append(lease.value)
+        tr.cancel()
+    among = min(5, items)
+    assert sorted(picked) == sorted(list(range(among)) * (5 * items // among))
+
+
+def test_a_read_ends_with_the_picked_items(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+
+    def first(head: Head, tr: Any, *, limit: int, after: bytes | None = None) -> Generator[Any, Any, list[Any]]:
+        limits.append(limit)
+        return []
+        yield
+
+    monkeypatch.setattr(Head, "first", first)
+    head = RelaxedHead(queue.layout, window=32, choose=lambda n: n // 4)
+    assert list(head.first(None, limit=1)) == []
+    assert list(head.first(None, limit=29)) == []
+    assert limits == [9, 30]
 
 
 def test_it_composes_in_a_transaction_and_with_the_strict_view(db: Any, queue: Queue) -> None:
