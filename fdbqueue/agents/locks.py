@@ -7,8 +7,8 @@ The transaction that leases an item writes the key, and the one that confirms it
 server, and any server process of the database can confirm it. IDs are random: no counter is a hot key, and no process
 remembers them. An ID is given again only if its lease is over.
 
-The key of a lock that was never confirmed stays. Each lock reads the next few keys behind its own, and clears those
-whose leases are over; `sweep` clears all of them. (docs/adr/0092)
+The key of a lock that was never confirmed stays. Some locks read the next keys behind their own, two for each lock on
+average, and clear those whose leases are over; `sweep` clears all of them. (docs/adr/0092)
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from fdbqueue.lowlevel import (
 PAGE_KEYS = 100
 """The number of keys that one transaction of a whole sweep reads."""
 LOOK_BEHIND = 2
-"""The number of keys behind its own that a new lock checks, to sweep expired ones."""
+"""The number of keys behind their own that new locks check, each on average, to sweep expired ones."""
+LOOK_AT_ONCE = 32
+"""A lock checks keys only if so many are due, since each look is one more read."""
 ENDED_SECONDS = 60.0
 """Locks are checked this long after their end. Extended and confirmed ones are gone by then, as a rule."""
 
@@ -58,12 +60,14 @@ class Locks:
         self._layout = leases.layout
         self._space = leases.layout.agents
         self._end = self._space.range().stop
+        self._keys_due = LOOK_AT_ONCE
+        """How many keys the next look checks; the first lock of a process looks."""
 
     def lock(self, tr: Transaction, leases: Sequence[Lease[bytes]]) -> Steps[list[int]]:
         """Give IDs to leases that were taken in this transaction.
 
-        *Conflicts:* with another lock that gets one of these IDs. *Cost:* one read of a range; one read, in parallel,
-        and one write for each lease.
+        *Conflicts:* with another lock that gets one of these IDs. *Cost:* one read, in parallel, and one write for each
+        lease; one read of a range for 16 leases.
         """
         ids: list[int] = []
         begin = b""
@@ -79,8 +83,10 @@ class Locks:
                 tr.set(key, fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
                 ids.append(id)
                 begin = begin or key + b"\x00"
-        if ids:
-            yield from self._sweep(tr, begin, limit=LOOK_BEHIND * len(ids))
+        self._keys_due += LOOK_BEHIND * len(ids)
+        if ids and self._keys_due >= LOOK_AT_ONCE:
+            due, self._keys_due = self._keys_due, 0
+            yield from self._sweep(tr, begin, limit=due)
         return ids
 
     @verb
@@ -120,7 +126,7 @@ class Locks:
     def sweep(self, db: Database) -> Steps[int]:
         """Clear all keys whose leases are over, and return how many.
 
-        Each lock looks at a few keys, so this is for queues that get no new locks.
+        Locks look at a few keys, so this is for queues that get no new locks.
 
         *Conflicts:* with a lock that gets a cleared ID. *Cost:* one read for 100 keys, and one for each that is over.
         """

@@ -140,6 +140,24 @@ def test_a_sweep_of_expired_locks_leaves_a_new_lock(
     assert Locks(leases).confirm(db, 7)
 
 
+def test_one_lock_of_sixteen_looks_for_expired_ones(
+    db: Any, leases: Leases[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def sweep(self: Locks, tr: Any, begin: bytes, *, limit: int) -> list[Any]:
+        limits.append(limit)
+        return []
+
+    monkeypatch.setattr(Locks, "_sweep", sweep)
+    locks, lease = Locks(leases), leased(leases, db)
+    for _ in range(40):
+        run(locks.lock(db.create_transaction(), [lease]))
+    assert limits == [34, 32, 32]
+    run(locks.lock(db.create_transaction(), [lease] * 50))
+    assert limits[3:] == [114]
+
+
 def test_a_lock_of_a_lease_that_was_extended_is_kept(
     db: Any, leases: Leases[bytes], clock: Clock, next_ids: list[int]
 ) -> None:

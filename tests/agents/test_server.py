@@ -200,6 +200,7 @@ def test_keys_of_locks_that_were_never_confirmed_go_with_time(
 ) -> None:
     ids = iter([50, 60, 10, 20, 5])
     monkeypatch.setattr(locks, "new_id", lambda: next(ids))
+    monkeypatch.setattr(locks, "LOOK_AT_ONCE", locks.LOOK_BEHIND)  # each lock looks
     clock = Clock()
     leases = leases_of(space, clock=clock)
 
