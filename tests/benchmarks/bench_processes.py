@@ -33,8 +33,9 @@ ON_A_CLUSTER = """
 What bounds several processes in strict order: a call's place must be known after the call began. So an item costs one
 commit that registers the call and one that takes the item (docs/adr/0120), where one process alone takes it by one.
 Lease and ack cost three. Requests ahead of their calls would save one of these, and were taken out again: they broke
-the order between calls. RelaxedQueue keeps no order, like SKIP LOCKED, and commits once an item. It reads 32 items to
-pick one, which is most of its distance from the recipe.
+the order between calls. RelaxedQueue keeps no order, like SKIP LOCKED, and commits once an item. It reads 16 items on
+average to pick one of the first 32. The recipe reads one, and writes neither a counter nor the mark that tells a call
+with an unknown outcome what happened.
 """
 ON_A_DISK = """
 What bounds a durable call of one process: the disk, and Python. A commit here writes 7 to 10 pages of LMDB, which are

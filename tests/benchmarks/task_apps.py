@@ -11,6 +11,10 @@ from typing import Any
 
 FIFO = os.environ.get("FDBQUEUE_BENCH_FIFO", "")
 """Each task writes there how many seconds after its enqueue it has started."""
+HANDLERS = 256
+"""How many items a consumer works on at once."""
+AT_ONCE = 200
+"""How many tasks of ours one transaction enqueues, where the enqueue is not measured."""
 
 
 @functools.cache
@@ -45,7 +49,22 @@ def of_fdbqueue(where: str) -> tuple[Any, Callable[[float, float], object]]:
     if FIFO:  # a worker, which opens the database itself
         return tasks, one
     db = fdbqueue.open(where)
-    return tasks, lambda sent, seconds: one.enqueue(db, sent, seconds)
+    return db, lambda sent, seconds, tr=db: one.enqueue(tr, sent, seconds)
+
+
+def of_consumer(where: str) -> tuple[Any, Callable[[float, float], object]]:
+    """Return, to a worker, what runs a consumer of fdbqueue until a signal comes."""
+    import fdbqueue
+    from fdbqueue.layers import Consumer, Lease, Leases
+
+    db, queue, terms = fdbqueue.open(where), fdbqueue.Queue("bench items"), struct.Struct("dd")
+
+    async def handle(lease: Lease) -> None:
+        work(*terms.unpack(lease.value))
+
+    if FIFO:
+        return functools.partial(Consumer(Leases(queue), handle, concurrency=HANDLERS).run, db), queue.enqueue
+    return db, lambda sent, seconds, tr=db: queue.enqueue(tr, terms.pack(sent, seconds))
 
 
 def of_huey(where: str) -> tuple[Any, Callable[[float, float], object]]:
@@ -92,5 +111,20 @@ def of_procrastinate(where: str) -> tuple[Any, Callable[[float, float], object]]
     return app, lambda sent, seconds: one.defer(sent=sent, seconds=seconds)
 
 
+def fill(number: int, seconds: float) -> None:
+    """Enqueue tasks before they are worked: ours many in a transaction, others one by one."""
+    if name not in ("fdbqueue", "consumer"):
+        for _ in range(number):
+            enqueue(time.time(), seconds)
+        return
+    for first in range(0, number, AT_ONCE):
+        tr = app.create_transaction()
+        for _ in range(min(AT_ONCE, number - first)):
+            enqueue(time.time(), seconds, tr=tr)
+        tr.commit().wait()
+
+
 name, _, place = os.environ.get("FDBQUEUE_BENCH_TASKS", "").partition("=")
+app: Any
+enqueue: Any
 app, enqueue = globals()[f"of_{name}"](place) if name else (None, None)
