@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from fdbqueue.agents.locks import Locks
 from fdbqueue.agents.wire import PIECE_BYTES
 from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
-from fdbqueue.layers.common.batcher import PendingCall, TransactionBatcher
+from fdbqueue.layers.common.batcher import TransactionBatcher
 from fdbqueue.layers.common.composing import QueueWithLeases
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.leases.commit_if_written import commit_if_written
@@ -104,7 +104,7 @@ class AgentQueue:
         """
         if self._waiting:
             return None
-        return (yield from self._takes.call(PendingCall(self._db, None)))
+        return (yield from self._takes.request(self._db, None))
 
     @verb
     def wait(self, seconds: float) -> Steps[Locked | None]:
@@ -162,7 +162,7 @@ class AgentQueue:
     @verb
     def confirm(self, id: int) -> Steps[bool]:
         """Remove the item that is locked under an ID. Return False if there is none. Confirms share a transaction."""
-        return bool((yield from self._confirms.call(PendingCall(self._db, id))))
+        return bool((yield from self._confirms.request(self._db, id)))
 
     def _take_all(self, db: Database, wanted: list[None]) -> Steps[list[Locked | Exception | None]]:
         """Lease an item for each call, in one transaction."""
