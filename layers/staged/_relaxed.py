@@ -134,7 +134,7 @@ class RelaxedDelivery(HeadDelivery):
         """Take out as any delivery does, in fewer steps if one item is wanted and nothing is in front of the items."""
         if limit == 1 and self._without_timers and self._layout.known.is_open():
             found = yield from self._timers_and_run(tr, self._clock_us(), limit)
-            if self._without_timers and found:
+            if found and found[0].key >= self._layout.begin:
                 # In front of the clear: a conflict with a key that this transaction has cleared counts for nothing.
                 tr.add_read_conflict_key(found[0].key)
                 try:

@@ -63,7 +63,7 @@ def of_consumer(where: str) -> tuple[Any, Callable[[float, float], object]]:
         work(*terms.unpack(lease.value))
 
     if FIFO:
-        return functools.partial(Consumer(Leases(queue), handle, concurrency=HANDLERS).run, db), queue.enqueue
+        return functools.partial(Consumer(Leases(queue), handle, concurrency=HANDLERS).run, db), work
     return db, lambda sent, seconds, tr=db: queue.enqueue(tr, terms.pack(sent, seconds))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -87,18 +86,19 @@ def test_each_of_the_first_items_is_picked_equally_often(db: Any, queue: Queue, 
     assert sorted(picked) == sorted(list(range(among)) * (5 * items // among))
 
 
-def test_a_read_ends_with_the_picked_items(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_ends_with_the_picked_items(db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int] = []
+    read = Head.first
 
-    def first(head: Head, tr: Any, *, limit: int, after: bytes | None = None) -> Generator[Any, Any, list[Any]]:
+    def first(head: Head, tr: Any, *, limit: int, after: bytes | None = None) -> Any:
         limits.append(limit)
-        return []
-        yield
+        return read(head, tr, limit=limit, after=after)
 
     monkeypatch.setattr(Head, "first", first)
-    head = RelaxedHead(queue.layout, window=32, choose=lambda n: n // 4)
-    assert list(head.first(None, limit=1)) == []
-    assert list(head.first(None, limit=29)) == []
+    queue.enqueue_many(db, list(range(40)))
+    leases = Leases(queue, head=RelaxedHead(queue.layout, window=32, choose=lambda n: n // 4))
+    assert [lease.value for lease in leases.lease_many(db, limit=1)] == [8]
+    assert [lease.value for lease in leases.lease_many(db, limit=29)] == [1, *range(2, 8), *range(9, 31)]
     assert limits == [9, 30]
 
 
