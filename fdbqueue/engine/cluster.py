@@ -68,7 +68,11 @@ class ClusterDatabase:
         _find_cluster_file(self._cluster_file)
 
     def create_transaction(self) -> Any:
-        """Return a new transaction of the binding."""
+        """Return a new transaction of the binding.
+
+        A process's first use waits until the cluster answers, for up to five seconds. In an event loop call
+        ``await asyncio.to_thread(db.create_transaction)``, or a verb's `aio` first.
+        """
         return self._database().create_transaction()
 
     def first_answer(self) -> Future[None] | None:

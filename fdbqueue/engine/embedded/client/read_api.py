@@ -676,7 +676,10 @@ class SnapshotReads(TransactionRead):
         return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
 
     def get_pairs(self, begin: bytes, end: bytes, limit: int) -> FutureKeyValueArray | None:
-        """Read the first `limit` rows of a range as tuples. Return None if only `get_range` can read them."""
+        """Read the first `limit` rows of a range as tuples. Return None if only `get_range` can read them.
+
+        `get_range` makes an object of each row. A caller that takes the rows apart, `steps.columns`, need not pay it.
+        """
         tr = self._tr
         if tr._odd or not 0 < limit < BEYOND_INT:
             return None
