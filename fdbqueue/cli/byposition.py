@@ -40,7 +40,8 @@ from fdbqueue.engine.steps import rows, run
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layers.leases import LeaseHandle
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.stored.catalogue import name_of, name_text
+from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.layout import name_of
 from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue

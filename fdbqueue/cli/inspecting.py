@@ -18,7 +18,8 @@ from fdbqueue.cli.tables import print_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.stored.catalogue import name_of, name_text
+from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.layout import name_of
 
 
 def inspect(

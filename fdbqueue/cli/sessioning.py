@@ -18,7 +18,8 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions.session.records import Keys, SessionName, pack_name
 from fdbqueue.layers.sessions.session.records import name_of as session_name
-from fdbqueue.stored.catalogue import name_of, name_text
+from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.layout import name_of
 from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256

@@ -24,14 +24,12 @@ from weakref import ref
 import msgspec
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE
-from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.stored.places import has_items
 
 KNOWN_SECONDS = 60.0
@@ -73,15 +71,6 @@ def name_text(name: tuple[Any, ...] | bytes) -> str:
 
         return json.dumps(list(name), ensure_ascii=False)
     return repr(name)
-
-
-def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
-    """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple."""
-    try:
-        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
-    except NOT_A_TUPLE:
-        return prefix
-    return name
 
 
 @lru_cache(maxsize=1_000)

@@ -503,11 +503,7 @@ class Layout:
         >>> Layout("orders").describe(), Layout(("shop", "orders")).describe()
         ("'orders'", "('shop', 'orders')")
         """
-        try:
-            name = fdb_tuple.unpack(self.prefix)
-        except NOT_A_TUPLE:
-            return repr(self.prefix)
-        return described(name)
+        return described(name_of(self.prefix))
 
 
 def _taken_off(kind: type[T]) -> dict[str, T]:
@@ -555,6 +551,21 @@ OTHERS = (
     ),
 )
 """The rows of keys that have no attribute, since a layer makes them."""
+
+
+def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
+    """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple.
+
+    Other bytes than packed ones may unpack to a tuple, which names another queue.
+
+    >>> name_of(b"\\x02abc\\x00"), name_of(b"\\x02abc")
+    (('abc',), b'\\x02abc')
+    """
+    try:
+        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
+        return name if fdb_tuple.pack(name) == prefix else prefix
+    except NOT_A_TUPLE:
+        return prefix
 
 
 def described(name: tuple[Any, ...] | bytes) -> str:

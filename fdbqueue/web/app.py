@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
 from fdbqueue.layers.schedules import Schedules
-from fdbqueue.stored.catalogue import name_of as tuple_of
 from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.layout import name_of as tuple_of
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
 from fdbqueue.web.said import Sayings

@@ -28,8 +28,8 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.moves.exclusive import LOOK_SECONDS
-from fdbqueue.stored.catalogue import KNOWN_SECONDS, name_of, queue_text
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.catalogue import KNOWN_SECONDS, queue_text
+from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.verbs.queues import _prefixes
 
 
@@ -294,11 +294,21 @@ def test_a_key_that_unpacks_to_a_tuple_of_another_place_is_found_there_only(db: 
     assert [info.name[-1] for info in fdbqueue.find_queues(db, within=space)] == [5]
 
 
+def test_a_prefix_that_no_program_packs_is_named_by_its_bytes(db: Any, space: Subspace) -> None:
+    plain, odd = space[5], Subspace(rawPrefix=space.key() + b"\x16\x00\x05")  # 5 in two bytes
+    for one in plain, odd:
+        Queue(one, codec="json").enqueue(db, 1)
+
+    assert [info.name for info in listed(db, space)] == [name_of(plain.key()), odd.key()]
+    assert Layout(odd).describe() == repr(odd.key())
+
+
 @given(key=st.binary(min_size=1, max_size=40) | st.sampled_from(STRANGE))
 def test_any_key_has_a_name_and_begins(key: bytes) -> None:
     assert all(key.startswith(prefix) and prefix != key for prefix in _prefixes(key))
     assert queue_text(key) is not None
-    assert isinstance(name_of(key), bytes | tuple)
+    name = name_of(key)
+    assert key == (name if isinstance(name, bytes) else fdbqueue.Subspace(name).key())
     layout = Layout(Subspace(rawPrefix=key))
     assert layout.describe()
     with suppress(fdbqueue.FormatError):

@@ -12,7 +12,8 @@ import pytest
 import fdbqueue
 from fdbqueue.layers import Leases, Sessions, Tasks
 from fdbqueue.layers.schedules import Schedules
-from fdbqueue.stored.catalogue import name_of, name_text
+from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.layout import name_of
 from fdbqueue.web import AdminApp
 from tests.web.conftest import Browser, Shop
 
