@@ -16,6 +16,7 @@ from fdbqueue.cli.options import CodecName
 from fdbqueue.cli.values import from_json
 from fdbqueue.errors import LeaseLost
 from fdbqueue.layers.leases import LeaseHandle, LeaseRef
+from fdbqueue.layers.leases.holding import mostly_lost
 from fdbqueue.layers.sessions import SessionHandle
 
 H = TypeVar("H", bound=LeaseRef)
@@ -49,11 +50,7 @@ def handles_of(
 
 def told_lost(handle: LeaseHandle) -> None:
     """Report that a lease is lost."""
-    typer.echo(
-        f"Error: The lease {handle} is lost: its item was acked or given back already, or the lease expired and"
-        " another consumer took the item.",
-        err=True,
-    )
+    typer.echo(f"Error: The lease {handle} is lost: {mostly_lost(handle.position)}.", err=True)
 
 
 def with_those_held(

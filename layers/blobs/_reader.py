@@ -28,6 +28,7 @@ from fdbqueue.stored.items import CHUNK_BYTES, Blob
 from fdbqueue.stored.rename_marks import check_renamed
 
 from ..leases import LeaseRef
+from ..leases.holding import mostly_lost
 from ._fileverb import file_verb
 
 WINDOW_PIECES = 11
@@ -260,9 +261,8 @@ class BlobReader(Named, io.BufferedIOBase):
         value = yield tr.get(self._layout.leased.key(self._packed))
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
             raise LeaseLost(
-                f"The lease of {self._position} of {self._queue!r} is lost: the item was acked or given back already,"
-                " or the lease expired and another consumer took the item. Undo its work, and extend leases"
-                " whose work takes longer.",
+                f"The lease of {self._position} of {self._queue!r} is lost: {mostly_lost(self._position)}. Undo its"
+                " work, and extend leases whose work takes longer.",
                 lost=[self._position],
             )
         return self._layout, bytes(value)

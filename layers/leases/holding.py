@@ -227,12 +227,26 @@ class Holding:
             + (
                 f"a call by position took the item away.{known} Undo its work, or make the work repeatable."
                 if known
-                else "the item was acked or given back already, or the lease expired and another consumer took the"
-                " item. Undo its work, or make the work repeatable. Extend leases whose work takes longer."
+                else f"{mostly_lost(*lost)}. Undo its work, or make the work repeatable. Extend leases whose work takes"
+                " longer."
             ),
             lost=lost,
             reasons=reasons,
         )
+
+
+def mostly_lost(*lost: Position, taker: str = "another consumer took the item") -> str:
+    """Return how leases are mostly lost, if no call has left a word of it.
+
+    >>> mostly_lost(Position(1, bytes(8)), taker="another worker has the session").partition(", or ")[2]
+    'the lease expired and another worker has the session'
+    """
+    # A call by position that changes an item's rank moves it, and no word is left in its old place.
+    moved = " or it got another priority or rank," if any(one.rank is not None for one in lost) else ""
+    return (
+        "the item was acked or given back already, perhaps by a call that was cancelled,"
+        f"{moved} or the lease expired and {taker}"
+    )
 
 
 def read_leased(

@@ -52,6 +52,7 @@ from ...common.waiting import finish
 from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
+from ...leases.holding import mostly_lost
 from ...leases.leases import this_consumer
 from ...leases.timers import FIRE_LIMIT
 from ...leases.times import seconds_or_none
@@ -348,10 +349,7 @@ class Working(Generic[V]):
         session, packed = self.session_of(ref), pack(ref.position)
         taken = packed if changed is None else changed.packed
         reason = yield from self.why_taken(tr, session, [taken])
-        why = (
-            "the item was acked or given back already, perhaps by a call that was cancelled, or the lease expired and"
-            " another worker has the session"
-        )
+        why = mostly_lost(ref.position, taker="another worker has the session")
         if changed is not None and changed.packed != packed:
             item = session.layout.available.position(session.layout.prefix + changed.packed)
             why = f"a call by position changed the item {item.text}, which this worker had done before it"

@@ -282,7 +282,7 @@ def test_a_reader_loses_its_lease(db: Any, leases: Leases, blobs: Blobs, clock: 
     again = leases.lease(db)
     assert again is not None
 
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(LeaseLost, match="perhaps by a call that was cancelled, or the lease expired") as lost:
         reader.read()
     assert lost.value.lost == [lease.position]
     assert blobs.read(db, again).read() == data_of(300)

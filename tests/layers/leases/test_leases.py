@@ -117,7 +117,7 @@ def test_a_stale_token_is_lost_before_or_after_a_good_one_of_its_item(db: Any, l
     clock.now += 11
     fresh = lease_of(leases, db, duration=10)
     for both in ([stale, fresh], [fresh, stale]):
-        with pytest.raises(LeaseLost) as lost:
+        with pytest.raises(LeaseLost, match="perhaps by a call that was cancelled") as lost:
             leases.ack_many(db, both)
         assert lost.value.lost == [stale.position]
     assert leases.queue.stats(db).leased == 1

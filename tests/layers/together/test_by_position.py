@@ -245,7 +245,7 @@ def test_another_priority_is_given_in_every_state(db: Any, space: Subspace, cloc
     assert own.layer.get(db, position) is None
     sound(own, db)
     if state == "leased":
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match="or it got another priority or rank, or the lease expired"):
             own.leases.ack(db, lease)
 
 
