@@ -332,6 +332,8 @@ class Layout:
     """What this process knows of the queue."""
     _count_keys: dict[str, bytes] = _derived(lambda _: {})
     _held_prefixes: dict[str, bytes] = _derived(lambda _: {})
+    _last_timer: tuple[int, bytes] = (-1, b"")
+    """The time of the last timer, and the begin of its key."""
 
     def __init__(self, name: Name) -> None:
         if not isinstance(name, str | bytes | tuple | Subspace):
@@ -451,7 +453,11 @@ class Layout:
 
     def timer_key(self, at_us: int, packed: bytes, kind: str) -> bytes:
         """Return the key of a timer of an item, given its time, the packed position and the timer's kind."""
-        return b"%b%b%b\x02%b\x00" % (self.timers_prefix, _pack_integer(at_us), packed, kind.encode())
+        last, begin = self._last_timer
+        if last != at_us:  # the items of one lease_many end together
+            begin = self.timers_prefix + _pack_integer(at_us)
+            self._last_timer = at_us, begin
+        return b"%b%b\x02%b\x00" % (begin, packed, kind.encode())
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str]:
         """Return time, position and kind in a timer's key.

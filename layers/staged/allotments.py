@@ -40,6 +40,8 @@ class Allotment:
     handles: list[LeaseHandle] = field(default_factory=list)
     again: bool = False
     """Whether one of these leases is of an item that was leased before."""
+    lent: Notes | None = None
+    """The notes of those of its leases whose items had none before."""
 
 
 @dataclass(slots=True)

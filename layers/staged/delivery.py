@@ -624,9 +624,16 @@ class HeadDelivery:
         token: bytes,
         now_us: int,
     ) -> Notes:
-        expires_at_us = now_us + allotment.duration_us
-        lent = replace(
-            notes, attempt=notes.attempt + 1, token=token, expires_at_us=expires_at_us, consumer=allotment.consumer
-        )
+        lent = allotment.lent if notes is NO_NOTES else None
+        if lent is None or lent.token != token:
+            lent = replace(
+                notes,
+                attempt=notes.attempt + 1,
+                token=token,
+                expires_at_us=now_us + allotment.duration_us,
+                consumer=allotment.consumer,
+            )
+            if notes is NO_NOTES:
+                allotment.lent = lent
         moves.enter_leased(packed, stored, lent)
         return lent
