@@ -143,6 +143,7 @@ class Round:
         dice = random.Random(f"{self.seed}/disturb")
         stopped: list[tuple[float, BaseProcess]] = []
         machines, at = dice.sample(self.wanted.machines, len(self.wanted.machines)), 0
+        answer = _asked(self.db)
         while time.monotonic() < until:
             for actor in actors:
                 if actor.process is None or actor.process.exitcode == -signal.SIGKILL:
@@ -150,9 +151,11 @@ class Round:
             time.sleep(dice.uniform(0.05, 0.4))
             while stopped and stopped[0][0] < time.monotonic():
                 _signal(stopped.pop(0)[1], signal.SIGCONT)
-            if self.wanted.machines and dice.random() < 0.3:
+            # A server that is still coming back is disturbed seldom: else a slow machine's is down all the time.
+            if self.wanted.machines and dice.random() < (0.3 if answer.is_ready() else 0.03):
                 self.faults[machines[at % len(machines)](dice)] += 1
                 at += 1
+                answer = _asked(self.db)
             if not self.wanted.kills:
                 continue
             victim = dice.choice(actors).process
@@ -260,6 +263,11 @@ class Round:
     def _reclaim_all(self, db: Any, leases: Leases) -> None:
         while leases.reclaim(db).more:
             continue
+
+
+def _asked(db: Any) -> Any:
+    """Return a future that the database answers when it is there."""
+    return db.create_transaction().get_read_version()
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
