@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fdbqueue.engine.api import Transaction
 
@@ -17,6 +18,13 @@ def set_rows(tr: Transaction, keys: Sequence[bytes], values: Sequence[bytes]) ->
     at_a_stroke = getattr(type(tr), "set_rows", None)
     if at_a_stroke is not None:
         at_a_stroke(tr, keys, values)
+        return
+    if type(tr).__module__ == "fdb.impl":
+        # The binding's own `set`, without its steps of Python for other kinds of keys: they take a sixth of a write.
+        binding: Any = tr
+        put, handle = binding.capi.fdb_transaction_set, binding.tpointer
+        for key, value in zip(keys, values, strict=True):
+            put(handle, key, len(key), value, len(value))
         return
     write = tr.set
     for key, value in zip(keys, values, strict=True):
