@@ -150,3 +150,19 @@ def test_columns_of_many_rows_are_one_scan(db: Any, space: Subspace) -> None:
         assert len(in_columns(tr.snapshot, space.key(), strinc(space.key()), 4001)[0]) == 4000
     names = Counter(name.rpartition(":")[2] for name in entered)
     assert (names["first"], names["rows"], names["fill"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 299, 300, 301])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_of_all_sizes_are_those_of_an_iteration(db: Any, space: Subspace, limit: int, reverse: bool) -> None:
+    start: bytes = space.key()
+    sizes = [0, 1, 100, 1_000, 9_000]
+    written = [(start + b"%03d" % at + b"\0" * (at % 5), bytes([at % 256]) * sizes[at % 5]) for at in range(300)]
+    tr = db.create_transaction()
+    for key, value in written:
+        tr.set(key, value)
+    tr.commit().wait()
+    expected = written[::-1] if reverse else written
+    found = run(rows(db.create_transaction(), start, strinc(start), limit=limit, reverse=reverse))
+    assert [(row.key, row.value) for row in found] == expected[: limit or None]
+    assert all(type(row.key) is type(row.value) is bytes for row in found)
