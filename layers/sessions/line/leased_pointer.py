@@ -51,13 +51,12 @@ def read_turn(
 
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
-    leased: Any = tr.get(line.shards.at(packed).leased.key(packed))
+    leased = tr.get(line.shards.at(packed).leased.key(packed))
     recorded: Any = tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
+    value = yield leased  # so that callers can start several such reads before one of them goes on to write
     # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-    at_once = getattr(leased, "comes_at_once", False)
-    value = leased.wait() if at_once else (yield leased)
-    record = record_of(recorded.wait() if at_once else (yield recorded))
+    record = record_of(recorded.wait() if getattr(recorded, "comes_at_once", False) else (yield recorded))
     head = yield from looking
     if not value.present() or record is None:
         return None, head

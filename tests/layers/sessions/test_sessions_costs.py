@@ -194,6 +194,35 @@ def test_acks_of_sessions_that_share_a_transaction_count_them_together(db: Any, 
     assert sessions.check(db).ok
 
 
+class Noting(Counter[str]):
+    """A counter that also notes the order of what it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def __setitem__(self, kind: str, times: int) -> None:
+        self.order.append(kind)
+        super().__setitem__(kind, times)
+
+
+@pytest.mark.engines("memory")
+def test_acks_that_share_a_transaction_read_before_they_write(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    fill(sessions, db, *(f"s{number}:1" for number in range(8)))
+    leases = [lease_of(sessions, db) for _ in range(8)]
+    counted = Counted(db)
+    counted.did = noting = Noting()
+
+    async def ack_at_once() -> None:
+        await asyncio.gather(*(sessions.ack.aio(counted, lease) for lease in leases))
+
+    asyncio.run(ack_at_once())
+    together = noting.order[noting.order.index("commits") + 1 :]
+    assert together.count("reads") == 7 * 3
+    assert "reads" not in together[together.index("writes") :], "a read behind a write is slower"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
 def test_workers_hardly_conflict(db: Any, space: Subspace, shards: int) -> None:
