@@ -26,9 +26,10 @@ VALUE_BYTES = 100
 PARTS = 2
 CLAIM_BOUND = (
     "A bare read takes nothing: two queries would get the same rows, and so would the next trigger. A stream claims a"
-    " batch before its tasks read it. The claim reads each item, writes it under the batch and clears it. Its commits"
-    " follow each other, since each continues what the one before it has claimed. So the time of a trigger is that of a"
-    " bare read and that of the claim, which the first table has."
+    " batch before its tasks read it. The claim reads each item, writes it under the batch and clears it. So the time"
+    " of a trigger is that of a bare read and that of the claim, which the first table has. A claim's commits follow"
+    " each other. One that began before the last one's end would conflict with what that one cleared. One that began at"
+    " the last one's version would miss other commits of the same version, and could take an item that is gone."
 )
 """What bounds a trigger, whatever the figures are."""
 IDLE_SECONDS = 2.0 if SIZE == "quick" else 10.0
