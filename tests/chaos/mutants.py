@@ -826,7 +826,7 @@ MUTANTS = (
     Mutant(
         "a cancelled lease keeps what it took",
         "layers/leases/leases.py",
-        (("            if tried:  # the caller was", "            if False:  # the caller was"),),
+        (("            if tried and (leaves_in_doubt", "            if False and (leaves_in_doubt"),),
         tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
     ),
     Mutant(

@@ -89,12 +89,7 @@ MUTANTS = (
     Mutant(
         "an ack does not see a pause",
         TURN,
-        (
-            (
-                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.get(",
-                "recorded = tr.get(line.shards.at(packed).leased.key(packed)), tr.snapshot.get(",
-            ),
-        ),
+        (("recorded: Any = tr.get(session.record_key)", "recorded: Any = tr.snapshot.get(session.record_key)"),),
     ),
     Mutant(
         "an ended session keeps its counters",
