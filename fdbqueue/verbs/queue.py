@@ -336,7 +336,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def clear(self, tr: Transaction | Database) -> Steps[None]:
         """Remove all items and everything else that the queue owns.
 
-        *Conflicts:* with every transaction that reads the queue. *Cost:* one write.
+        *Conflicts:* with every transaction that reads the queue. *Cost:* one write. The embedded engine removes each
+        key, about a second for a million items, and other commits wait meanwhile.
         """
 
         yield from self.read(tr, self._clear)
