@@ -199,4 +199,5 @@ def test_acks_share_commits(db: Any, app: Tasks, keep: float | None) -> None:
     report = Worker(app, signals=False).drain(counted)
 
     assert report.acked == 200
-    assert counted.commits < 40  # leases of up to 32 together, and acks
+    # Leases of up to 32 together, and acks: some 20 to 50, and more the slower the machine. Alone they take over 200.
+    assert counted.commits < 100
