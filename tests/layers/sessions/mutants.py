@@ -22,13 +22,18 @@ TESTS = tuple(f"sessions/test_sessions{name}" for name in _NAMES)
 MUTANTS = (
     Mutant(
         "the end of a session does not conflict with an enqueue",
-        LINE,
+        WORKING,
         (
             (
-                "add_conflicts_with_arrivals(tr)\n        if head.wake_at_us is not None:\n            self.write",
-                "layout\n        if head.wake_at_us is not None:\n            self.write",
+                "            session.add_conflicts_with_arrivals(tr)\n            left.is_alone",
+                "            left.is_alone",
             ),
         ),
+    ),
+    Mutant(
+        "an ack does not look for its follow-ups in the same session",
+        WORKING,
+        (("        if done.follow_ups:  # some may be", "        if False:  # some may be"),),
     ),
     Mutant(
         "a changed record does not conflict with enqueues",
