@@ -110,7 +110,8 @@ def idle(url: str, engine: str) -> None:
 
     with fdbqueue.open(url) as db:
         counted = FaultyDatabase(db, lambda: None)
-        options = parse_stream({"url": url, "queue": filled(url, 0), "streamName": "s"})
+        # A queue that was filled through another database would end its waits early for seconds after that is closed.
+        options = parse_stream({"url": url, "queue": named(), "streamName": "s"})
         source = StreamSource(counted, options)
         start = source.initial_offset()
         began = time.perf_counter()

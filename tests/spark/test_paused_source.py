@@ -13,6 +13,7 @@ from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.stream.claim_splits import terms
 from fdbqueue.spark.stream.source import StreamSource
 from fdbqueue.stored.rename_marks import Mark, pack_mark
+from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated_stream import Checkpoint, Killed, Query, dying, stream_options
 
 
@@ -57,6 +58,22 @@ def test_a_query_with_another_codec_takes_nothing(db: Any, space: Subspace, now:
     assert (checkpoint.offsets, numbers.stats(db).available) == ({}, 1)
     query(db, numbers, checkpoint, codec="json").until_dry()
     assert checkpoint.rows() == [b"53"]
+
+
+def test_an_idle_query_of_a_new_queue_asks_for_its_codec_when_an_item_comes(db: Any, space: Subspace) -> None:
+    numbers = Queue(space, codec="json")
+    counted = FaultyDatabase(db, lambda: None)
+    checkpoint = Checkpoint()
+    idle = query(counted, numbers, checkpoint, now=False, codec="msgpack")
+    assert not idle.trigger()
+    before = counted.commits
+    for _ in range(10):
+        assert not idle.trigger()
+    assert counted.commits == before + 10
+    numbers.enqueue(db, 53)
+    with pytest.raises(OtherCodec, match="Nothing was taken"):
+        idle.trigger()
+    assert (checkpoint.offsets, numbers.stats(db).available) == ({}, 1)
 
 
 def test_a_query_that_runs_on_waits_quietly_and_logs_no_batch(db: Any, queue: Queue[bytes]) -> None:

@@ -151,7 +151,8 @@ class StreamSource:
                 f" {self._options.limit:,} items. Use trigger(availableNow=True). The size of one batch is"
                 " maxItemsPerTrigger."
             )
-        self._check_codec()
+        if self._look is None or self._left is not None:
+            self._check_codec()
         place = StreamPlace.parse(start, self._options.stream)
         self._ack(place)
         self._unlimited = unlimited
@@ -161,6 +162,8 @@ class StreamSource:
             return start
         if not self._is_due(look) and not (following.replaces is not None and self._lost_items(look)):
             return start
+        # An idle query of a queue that is not registered yet asks here only, not at each look.
+        self._check_codec()
         self._asked = following.batch
         return self._offset(following)
 
