@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -131,7 +132,8 @@ def test_without_an_sdk_a_call_enters_few_functions_more(
     db, leases = untouched, Leases(Queue(space, codec="str"))
 
     def entered(name: str) -> int:
-        return min(entered_once(name) for _ in range(5))  # now and then a commit trims the log
+        # Now and then a commit trims the log, or another thread makes it.
+        return statistics.median_low(entered_once(name) for _ in range(9))
 
     def entered_once(name: str) -> int:
         leases.enqueue(db, "a")
