@@ -13,6 +13,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
+from fdbqueue.engine.closing import LOOK_SECONDS
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.look.options import parse_stream
 from fdbqueue.spark.stream.source import StreamSource
@@ -110,15 +111,22 @@ def idle(url: str, engine: str) -> None:
 
     with fdbqueue.open(url) as db:
         counted = FaultyDatabase(db, lambda: None)
-        # A queue that was filled through another database would end its waits early for seconds after that is closed.
         options = parse_stream({"url": url, "queue": named(), "streamName": "s"})
         source = StreamSource(counted, options)
         start = source.initial_offset()
-        began = time.perf_counter()
-        while time.perf_counter() < began + IDLE_SECONDS:
-            source.latest_offset(start)
-        seconds = time.perf_counter() - began
-        say(f"\nAn idle query commits {counted.commits / seconds:.2f} transactions a second ({engine}); wanted: <= 2.")
+        # For some seconds after another database of the process was closed, calls that wait look more often.
+        _idle(source, start, LOOK_SECONDS)
+        before, seconds = counted.commits, _idle(source, start, IDLE_SECONDS)
+        rate = (counted.commits - before) / seconds
+        say(f"\nAn idle query commits {rate:.2f} transactions a second ({engine}); wanted: <= 2.")
+
+
+def _idle(source: StreamSource, start: Any, seconds: float) -> float:
+    """Let a query look for so long, and return how long it was."""
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        source.latest_offset(start)
+    return time.perf_counter() - began
 
 
 def looks(spark: Any, url: str, engine: str) -> None:

@@ -6,6 +6,7 @@ Redis: a list, ``RPUSH`` and ``LPOP``, with ``appendfsync always``, so that each
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -31,10 +32,12 @@ class PostgreSQL:
         self._where = where
         self._local = threading.local()
         self.connect()
-        self._mine.execute(
-            "CREATE TABLE IF NOT EXISTS queue"
-            " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value bytea NOT NULL)"
-        )
+        # Of two connections that create a table at the same moment, one fails in spite of IF NOT EXISTS.
+        with contextlib.suppress(psycopg.errors.UniqueViolation):
+            self._mine.execute(
+                "CREATE TABLE IF NOT EXISTS queue"
+                " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, value bytea NOT NULL)"
+            )
 
     @property
     def _mine(self) -> psycopg.Connection[Any]:

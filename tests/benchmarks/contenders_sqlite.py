@@ -6,7 +6,6 @@ Only `fill` goes around them, since none of them has a bulk call: it writes the 
 from __future__ import annotations
 
 import pickle
-import queue
 import sqlite3
 import threading
 import time
@@ -84,7 +83,7 @@ class PersistQueue(_OnSQLite):
     def dequeue(self) -> bytes | None:
         try:
             item: bytes = self._queue.get(block=False)
-        except queue.Empty:
+        except persistqueue.exceptions.Empty:
             return None
         return item
 
