@@ -41,9 +41,9 @@ ON_A_DISK = """
 What bounds a durable call of one process: the disk, and Python. A commit here writes 7 to 10 pages of LMDB, which are
 scattered, and waits for them once. SQLite appends about three pages to its log, and waits for less. On 2026-11-26 the
 waits were measured: 150 to 200 µs, and 103 to 110 µs; the disk and the processor were others on other days. Python's
-share was about 50 µs a call that day, spread over 70 calls of functions. None of these takes a tenth. One wait for a log
-of our own would save 20 to 30%. LMDB would have to keep the last synced state until a checkpoint, and another process
-could not read the file without a checkpoint either. So it is not built.
+share was about 50 µs a call that day, spread over 70 calls of functions. None of these takes a tenth. One wait for a
+log of our own would save 20 to 30%. LMDB would have to keep the last synced state until a checkpoint, and another
+process could not read the file without a checkpoint either. So it is not built.
 """
 PROCESSES = {"quick": (1, 2), "full": (1, 2, 4, 8)}.get(SIZE, (1, 2, 4, 8))
 SECONDS = {"quick": 0.3, "full": 4.0}.get(SIZE, 2.0)
