@@ -9,7 +9,7 @@ table shows the first form; the second may replace it. A packed position shows w
 enqueue needs to know the order. (docs/adr/0060)
 
 The table of keys is the class `Layout` itself: one row for each attribute, and `OTHERS` for the keys that a layer makes
-by itself. A row says which parts follow the queue's, what is stored there, and who writes it. The items' own row is
+by itself. A row names the parts of a key behind the queue's, the stored value, and its writer. The items' own row is
 ``(index, random)``, the item envelope (`items.py`), written by an enqueue.
 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).

@@ -837,18 +837,32 @@ MUTANTS = (
     ),
     Mutant(
         "a cancelled ack_and_next keeps the next item's session",
-        "layers/sessions/workers/working.py",
-        (("(yield from finish(work(), kept))", "(yield from finish(work()))"),),
+        "layers/sessions/workers/keeping.py",
+        (("(yield from finish(self._work(), self))", "(yield from finish(self._work()))"),),
         tests=(
             "tests/layers/sessions/test_sessions_cancelled.py::test_a_call_that_is_cancelled_during_its_commit_acks_and_holds_nothing",
         ),
     ),
     Mutant(
         "an interrupted ack_and_next keeps the next item's session",
-        "layers/sessions/workers/working.py",
-        (("            if not kept.handed_over:  #", "            if False:  #"),),
+        "layers/sessions/workers/keeping.py",
+        (("            if not self.handed_over:  #", "            if False:  #"),),
         tests=(
             "tests/layers/sessions/test_sessions_cancelled.py::test_ctrl_c_at_any_line_holds_no_session_that_was_acked",
+        ),
+    ),
+    Mutant(
+        "a lease in doubt keeps what it took",
+        "layers/leases/leases.py",
+        (("(leaves_in_doubt(error) or not isinstance(error, Exception))", "not isinstance(error, Exception)"),),
+        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+    ),
+    Mutant(
+        "an ack_and_next in doubt keeps the next item's session",
+        "layers/sessions/workers/keeping.py",
+        (("self._tried is not None and leaves_in_doubt(error)", "False"),),
+        tests=(
+            "tests/layers/sessions/test_sessions_cancelled.py::test_a_commit_that_times_out_leaves_no_session_busy",
         ),
     ),
 )

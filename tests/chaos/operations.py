@@ -6,8 +6,8 @@ from tests.chaos.replay import Step
 from tests.chaos.sessionreplay import SessionStep
 
 MEANS = (
-    "An operation is one transaction's effect on one item: the item comes, is leased or taken out, its lease is "
-    "extended or ends, or an operator or a timer moves, changes or removes it; or a session's lease begins."
+    "An operation is one transaction's effect on one item: the item comes, is leased or taken out, or its lease is "
+    "extended or ends. So are what an operator or a timer does to an item, and the begin of a session's lease."
 )
 
 

@@ -71,14 +71,19 @@ class SessionHead:
 
 
 class SessionMoves(Transitions):
-    """The moves of one session's items in a transaction. They also change the totals of all sessions."""
+    """The moves of one session's items in a transaction. They also change the totals of all sessions.
 
-    ends = False
-    """Whether the caller clears all keys of the session, so that its own counters need not change."""
+    Args:
+        tr: the transaction.
+        session: the session.
+        now_us: as that of `Moves`.
+        ends: whether the caller clears all keys of the session, so that its own counters need not change.
+    """
 
-    def __init__(self, tr: Transaction, session: Session, now_us: int | None = None) -> None:
+    def __init__(self, tr: Transaction, session: Session, now_us: int | None = None, *, ends: bool = False) -> None:
         super().__init__(tr, session.layout, now_us)
         self._session = session
+        self._ends = ends
         self._home = session.home  # a session's own keys go with its last item
 
     def _address(self, packed: bytes) -> bytes:
@@ -95,7 +100,7 @@ class SessionMoves(Transitions):
 
     def finish(self) -> None:
         tally = self._tally
-        if self.ends:
+        if self._ends:
             self._tally = {}
         super().finish()
         self._session.count_all(self._tr, **tally)

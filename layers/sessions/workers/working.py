@@ -23,7 +23,6 @@ from fdbqueue import (
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
     Database,
-    FDBError,
     Layout,
     Notes,
     Steps,
@@ -32,7 +31,6 @@ from fdbqueue.lowlevel import (
     is_chunked,
     is_database,
     keep_out,
-    leaves_in_doubt,
     notes_of,
     pack,
     register,
@@ -48,7 +46,6 @@ from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
-from ...common.waiting import finish
 from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
@@ -65,6 +62,7 @@ from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionR
 from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of, record_of
 from ..session.session import Session, SessionHead, SessionMoves
 from ..session.states import StateCodec
+from .keeping import KeptSession
 
 STATE_BYTES = 90_000
 """The most bytes of an encoded state."""
@@ -470,40 +468,11 @@ class Working(Generic[V]):
     def followed(
         self, tr: Transaction | Database, body: Callable[[Transaction], Steps[Lease[Held] | None]]
     ) -> Steps[SessionLease[V] | None]:
-        """Run a body as `ack_and_next`, and return the lease of the session's next item.
-
-        Given a database, a call that is cancelled goes on in a thread, which then gives the session back. So does a
-        thread after an error that leaves the commit in doubt.
-        """
-        if not is_database(tr):
-            pointer = yield from body(cast(Transaction, tr))
-            return None if pointer is None else (yield from self.opened(tr, pointer))
-        kept = _KeptSession(self, cast(Database, tr))
-
-        tried: Lease[Held] | None = None  # what the last attempt keeps, whatever becomes of its commit
-
-        def trying(tr: Transaction) -> Steps[Lease[Held] | None]:
-            nonlocal tried
-            tried = yield from body(tr)
-            return tried
-
-        def work() -> Steps[SessionLease[V] | None]:
-            try:
-                kept.pointer = yield from self._queue.transact(tr, trying)
-            except FDBError as error:
-                if tried is not None and leaves_in_doubt(error):
-                    in_thread(self.give_back(cast(Database, tr), tried))
-                raise
-            return None if kept.pointer is None else (yield from self.opened(tr, kept.pointer))
-
-        try:
-            return (yield from finish(work(), kept))
-        except Exception:
-            raise
-        except BaseException:
-            if not kept.handed_over:  # Ctrl-C came between two waits
-                in_thread(kept.inherit())
-            raise
+        """Run a body as `ack_and_next`, and return the lease of the session's next item."""
+        if is_database(tr):
+            return (yield from KeptSession(self, self._queue, cast(Database, tr), body).lease())
+        pointer = yield from body(cast(Transaction, tr))
+        return None if pointer is None else (yield from self.opened(tr, pointer))
 
     def give_back(self, db: Database, pointer: Lease[Held]) -> Steps[None]:
         """End the lease of a session that was kept for a worker that has gone, uncounted.
@@ -677,25 +646,6 @@ class Working(Generic[V]):
             tr.set(session.state_key, state)
 
 
-class _KeptSession:
-    """The session that `ack_and_next` keeps for its next item. If the caller has gone, it is given back."""
-
-    __slots__ = ("_db", "_working", "handed_over", "pointer")
-
-    def __init__(self, working: Working[Any], db: Database) -> None:
-        self._working = working
-        self._db = db
-        self.handed_over = False
-        """Whether a thread does what is left to do."""
-        self.pointer: Lease[Held] | None = None
-        """The session's lease, once it is committed."""
-
-    def inherit(self) -> Steps[None]:
-        """Give the session back, if it was kept."""
-        if self.pointer is not None:
-            yield from self._working.give_back(self._db, self.pointer)
-
-
 def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
     """Return the generation of a session that its new items belong to.
 
@@ -734,8 +684,7 @@ def remove(
         results: encoded results, by the items' packed positions.
         ends: whether the caller clears all keys of the session.
     """
-    moves = SessionMoves(tr, session, now_us)
-    moves.ends = ends
+    moves = SessionMoves(tr, session, now_us, ends=ends)
     for key, stored in done:
         packed = session.layout.available.packed(key)
         moves.leave_available(packed, notes_of(stored), cleared=ends)

@@ -25,7 +25,11 @@ KINDS: dict[str, Callable[[Queue], Sessions]] = {
     "with a gate": lambda queue: Sessions(queue, max_attempts=1, gates=lambda name: (Gate("all", limit=1),)),
     "shards": lambda queue: Sessions(queue, max_attempts=1, shards=3),
 }
-CALL = ("layers/sessions/_sessions.py", "layers/sessions/workers/working.py")
+CALL = (
+    "layers/sessions/_sessions.py",
+    "layers/sessions/workers/working.py",
+    "layers/sessions/workers/keeping.py",
+)
 
 
 @pytest.fixture(params=KINDS)

@@ -99,7 +99,7 @@ def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
     key, delete = cursor.key, cursor.delete
     found = cursor.set_range(begin)
     while found and key() < end:
-        found = delete()  # False if there was no further key
+        found = delete()  # behind the last key of all, `key` is empty, and `delete` returns False
 
 
 def _change_long(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
