@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 PAGE_QUEUES = 100
 """How many queues one transaction of a list looks at."""
+PAGE_NAMES = 1_000
+"""How many names of registered queues one transaction of `find_queues` reads."""
 SCAN_ROWS = 100
 NEAR = 0.75
 """How alike two names are at least, from 0 to 1, for one to be proposed in place of the other."""
@@ -257,6 +258,8 @@ def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueIn
         db: a database.
         within: only queues in this subspace or directory, or below this name; None: all.
 
+    It reads by many transactions. A queue that comes meanwhile may be left out.
+
     *Conflicts:* none, it reads by snapshot. *Cost:* reads the catalogue, skips the keys of queues, and reads all others
     with their values.
     """
@@ -264,19 +267,22 @@ def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueIn
     prefix = b"" if within is None else _space_of(within).key()
     begin, end = prefix, strinc(prefix) if prefix else CATALOGUE[:1]
     # A queue without keys is met in the catalogue only.
-    registered = deque(run(attempts(db, partial(_registered, prefix=prefix))))
+    registered = _registered(db, prefix)
+    ahead = next(registered, None)
     tested: set[bytes] = set()
     while begin < end:
         found, info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
         bound = begin if info is None else found
-        while registered and registered[0] < bound:
-            yield _described(db, registered.popleft())
+        while ahead is not None and ahead < bound:
+            yield _described(db, ahead)
+            ahead = next(registered, None)
         if info is not None:
-            if registered and registered[0] == found:
-                registered.popleft()
+            if ahead == found:
+                ahead = next(registered, None)
             yield info
-    for one in registered:
-        yield _described(db, one)
+    while ahead is not None:
+        yield _described(db, ahead)
+        ahead = next(registered, None)
 
 
 def _described(db: Database, prefix: bytes) -> QueueInfo:
@@ -284,10 +290,22 @@ def _described(db: Database, prefix: bytes) -> QueueInfo:
     return info
 
 
-def _registered(tr: Transaction, prefix: bytes) -> Steps[list[bytes]]:
-    """Return the prefixes of the registered queues."""
-    found = yield from rows(tr.snapshot, CATALOGUE + prefix, strinc(CATALOGUE + prefix))
-    return [row.key[len(CATALOGUE) :] for row in found]
+def _registered(db: Database, prefix: bytes) -> Iterator[bytes]:
+    """Yield the prefixes of the registered queues, from a transaction for each `PAGE_NAMES` of them."""
+    begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+    while begin < end:
+        names, begin = run(attempts(db, partial(_names, begin=begin, end=end)))
+        yield from names
+
+
+def _names(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[bytes], bytes]]:
+    page = yield from rows(tr.snapshot, begin, end, limit=PAGE_NAMES)
+    return [row.key[len(CATALOGUE) :] for row in page], _behind(page, PAGE_NAMES, end)
+
+
+def _behind(page: list[KeyValue], limit: int, end: bytes) -> bytes:
+    """Return the key to go on from behind a page; `end` if it was the last one."""
+    return page[-1].key + b"\x00" if len(page) == limit else end
 
 
 def _scan(
@@ -303,7 +321,7 @@ def _scan(
                 [info] = yield from _infos(tr, [(one, None)])
                 return one, info, strinc(one)
     tested.update(candidates)
-    return b"", None, page[-1].key + b"\x00" if len(page) == SCAN_ROWS else end
+    return b"", None, _behind(page, SCAN_ROWS, end)
 
 
 def _prefixes(key: bytes) -> Iterator[bytes]:
@@ -324,7 +342,7 @@ def _prefixes(key: bytes) -> Iterator[bytes]:
 def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:
     page = yield from rows(tr.snapshot, begin, end, limit=limit)
     infos = yield from _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
-    return infos, page[-1].key + b"\x00" if len(page) == limit else end
+    return infos, _behind(page, limit, end)
 
 
 def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:

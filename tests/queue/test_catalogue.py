@@ -31,6 +31,7 @@ from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.stored.catalogue import KNOWN_SECONDS, queue_text
 from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.verbs.queues import _prefixes
+from tests.helpers.counted import Counted
 
 
 def record(db: Any, queue: Queue[Any]) -> bytes | None:
@@ -259,6 +260,24 @@ def test_queues_of_older_versions_work_are_found_and_can_be_registered(db: Any, 
     assert reader.dequeue(db).value == "1"  # type: ignore[union-attr]
     reader.register(db)
     assert [info.codec for info in listed(db, space["x"]) if info.name[-1] == "a"] == ["json"]
+
+
+def test_the_names_of_registered_queues_are_read_by_several_transactions(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fdbqueue.verbs.queues.PAGE_NAMES", 2)
+    queues: list[Queue[Any]] = [Queue(space[number], codec="json") for number in range(7)]
+    for number, queue in enumerate(queues):
+        queue.register(db)
+        if number % 3:
+            queue.enqueue(db, 1)
+    counted = Counted(db)
+
+    found = list(fdbqueue.find_queues(counted, within=space))
+
+    assert [info.name[-1] for info in found] == list(range(7))
+    behind = [queue.layout.catalogue_key + b"\x00" for queue in queues]
+    assert [number for number, key in enumerate(behind) if key in counted.read] == [1, 3, 5]
 
 
 STRANGE = (
