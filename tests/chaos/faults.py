@@ -30,7 +30,7 @@ SKEW_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """How likely what goes wrong is, at each commit or call."""
+    """How likely what goes wrong is, at each commit or call unless said otherwise."""
 
     commit: float = 0.0
     """That a commit fails; with each of the faults in turn."""
@@ -38,6 +38,8 @@ class Odds:
     """That the process does not survive a commit."""
     skew: bool = False
     """Whether clocks disagree, and jump."""
+    machine: float = 0.0
+    """That the server or its connections are disturbed, at each look at a round's processes."""
 
 
 class ChaosDatabase(FaultyDatabase):

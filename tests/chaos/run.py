@@ -88,9 +88,9 @@ class Place:
 def odds_of(number: int) -> Odds:
     """Return what goes wrong in the round of that number: quiet ones, and stormy ones, so that work gets done too."""
     return (
-        Odds(commit=0.25, death=0.003, skew=False),
-        Odds(commit=0.05, death=0.0015, skew=True),
-        Odds(commit=0.02, death=0.0005, skew=True),
+        Odds(commit=0.25, death=0.003, skew=False, machine=0.3),
+        Odds(commit=0.05, death=0.0015, skew=True, machine=0.1),
+        Odds(commit=0.02, death=0.0005, skew=True, machine=0.03),
     )[number % 3]
 
 

@@ -152,7 +152,8 @@ class Round:
             while stopped and stopped[0][0] < time.monotonic():
                 _signal(stopped.pop(0)[1], signal.SIGCONT)
             # A server that is still coming back is disturbed seldom: else a slow machine's is down all the time.
-            if self.wanted.machines and dice.random() < (0.3 if answer.is_ready() else 0.03):
+            odds = self.wanted.odds.machine * (1 if answer.is_ready() else 0.1)
+            if self.wanted.machines and dice.random() < odds:
                 self.faults[machines[at % len(machines)](dice)] += 1
                 at += 1
                 answer = _asked(self.db)
