@@ -78,6 +78,9 @@ class _InputLine(msgspec.Struct, forbid_unknown_fields=True):
     died_at: Any = None
 
 
+_decode_line = msgspec.json.Decoder(_InputLine).decode
+
+
 def record_of(text: str, codec: CodecName, where: str = "") -> ItemToEnqueue:
     """Return the record that a line describes.
 
@@ -86,7 +89,7 @@ def record_of(text: str, codec: CodecName, where: str = "") -> ItemToEnqueue:
     """
     stored = text.encode("utf-8", "surrogateescape")
     try:
-        line = msgspec.json.decode(stored, type=_InputLine)
+        line = _decode_line(stored)
         headers = None if line.headers is None else from_json(line.headers, CodecName.msgpack)
         terms = ItemTerms(headers, line.delay, line.at, line.ttl, line.ttl_at)
         return ItemToEnqueue(where, len(stored), from_json(line.value, codec), terms, line.rank)

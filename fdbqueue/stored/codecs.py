@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, is_typeddict, ov
 
 import msgspec
 
+from fdbqueue.base.typed import decoder
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
 from fdbqueue.stored.lossless import refuse_if_changed
@@ -129,7 +130,7 @@ class _Msgspec(Generic[V]):
         self.typed = type is not Any
         """Whether values are checked against a type."""
         self._encode: Callable[[object], bytes] = module.Encoder().encode
-        self._decode: Callable[[bytes], V] = module.Decoder(type).decode
+        self._decode: Callable[[bytes], V] = decoder(module, type).decode
 
     def encode(self, value: V) -> bytes:
         data = self._encode(_checked(value, self._type) if self.typed else value)

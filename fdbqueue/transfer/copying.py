@@ -104,6 +104,9 @@ class _Arrived(msgspec.Struct, frozen=True):
     """Whether `release_copy` ended it: no batch is written any more."""
 
 
+_decode_arrived = msgspec.msgpack.Decoder(_Arrived).decode
+
+
 def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
     """Move all items of a queue to another database, in order, while both are in use.
 
@@ -316,7 +319,7 @@ class _Copy:
         if not value.present():
             return None
         try:
-            return msgspec.msgpack.decode(bytes(value), type=_Arrived)
+            return _decode_arrived(bytes(value))
         except msgspec.DecodeError as error:
             raise FormatError(f"The record of the copy of {self._layout.describe()} is damaged: {error}.") from error
 

@@ -16,7 +16,16 @@ import msgspec
 from fdbqueue.base.aside import written_aside
 from fdbqueue.errors import TransferError
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.transfer.records import FORMAT, Digest, FileHeader, FileRecord, Footer, from_line
+from fdbqueue.transfer.records import (
+    FORMAT,
+    Digest,
+    FileHeader,
+    FileRecord,
+    Footer,
+    decode_footer,
+    decode_header,
+    from_line,
+)
 
 JSONL, PARQUET = "jsonl", "parquet"
 
@@ -60,7 +69,7 @@ class Parts:
     def header(self) -> FileHeader | None:
         """The header of an export that was begun; None if none was."""
         try:
-            return msgspec.json.decode(self._header.read_bytes(), type=FileHeader)
+            return decode_header(self._header.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, *UNREADABLE) as error:
@@ -200,7 +209,7 @@ def _ends(path: Path) -> tuple[FileHeader, Footer]:
     try:
         with path.open("rb") as file:
             first = file.readline()
-            header = msgspec.json.decode(first, type=FileHeader)
+            header = decode_header(first)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 200))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
@@ -209,6 +218,6 @@ def _ends(path: Path) -> tuple[FileHeader, Footer]:
     except UNREADABLE as error:
         raise TransferError(f"{path}: is no export of fdbqueue: its first line is no header ({error}).") from error
     try:
-        return header, msgspec.json.decode(last, type=Footer)
+        return header, decode_footer(last)
     except UNREADABLE as error:
         raise TransferError(f"{path}: is not whole: its last line is missing. Export it again.") from error

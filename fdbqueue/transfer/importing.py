@@ -59,6 +59,9 @@ class Progress(msgspec.Struct, frozen=True):
     """Whether they keep their positions."""
 
 
+_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
 def import_items(
     db: Database, queue: Queue, path: str | os.PathLike[str], *, without_marks: bool = False
 ) -> ImportReport:
@@ -125,7 +128,7 @@ def _progress(tr: Transaction, *, layout: Layout, name: str) -> Steps[Progress |
     if not value.present():
         return None
     try:
-        return msgspec.msgpack.decode(bytes(value), type=Progress)
+        return _decode_progress(bytes(value))
     except msgspec.DecodeError as error:
         raise FormatError(f"The record of an import into {layout.describe()} is damaged: {error}.") from error
 

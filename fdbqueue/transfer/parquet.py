@@ -10,7 +10,7 @@ import msgspec
 
 from fdbqueue.arrow.needs import needed
 from fdbqueue.errors import TransferError
-from fdbqueue.transfer.records import Digest, FileHeader, FileRecord, Footer, checked
+from fdbqueue.transfer.records import Digest, FileHeader, FileRecord, Footer, checked, decode_footer, decode_header
 
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
@@ -42,8 +42,8 @@ def ends(path: Path) -> tuple[FileHeader, Footer]:
     pa, pq = _libraries("an import")
     try:
         metadata = pq.read_metadata(path).metadata or {}
-        header = msgspec.json.decode(metadata[_HEADER], type=FileHeader)
-        return header, msgspec.json.decode(metadata[_FOOTER], type=Footer)
+        header = decode_header(metadata[_HEADER])
+        return header, decode_footer(metadata[_FOOTER])
     except (pa.ArrowInvalid, OSError, KeyError, msgspec.DecodeError) as error:
         raise TransferError(f"{path}: is no export of fdbqueue, or not whole: {error}.") from error
 

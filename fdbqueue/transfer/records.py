@@ -59,6 +59,10 @@ class Footer(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
 
 
+decode_header = msgspec.json.Decoder(FileHeader).decode
+decode_footer = msgspec.json.Decoder(Footer).decode
+
+
 class FileRecord(msgspec.Struct, frozen=True, gc=False):
     """An item in a file."""
 

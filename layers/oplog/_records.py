@@ -92,7 +92,7 @@ class Record(Shown):
         for change in self.changes:
             found = place_of(layout, change.key) if change.operation == "set" else None
             if found is not None:
-                notes = msgspec.msgpack.decode(change.notes, type=Notes) if change.notes else Notes()
+                notes = _decode_notes(change.notes) if change.notes else Notes()
                 yield Moved(found[1], found[0], notes.token, notes.attempt)
 
 
@@ -109,6 +109,7 @@ class _StoredRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(_StoredRecord)
+_decode_notes = msgspec.msgpack.Decoder(Notes).decode
 
 
 def digest(value: bytes) -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 
 from fdbqueue import CodecError, CompletionError, Position
 from fdbqueue.base.reprs import pairs
+from fdbqueue.base.typed import decoder
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, only_database, pack, verb
 from fdbqueue.moves.outcomes import read_record
@@ -167,7 +168,7 @@ class Completion(Named, Generic[R]):
         result = None
         if record.how == "done" and record.result:
             try:
-                result = msgspec.msgpack.decode(record.result, type=self._type)
+                result = decoder(msgspec.msgpack, self._type).decode(record.result)
             except msgspec.DecodeError as error:
                 raise CodecError(
                     f"The result of the item {self} is not of the type {self._type!r}: {error}."

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, cast, overload
 
-import msgspec
-
 from fdbqueue import Position
 from fdbqueue.base.position import check_position
+from fdbqueue.base.typed import look_at
 from fdbqueue.engine.verb import steps_of
 from fdbqueue.lowlevel import Database, Editing, Named, Notes, Steps, Transaction, is_database, new_random, pack, verb
 from fdbqueue.moves.outcomes import begin as begin_outcome
@@ -78,7 +77,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         self._source: Any = source
         self._type: Any = Any if type is None else type
         try:
-            msgspec.msgpack.Decoder(self._type)
+            look_at(self._type)
         except TypeError as error:
             raise TypeError(f"type is the type of the results, as dict or Order, not {type!r}: {error}.") from error
         self._keep = keep

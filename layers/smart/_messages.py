@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from fdbqueue import CodecError, Position
+from fdbqueue.base.typed import decoder
 from fdbqueue.stored.lossless import refuse_if_changed
 
 from ..leases.times import positive
@@ -143,7 +144,7 @@ class Messages:
         else:
             self._check_class(given.name, given.cls)
             self._by_class[given.cls] = given
-            self._decoders[given.name] = module.Decoder(given.cls)
+            self._decoders[given.name] = decoder(module, given.cls)
         self.types[given.name] = given
         if self._json:
             self._by_tag[self._encoder.encode(given.name)[1:-1]] = (given, self._decoders[given.name])

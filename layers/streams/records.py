@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -64,6 +64,11 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many of its items have a completion, follow-ups or a group."""
 
 
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (StreamRecord, BatchRecord)
+}
+
+
 def encode(record: msgspec.Struct) -> bytes:
     """Return the stored bytes of a record."""
     return _FIRST_BYTE + msgspec.msgpack.encode(record)
@@ -84,7 +89,7 @@ def decode(kind: type[R], stored: bytes, what: str) -> R:
     try:
         if stored[:1] != _FIRST_BYTE:
             raise FormatError(f"The record of {what} does not begin as one: it was not written by fdbqueue.")
-        return msgspec.msgpack.decode(stored[1:], type=kind)
+        return cast(R, _decoders[kind].decode(stored[1:]))
     except UNREADABLE as error:
         raise FormatError(f"The record of {what} is damaged: {error}.") from error
 

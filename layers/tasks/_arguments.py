@@ -6,11 +6,13 @@ import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from fdbqueue import CodecError
+from fdbqueue.base.typed import decoder, look_at
 
 _ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -45,11 +47,13 @@ class Arguments:
         self._encode = msgspec.json.Encoder(enc_hook=encode_other).encode
         try:
             struct: Any = msgspec.defstruct(f"arguments of {name}", fields, kw_only=True, forbid_unknown_fields=True)
-            self._decode = msgspec.json.Decoder(struct, dec_hook=decode_other).decode
+            self._decode = decoder(msgspec.json, struct, dec_hook=decode_other).decode
         except TypeError as error:
             raise TypeError(f"JSON can't hold the arguments of the task {name!r}: {error}.") from error
         returned = self.signature.return_annotation
         self.result_type: Any = Any if returned in (inspect.Signature.empty, None) else returned
+        with suppress(TypeError):  # the first result tells
+            look_at(self.result_type)
 
     def _field(self, one: inspect.Parameter) -> tuple[str, Any, Any]:
         kind: Any = Any if one.annotation is one.empty else one.annotation

@@ -118,6 +118,9 @@ class JobReport:
     """Whether the job was committed before its last submission. That submission had the same rows and wrote none."""
 
 
+_decode = msgspec.msgpack.Decoder(JobRecord).decode
+
+
 def encode(record: JobRecord) -> bytes:
     """Return the stored bytes of a record: one byte with the format's version, then MessagePack."""
     return _FIRST_BYTE + msgspec.msgpack.encode(record)
@@ -138,7 +141,7 @@ def decode(job_id: str, stored: bytes) -> JobRecord:
     if stored[:1] != _FIRST_BYTE:
         raise FormatError(f"The record of job {job_id!r} does not begin as one: it was not written by fdbqueue.")
     try:
-        return msgspec.msgpack.decode(stored[1:], type=JobRecord)
+        return _decode(stored[1:])
     except UNREADABLE as error:
         raise FormatError(f"The record of job {job_id!r} is damaged: {error}.") from error
 

@@ -79,6 +79,9 @@ def joined(parts: list[SparkRows]) -> SparkRows:
     )
 
 
+_decode = msgspec.msgpack.Decoder(SparkRows).decode
+
+
 def pack(rows: SparkRows) -> bytes:
     """Return `rows` as bytes, for a temporary file of this process."""
     return msgspec.msgpack.encode(rows)
@@ -86,7 +89,7 @@ def pack(rows: SparkRows) -> bytes:
 
 def unpack(data: bytes) -> SparkRows:
     """Return the rows that `pack` packed."""
-    return msgspec.msgpack.decode(data, type=SparkRows)
+    return _decode(data)
 
 
 def _picked(values: list[T] | None, places: Sequence[int]) -> list[T] | None:

@@ -74,6 +74,9 @@ class SinkKeys:
         return begin, strinc(begin if batch is None else space[batch].key())
 
 
+_decode = msgspec.msgpack.Decoder(SinkRecord).decode
+
+
 def decode(stored: bytes, name: str) -> SinkRecord:
     """Return the record in stored bytes.
 
@@ -85,7 +88,7 @@ def decode(stored: bytes, name: str) -> SinkRecord:
             f"The record of the sink {name!r} is of another format than {FORMAT_VERSION}: update fdbqueue."
         )
     try:
-        return msgspec.msgpack.decode(stored[1:], type=SinkRecord)
+        return _decode(stored[1:])
     except UNREADABLE as error:
         raise FormatError(f"The record of the sink {name!r} is damaged: {error}.") from error
 
