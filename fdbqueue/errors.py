@@ -108,7 +108,8 @@ class LeaseLost(FdbQueueError):
 
     Attributes:
         lost: the positions of the items whose leases are lost. The call changed none of its other items.
-        reasons: of those that a call by position took away, how, in a sentence.
+        reasons: of those that a call by position took away, how, in a sentence. It is looked up for 100 items at
+            most.
     """
 
     def __init__(self, message: str, *, lost: list[Position], reasons: Mapping[Position, str] | None = None) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, StreamError
 from fdbqueue.moves.exclusive import wall_us
 from fdbqueue.moves.groups import group_keys
@@ -461,19 +461,21 @@ def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> by
     return with_notes(stored, replace(notes, keep_s=max(notes.keep_s, -(-left_us // 1_000_000)), error=error))
 
 
-def why_lost(tr: Transaction, layout: Layout, packed: bytes, home: Layout, address: bytes) -> Steps[str]:
-    """Return how a call by position took a leased item away; "" if none did.
+def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -> Steps[dict[bytes, str]]:
+    """Return how calls by position took leased items away, by packed positions; items that none took are left out.
 
     Args:
-        home: the layout of the item's outcome, and `address` its packed position there.
+        outcomes: the key of each item's outcome, by the item's packed position.
     """
-    ended = yield tr.snapshot.get(home.completions.key(address))
-    if ended.present():
-        record = read_record(bytes(ended))
-        if record.error.startswith(_TAKEN_AWAY):
-            return record.error
-    for one in (yield from locate(tr.snapshot, layout, [packed], STATES)):
-        error = notes_of(one.stored).error
-        if error.startswith(_TAKEN_AWAY):
-            return error
-    return ""
+    # All reads at once: one behind the other, those of many items take longer than a transaction may last.
+    reads = [(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]
+    there = started(locate(tr.snapshot, layout, sorted(outcomes), STATES))
+    errors = {}
+    for packed, read in reads:
+        ended = yield read
+        if ended.present():
+            errors[packed] = read_record(bytes(ended)).error
+    for one in (yield from there):
+        if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
+            errors[one.packed] = notes_of(one.stored).error
+    return {packed: error for packed, error in errors.items() if error.startswith(_TAKEN_AWAY)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import structs
@@ -20,6 +20,10 @@ from .transitions import Retry, Transitions
 
 RANGE_READ_ITEMS = 4
 """From this number of leases on, one read of the whole range is tried."""
+MOST_ASKED = 100
+"""For how many lost leases of a call the reason is looked up."""
+MOST_NAMED = 10
+"""How many of them the message names."""
 
 
 L = TypeVar("L", bound=LeaseRef)
@@ -210,20 +214,19 @@ class Holding:
 
     def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
         """Return the error of lost leases. It says why they are lost, if that is known."""
-        layout, reasons = self._layout, {}
+        layout = self._layout
         if told := (yield from renamed(tr, layout)):
             return LeaseLost(
-                f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is not under this name any more. {told}"
+                f"The lease of {_named(lost)} of {self._queue!r} is not under this name any more. {told}"
                 " If the item was leased then, its lease is valid there: give it to the Leases of the new name.",
                 lost=lost,
             )
-        for position in dict.fromkeys(lost):
-            reason = yield from why_lost(tr, layout, pack(position), layout, pack(position))
-            if reason:
-                reasons[position] = reason
-        known = "".join(f" {position.text}: {reason}" for position, reason in reasons.items())
+        places = {pack(position): position for position in list(dict.fromkeys(lost))[:MOST_ASKED]}
+        found = yield from why_lost(tr, layout, {packed: layout.completions.key(packed) for packed in places})
+        reasons = {position: found[packed] for packed, position in places.items() if packed in found}
+        known = "".join(f" {position.text}: {reason}" for position, reason in list(reasons.items())[:MOST_NAMED])
         return LeaseLost(
-            f"The lease of {', '.join(map(str, lost))} of {self._queue!r} is lost: "
+            f"The lease of {_named(lost)} of {self._queue!r} is lost: "
             + (
                 f"a call by position took the item away.{known} Undo its work, or make the work repeatable."
                 if known
@@ -233,6 +236,11 @@ class Holding:
             lost=lost,
             reasons=reasons,
         )
+
+
+def _named(lost: Sequence[Position]) -> str:
+    more = f" and {len(lost) - MOST_NAMED:,} more" if len(lost) > MOST_NAMED else ""
+    return ", ".join(map(str, lost[:MOST_NAMED])) + more
 
 
 def mostly_lost(*lost: Position, taker: str = "another consumer took the item") -> str:

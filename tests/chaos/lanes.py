@@ -44,8 +44,8 @@ def side_by_side(lanes: int, url: str, seed: str, seconds: float, tell: Callable
                 assert isinstance(end, Connection)
                 _hear(end, open_ends, report, tell)
     finally:
-        for process in processes:
-            process.terminate()  # which it takes for an end that its processes and its server share
+        for lane in open_ends.values():
+            processes[lane].terminate()  # which it takes for an end that its processes and its server share
         for process in processes:
             process.join(ENDED_WITHIN_SECONDS)
             if process.is_alive():

@@ -39,6 +39,8 @@ STOPPED_SECONDS = (1.1, 2.0)
 """For how long a process is stopped: longer than its leases last."""
 STARTED_WITHIN_SECONDS = 30.0
 ENDED_WITHIN_SECONDS = 60.0
+STACKS_SECONDS = 1.0
+"""How long a stuck process takes to write where its threads are."""
 FAR_AHEAD_S = 7_200.0
 """How far the drain's clock is ahead, so that whatever waits for its time is due."""
 
@@ -119,7 +121,7 @@ class Round:
             _wait_for(lambda: len(list(folder.glob("*.history"))) == len(actors))
             self._disturb(processes, actors, folder)
             (folder / STOP).touch()
-            stuck = self._wait(actors)
+            stuck = self._wait(actors, folder)
         stuck += self._drain(folder)
         calls, notes = read_histories(folder)
         self.faults.update(notes)
@@ -192,7 +194,7 @@ class Round:
         )
         actor.process = processes.start(play, part)
 
-    def _wait(self, actors: list[Actor]) -> list[str]:
+    def _wait(self, actors: list[Actor], folder: Path) -> list[str]:
         stuck = []
         deadline = time.monotonic() + ENDED_WITHIN_SECONDS
         for actor in actors:
@@ -200,7 +202,11 @@ class Round:
                 continue
             actor.process.join(max(0.1, deadline - time.monotonic()))
             if actor.process.exitcode is None:
-                stuck.append(f"{actor.name}.{actor.lives} did not come back within {ENDED_WITHIN_SECONDS:.0f} s.")
+                by = f"{actor.name}.{actor.lives}"
+                _signal(actor.process, signal.SIGUSR1)
+                time.sleep(STACKS_SECONDS)
+                where = (folder / f"{by}.stacks").read_text()
+                stuck.append(f"{by} did not come back within {ENDED_WITHIN_SECONDS:.0f} s:\n{where}")
                 kill_9(actor.process)
             elif actor.process.exitcode not in (0, -signal.SIGKILL):
                 stuck.append(f"{actor.name}.{actor.lives} ended with {actor.process.exitcode}.")

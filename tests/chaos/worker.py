@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import traceback
@@ -104,6 +106,8 @@ def play(part: Part) -> None:
     """Play a part, to the end or until killed."""
     history = History(part.folder, part.by)
     failed: list[str] = []
+    stacks = (part.folder / f"{part.by}.stacks").open("w")  # stays open: a process that is stuck is asked for them
+    faulthandler.register(signal.SIGUSR1, stacks)
     try:
         patch = pytest.MonkeyPatch()
         logging.getLogger("fdbqueue.layers.consumer").addFilter(_is_news)

@@ -49,6 +49,15 @@ class _Read:
         self._db = db
         self._round = db.rounds + 1
 
+    def is_ready(self) -> bool:
+        return self._round <= self._db.rounds
+
+    def present(self) -> bool:
+        return bool(self._future.present())
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._future)
+
     def wait(self) -> Any:
         self._db.rounds = max(self._db.rounds, self._round)
         return self._future.wait()

@@ -366,11 +366,9 @@ class Working(Generic[V]):
 
     def why_taken(self, tr: Transaction, session: Session, places: Sequence[bytes]) -> Steps[str]:
         """Return how a call by position took away the first of some items that was in progress; "" if none did."""
-        for packed in places:
-            reason = yield from why_lost(tr, session.layout, packed, session.home, session.address(packed))
-            if reason:
-                return reason
-        return ""
+        outcomes = {packed: session.home.completions.key(session.address(packed)) for packed in places}
+        reasons = yield from why_lost(tr, session.layout, outcomes)
+        return next((reasons[packed] for packed in places if packed in reasons), "")
 
     def why_changed(self, tr: Transaction, session: Session, packed: bytes) -> Steps[str]:
         """Return how a call by position changed an item that a worker has begun.
