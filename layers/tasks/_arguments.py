@@ -76,6 +76,20 @@ class Arguments:
         except TypeError as error:
             raise TypeError(f"{self} was called with other arguments: {error}.") from None
 
+    def check_takes_result(self) -> None:
+        """Refuse a task that can't get the result of the task before it.
+
+        Raises:
+            TypeError: it has no parameter for it, or needs more than one argument.
+        """
+        try:
+            self.signature.bind(None)
+        except TypeError as error:
+            raise TypeError(
+                f"{self} can't follow: the result of the task before it would be its only argument, and: {error}. Give"
+                f" it arguments of its own, as in then({self._name}.call(…))."
+            ) from None
+
     def encode(self, bound: inspect.BoundArguments) -> bytes:
         """Return arguments as JSON.
 

@@ -118,9 +118,9 @@ class Handler:
         try:
             task = self._app.find(message.task)
             for one in message.then:
-                self._app.find(one.task)  # before it has any effect
+                self._check_following(one)  # before it has any effect
             args, kwargs = task.arguments.decode(bytes(message.args))
-        except (DoesNotFit, LookupError) as error:
+        except (DoesNotFit, LookupError, TypeError) as error:
             retries, backoff = self._app.options_for(message.task)
             told = str(error.args[0])
             # Perhaps another worker has other code, so it is tried again.
@@ -143,6 +143,13 @@ class Handler:
         if log.isEnabledFor(logging.INFO):
             self._returned[lease.token, lease.position] = running, time.monotonic() - began
         return done
+
+    def _check_following(self, one: Following) -> None:
+        arguments = self._app.find(one.task).arguments
+        if bytes(one.args) == bytes(NO_CALL):
+            arguments.check_takes_result()
+        else:
+            arguments.decode(bytes(one.args))
 
     def item_ended(self, token: bytes, position: Position, acked: bool) -> None:
         """Log a call that is done: the consumer tells whether its ack was committed."""

@@ -138,7 +138,7 @@ class BaseTask(Named, Generic[P, R]):
 
     def then(self, *following: Call[Any] | BaseTask[..., Any]) -> BaseTask[P, R]:
         """Return the same task, with what follows each of its calls; as `Call.then`."""
-        return self._with(replace(self._terms, then=(*self._terms.then, *checked(self.app, following))))
+        return self._with(replace(self._terms, then=(*self._terms.then, *followers(self.app, following))))
 
     def _with(self, terms: CallTerms) -> BaseTask[P, R]:
         task = object.__new__(type(self))
@@ -320,9 +320,10 @@ class Call(Named, Generic[R]):
         A call has its own arguments. A task gets the result as its only argument. What follows has its own `then`.
 
         Raises:
-            TypeError: it is neither a call nor a task of the same `Tasks`.
+            TypeError: it is neither a call nor a task of the same `Tasks`, or a task that can't be called with the
+                result alone.
         """
-        terms = replace(self.terms, then=(*self.terms.then, *checked(self.task.app, following)))
+        terms = replace(self.terms, then=(*self.terms.then, *followers(self.task.app, following)))
         return Call(self.task, self.data, self.bound, terms)
 
     @verb
@@ -384,6 +385,18 @@ def following_of(one: Call[Any] | BaseTask[..., Any]) -> Following:
     given = {name: value for name in names if (value := getattr(terms, name)) is not None}
     args = NO_CALL if data == bytes(NO_CALL) else msgspec.Raw(data)
     return Following(task.name, args, tuple(map(following_of, terms.then)), given)
+
+
+def followers(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Refuse what can't follow a call, and tasks that can't get its result.
+
+    Raises:
+        TypeError: it is neither a call nor a task of the same `Tasks`, or a task that can't be called with the result.
+    """
+    for one in checked(app, following):
+        if isinstance(one, BaseTask):
+            one.arguments.check_takes_result()
+    return following
 
 
 def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:

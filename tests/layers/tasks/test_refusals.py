@@ -197,6 +197,20 @@ def test_verbs_of_a_task(db: Any, app: Any) -> None:
         task.enqueue(db, "Ann").outcome(db)
 
 
+def test_a_task_that_can_not_get_the_result_does_not_follow(app: Any) -> None:
+    def two(first: int, second: int) -> None: ...
+    def by_name(*, name: str) -> None: ...
+
+    task = app.task(named)
+    for function in (work, two, by_name):
+        follower = app.task(function)
+        for call in (task, task.call("Ann")):
+            with pytest.raises(TypeError, match=rf"can't follow: the result .* as in then\({function.__name__}.call"):
+                call.then(follower)
+    assert app.group([task.call("Ann")]).then(app.tasks["work"])
+    assert task.then(app.tasks["work"].call())
+
+
 def test_groups(db: Any, app: Any) -> None:
     task, elsewhere = app.task(named), app.task(name="other", queue="other queue")(named)
     unique = app.task(name="unique", unique=True)(named)

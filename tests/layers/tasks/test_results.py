@@ -173,19 +173,32 @@ def test_a_log_that_raises_does_not_hinder_the_acks(
     assert all("The end of the item " in message for message in caplog.messages)
 
 
-def test_what_follows_must_be_known_before_the_task_has_effects(db: Any, app: Tasks, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("following", "told"),
+    [
+        ({"task": "missing", "args": {}}, "knows no task 'missing'"),
+        ({"task": "end"}, "end() -> None can't follow"),
+        ({"task": "end", "args": {"x": 1}}, "do not fit end() -> None"),
+    ],
+)
+def test_what_follows_must_be_possible_before_the_task_has_effects(
+    db: Any, app: Tasks, clock: Clock, following: dict[str, Any], told: str
+) -> None:
     ran: list[int] = []
+
+    @app.task
+    def end() -> None: ...
 
     @app.task
     def start() -> None:
         ran.append(1)
 
     queue: Queue[Any] = app.queue
-    queue.enqueue(db, {"task": "start", "then": [{"task": "missing", "args": {}}]})
+    queue.enqueue(db, {"task": "start", "then": [following]})
     run_out(app, db, clock)
 
     assert ran == []
-    assert "knows no task 'missing'" in dead_errors(app, db)[0]
+    assert told in dead_errors(app, db)[0]
 
 
 def test_a_group_is_waited_for_and_one_call_follows_it(db: Any, app: Tasks) -> None:
