@@ -14,6 +14,8 @@ import msgspec
 from fdbqueue import CodecError
 from fdbqueue.base.typed import decoder, look_at
 
+from ..leases import Done
+
 _ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -51,7 +53,7 @@ class Arguments:
         except TypeError as error:
             raise TypeError(f"JSON can't hold the arguments of the task {name!r}: {error}.") from error
         returned = self.signature.return_annotation
-        self.result_type: Any = Any if returned in (inspect.Signature.empty, None) else returned
+        self.result_type: Any = Any if returned in (inspect.Signature.empty, None, Done) else returned
         with suppress(TypeError):  # the first result tells
             look_at(self.result_type)
 

@@ -62,16 +62,16 @@ class Running:
         """The time for which a schedule has enqueued it, in ISO 8601; "" if none has."""
         return str(self.lease.headers.get("tick", ""))
 
-    @property
-    def leaves_something(self) -> bool:
-        """Whether its ack stores a result or enqueues something. Otherwise many acks share a transaction."""
-        return self.lease.wants_result or bool(self.message.then)
+    def leaves_something(self, result: Any) -> bool:
+        """Return whether its ack stores a result or enqueues something. Otherwise many acks share a transaction."""
+        return self.lease.wants_result or bool(self.message.then) or isinstance(result, Done)
 
-    def done(self, result: Any) -> Done:
-        """Return what the ack stores and enqueues."""
-        then = [self._follow_up(one, result) for one in self.message.then]
-        stored = self.task.arguments.encode_result(result) if self.lease.wants_result else None
-        done = Done(stored, then)
+    def done(self, returned: Any) -> Done:
+        """Return what the ack stores and enqueues. The task returned its result, or a `Done` with that."""
+        given = Done.of(returned)
+        then = [self._follow_up(one, given.result) for one in self.message.then]
+        stored = self.task.arguments.encode_result(given.result) if self.lease.wants_result else None
+        done = Done(stored, [*given.follow_ups, *then])
         done.check()  # before the call is told to be done
         return done
 
@@ -135,7 +135,7 @@ class Handler:
         running = Running(task, self._db, lease, message, self._lane)
         try:
             result = await self._run(running, args, kwargs)
-            done = ACKED if running.acked else running.done(result) if running.leaves_something else None
+            done = ACKED if running.acked else running.done(result) if running.leaves_something(result) else None
         except (Snooze, GiveUp, RetryIn):
             raise
         except Exception as error:

@@ -306,8 +306,9 @@ class Tasks(Named):
     def transaction(self, body: Callable[[Transaction], R | Awaitable[R]]) -> Steps[R]:
         """End the present call in one transaction with the writes of `body`: both happen exactly once, or neither.
 
-        Call it last in the task: ``return app.transaction(body)``. What the body returns is the call's result. In a
-        coroutine function ``return await app.transaction.aio(body)``, where the body may be a coroutine function.
+        Call it last in the task: ``return app.transaction(body)``. What the body returns is the call's result, or a
+        `Done` with that and follow-ups. In a coroutine function ``return await app.transaction.aio(body)``, where the
+        body may be a coroutine function.
 
         Args:
             body: called with a transaction, again at each retry. It must wait for nothing but the database.

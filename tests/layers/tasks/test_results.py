@@ -11,7 +11,7 @@ import pytest
 import fdbqueue
 from fdbqueue import CompletionError, Queue, Transaction
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Tasks, Worker
+from fdbqueue.layers import Done, FollowUp, Tasks, Worker
 from tests.helpers.clock import Clock
 from tests.helpers.tasks import dead_errors, run_out
 
@@ -171,6 +171,32 @@ def test_a_log_that_raises_does_not_hinder_the_acks(
     assert (report.acked, report.failed, report.lost) == (3, 0, 0)
     assert [one.levelname for one in caplog.records] == ["ERROR"] * 3
     assert all("The end of the item " in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+@pytest.mark.parametrize("keep", [None, 60])
+def test_a_task_returns_its_result_with_follow_ups(
+    db: Any, app: Tasks, space: Subspace, in_transaction: bool, keep: float | None
+) -> None:
+    mails: Queue[str] = Queue(space["mails"], codec="str")
+    seen: list[str] = []
+
+    @app.task(keep_result=keep)
+    def ship() -> Done:
+        done = Done("shipped", then=FollowUp(mails, "receipt"))
+        return app.transaction(lambda tr: done) if in_transaction else done
+
+    @app.task
+    def note(text: str) -> None:
+        seen.append(text)
+
+    handle: Any = ship.call().then(note).enqueue(db)
+    ship.enqueue(db)
+    app.run_due(db)
+
+    assert [item.value for item in mails.dequeue_many(db)] == ["receipt"] * 2
+    assert seen == ["shipped"]
+    assert keep is None or handle.result(timeout=5) == "shipped"
 
 
 @pytest.mark.parametrize(
