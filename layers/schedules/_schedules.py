@@ -177,12 +177,16 @@ class Schedules(Named):
     def remove(self, tr: Transaction | Database, name: str) -> Steps[None]:
         """Forget a schedule. A worker that still has it in its code makes it again when it starts.
 
-        *Conflicts:* with a tick of it. *Cost:* one write.
+        Raises:
+            LookupError: there is no such schedule.
+
+        *Conflicts:* with a tick of it. *Cost:* one read, one write.
         """
+        key = self._key(name)
 
         def body(tr: Transaction) -> Steps[None]:
-            yield from ()
-            tr.clear(self._key(name))
+            yield from self._stored(tr, name)
+            tr.clear(key)
 
         yield from self.queue.transact(tr, body)
 
@@ -263,15 +267,18 @@ class Schedules(Named):
         key = self._key(name)
 
         def body(tr: Transaction) -> Steps[ScheduleRecord]:
-            stored = yield tr.get(key)
-            if not stored.present():
-                known = ", ".join((yield from self.records(tr))) or "none"
-                raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
-            changed = change(_decode(bytes(stored)))
+            changed = change((yield from self._stored(tr, name)))
             tr.set(key, _encode(changed))
             return changed
 
         return self._shown(name, (yield from self.queue.transact(tr, body)))
+
+    def _stored(self, tr: Transaction, name: str) -> Steps[ScheduleRecord]:
+        stored = yield tr.get(self._key(name))
+        if not stored.present():
+            known = ", ".join((yield from self.records(tr))) or "none"
+            raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
+        return _decode(bytes(stored))
 
     def _from_now(self, record: ScheduleRecord) -> ScheduleRecord:
         # Not before the last tick: a worker whose clock was ahead may have enqueued ticks that are still to come here.

@@ -25,7 +25,7 @@ _EXTRA = "Install the extra: pip install 'fdbqueue[tasks]'."
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Times by a cron expression of five fields, or six with seconds in front."""
+    """Times by a cron expression of five fields."""
 
     expression: str
     tz: str = "UTC"
@@ -49,11 +49,13 @@ class Cron:
             raise ValueError(f"There is no time zone {self.tz!r}, as 'Europe/Zurich' is one. {_EXTRA}") from error
         moment = datetime.fromtimestamp(at_us / 1e6, zone)
         try:
+            if (count := len(self.expression.split())) != 5:  # cronsim takes six, too: the first are seconds
+                raise cronsim.CronSimError(f"It has {count} fields")
             found = cronsim.CronSim(self.expression, moment, reverse=reverse)
         except cronsim.CronSimError as error:
             raise ValueError(
-                f"{self.expression!r} is no cron expression: {error}. It has five fields, as '*/5 * * * *': minute,"
-                " hour, day of the month, month, day of the week."
+                f"{self.expression!r} is no cron expression: {error}. One has five fields, as '*/5 * * * *': minute,"
+                " hour, day of the month, month, day of the week. For seconds give every=SECONDS."
             ) from error
         return (int(tick.timestamp() * 1e6) for tick in found)
 

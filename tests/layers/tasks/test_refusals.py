@@ -235,7 +235,7 @@ def test_groups(db: Any, app: Any) -> None:
 
 def test_schedules(db: Any, app: Any) -> None:
     task = app.task(work)
-    for cron in ("", "x", "* * * *", "61 * * * *", "* * 31 2 *"):
+    for cron in ("", "x", "* * * *", "* * * * * *", "61 * * * *", "* * 31 2 *"):
         with pytest.raises(ValueError, match="cron expression"):
             app.periodic(cron)
     with pytest.raises(ValueError, match="not both"):
@@ -270,7 +270,7 @@ def test_schedules(db: Any, app: Any) -> None:
             Schedules(app.queue, wrong)
     with pytest.raises(UnknownTask, match="knows no task"):
         app.find([])
-    for verb in (app.schedules.pause, app.schedules.resume, app.schedules.reset):
+    for verb in (app.schedules.pause, app.schedules.resume, app.schedules.reset, app.schedules.remove):
         with pytest.raises(LookupError, match="has no schedule 'missing'"):
             verb(db, "missing")
     with pytest.raises(ValueError, match="Give a cron expression"):
