@@ -18,6 +18,7 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+from fdbqueue import FdbQueueError
 from fdbqueue.lowlevel import V
 
 from ..leases import Lease
@@ -53,6 +54,8 @@ class Snooze(Exception):
         super().__init__(f"Not now; in {seconds} s.")
         self.seconds = seconds
 
+    __reduce__ = FdbQueueError.__reduce__
+
 
 class RetryIn(Exception):
     """Raised by a handler whose attempt has failed, with the wait before the next attempt in place of the back-off's.
@@ -71,6 +74,8 @@ class RetryIn(Exception):
         not_negative(seconds, "seconds")
         super().__init__(reason or f"It is tried again in {seconds} s.")
         self.seconds = seconds
+
+    __reduce__ = FdbQueueError.__reduce__
 
 
 class GiveUp(Exception):

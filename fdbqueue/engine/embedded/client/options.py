@@ -20,7 +20,7 @@ from fdbqueue.engine.embedded.client.option_table import (
     NUMBERS,
     TEXTS,
 )
-from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.errors import FDBError, FdbQueueError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.database import Database
@@ -52,8 +52,7 @@ class Unsupported(FDBError):
     def description(self) -> str:
         return f"{self.what} is not supported: {UNSUPPORTED.get(self.what, 'the embedded engine lacks it')}"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Unsupported, (self.what,)
+    __reduce__ = FdbQueueError.__reduce__
 
 
 class Settings:
