@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, cast, is_typeddict, ov
 
 import msgspec
 
+from fdbqueue.base.arguments import check_text
 from fdbqueue.base.typed import decoder
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
@@ -253,8 +254,8 @@ def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
     """Return the codec of that name, the one for that class, or the one given.
 
     Raises:
-        ValueError: the name is unknown.
-        TypeError: it is neither a name nor a codec, nor a class that can be one.
+        ValueError: the name is unknown; that of an object is empty, or has a lone surrogate.
+        TypeError: it is neither a name nor a codec, nor a class that can be one; the name of an object is no str.
     """
     if isinstance(codec, str):
         if codec not in BUILT_IN:
@@ -267,7 +268,18 @@ def codec_named(codec: str | Codec[Any] | type) -> Codec[Any]:
             f"A codec has a name, encode and decode, and {codec!r} does not. For a type that msgspec knows give"
             f" codec=JsonCodec({codec!r})."
         )
+    _check_name(codec)
     return codec
+
+
+def _check_name(codec: Codec[Any]) -> None:
+    """Refuse a name that the queue can't be registered with."""
+    name: object = codec.name
+    if not isinstance(name, str):
+        raise TypeError(f"The name of a codec is a str, and that of {codec!r} is {name!r}: give it one.")
+    if not name:
+        raise ValueError(f"The name of a codec has 1 character at least, and that of {codec!r} is empty: give it one.")
+    check_text(name, "The name of a codec")
 
 
 def _codec_of(kind: type) -> Codec[Any]:

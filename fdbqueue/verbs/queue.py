@@ -94,7 +94,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         order: an order other than first in, first out (`fdbqueue.stored.order`). Consumers need not name it.
 
     Raises:
-        ValueError: the name is empty or too long for a key; there is no such codec; the order's name can't be kept.
+        ValueError: the name is empty or too long for a key; there is no such codec; the name of the codec
+                or of the order can't be kept.
         TypeError: the codec is a class whose objects can't be stored, or no codec at all; the order is no order.
 
     >>> import fdbqueue

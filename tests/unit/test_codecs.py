@@ -165,6 +165,32 @@ def test_an_unknown_codec_is_refused_and_the_known_ones_are_named() -> None:
         codec_named(7)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        *(
+            (wrong, TypeError, "name of a codec is a str, and that of .*Own.* is ")
+            for wrong in (5, None, b"own", ["own"])
+        ),
+        ("", ValueError, "that of .*Own.* is empty: give it one"),
+        ("\ud800", ValueError, "name of a codec has a lone surrogate"),
+    ],
+)
+def test_a_name_that_a_queue_cant_be_registered_with_is_refused(name: Any, kind: type[Exception], told: str) -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.name = name
+
+        def encode(self, value: Any) -> bytes:
+            return bytes(value)
+
+        def decode(self, data: bytes) -> Any:
+            return data
+
+    with pytest.raises(kind, match=told):
+        Queue("orders", codec=Own())
+
+
 DAY = datetime.date(2026, 1, 2)
 NAN, INFINITY = float("nan"), float("inf")
 CHANGED: list[tuple[Any, str, str, str]] = [
