@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     new_random,
+    only_database,
     only_transaction,
     rows,
     run,
@@ -198,7 +199,8 @@ class Groups(Named, QueueWithLeases[Any]):
             name: the group's name.
         """
         check_name(name)
-        return Group(self, name).at(db)
+        only_database(db, "Groups.group", "Call it with the database, then Group.stats with your transaction.")
+        return Group(self, name, db=db)
 
     def list(self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None) -> GroupList:
         """Iterate over the groups in the order of their names, lazily. They hold nothing.

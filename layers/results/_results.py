@@ -11,7 +11,19 @@ from fdbqueue import Position
 from fdbqueue.base.position import check_position
 from fdbqueue.base.typed import look_at
 from fdbqueue.engine.verb import steps_of
-from fdbqueue.lowlevel import Database, Editing, Named, Notes, Steps, Transaction, is_database, new_random, pack, verb
+from fdbqueue.lowlevel import (
+    Database,
+    Editing,
+    Named,
+    Notes,
+    Steps,
+    Transaction,
+    is_database,
+    new_random,
+    only_database,
+    pack,
+    verb,
+)
 from fdbqueue.moves.outcomes import begin as begin_outcome
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
@@ -172,7 +184,8 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
                 f"{position.text} does not say in which session the item is: give the text of its completion,"
                 " str(completion)."
             )
-        return Completion[R](self.leases, position, type=self._type).at(db)
+        only_database(db, "Results.completion", "Call it with the database, then Completion.outcome with yours.")
+        return Completion[R](self.leases, position, type=self._type, db=db)
 
 
 def _whole_seconds(keep: float) -> int:

@@ -515,7 +515,7 @@ def test_the_wrong_arguments_of_groups_are_named(db: Any, leases: Leases, groups
         groups.open(db, "import", hold=0)
     with pytest.raises(ValueError, match="keep is a number of seconds"):
         groups.open(db, "import", keep=-1)
-    with pytest.raises(TypeError, match=r"Group\.at makes its own transactions"):
+    with pytest.raises(TypeError, match=r"Groups\.group makes its own .* Call it with the database"):
         groups.group(db.create_transaction(), "import")
     group = groups.open(db, "import")
     with pytest.raises(TypeError, match="Values to enqueue are an iterable"):

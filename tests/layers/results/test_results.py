@@ -321,7 +321,7 @@ def test_the_wrong_arguments_are_named(db: Any, leases: Leases, results: Results
             results.completion(db, wrong)
     with pytest.raises(ValueError, match="is not a position"):
         results.completion(db, "7")
-    with pytest.raises(TypeError, match=r"Completion\.at makes its own transactions"):
+    with pytest.raises(TypeError, match=r"Results\.completion makes its own .* Call it with the database"):
         results.completion(db.create_transaction(), "7:ab")
     with pytest.raises(ValueError, match="Give a result for each lease"):
         leases.ack_many(db, [], results=[1])
