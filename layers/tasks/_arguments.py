@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from fdbqueue.base.typed import decoder, look_at
 from ..leases import Done
 
 _ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+_PLAIN = {str, int, float, bool, bytes, type(None)}
+_MINUTE = timedelta(minutes=1)
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -108,6 +111,12 @@ class Arguments:
         except _ENCODE_ERRORS as error:
             raise TypeError(f"An argument of {self} is not of its annotation: {error}.") from error
         for name, value in values.items():
+            if type(value) not in _PLAIN and (lost := _lost(value)):
+                raise TypeError(
+                    f"{name!r} of {self} would come back without {lost}. Give a datetime in UTC, by"
+                    " astimezone(datetime.UTC), and a time without a zone. If the task needs the name of the zone, give"
+                    " it as an argument of its own."
+                )
             if (found := getattr(back, name)) != value:
                 remedy = f"Annotate it, as in {name}: {type(value).__name__}, or give a value of JSON's types."
                 raise TypeError(f"The task would get {found!r}, not {value!r}, as {name!r} of {self}. {remedy}")
@@ -175,6 +184,32 @@ class Arguments:
             return msgspec.convert(stored, self.result_type, dec_hook=decode_other)
         except _ENCODE_ERRORS as error:
             raise CodecError(f"The result of {self} is not of its return annotation: {error}.") from error
+
+
+def _lost(value: Any) -> str:
+    """Return what JSON loses of a date or time in a value, though both are equal; "": nothing."""
+    for one in _times(msgspec.to_builtins(value, builtin_types=(datetime, time), enc_hook=_parts)):
+        if one.tzinfo is not None and one.tzinfo.utcoffset(None) is None:
+            return f"the time zone of {one!r}"
+        if one.fold:
+            return f"the fold of {one!r}, which replace(fold=0) leaves out"
+        if (one.utcoffset() or _MINUTE) % _MINUTE:
+            return f"the seconds in the offset from UTC of {one!r}"
+    return ""
+
+
+def _times(value: Any) -> Iterator[datetime | time]:
+    if isinstance(value, datetime | time):
+        yield value
+    elif isinstance(value, dict):
+        yield from _times([*value, *value.values()])
+    elif isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from _times(one)
+
+
+def _parts(value: Any) -> Any:
+    return value.model_dump() if hasattr(value, "model_dump") else None
 
 
 def encode_other(value: Any) -> Any:

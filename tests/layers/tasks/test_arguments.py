@@ -9,6 +9,7 @@ import enum
 import inspect
 import secrets
 import uuid
+import zoneinfo
 from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
@@ -41,6 +42,10 @@ class Model(pydantic.BaseModel):
     when: dt.date | None = None
 
 
+class Meeting(pydantic.BaseModel):
+    when: dt.datetime
+
+
 class Pair(NamedTuple):
     left: int
     right: str
@@ -67,8 +72,59 @@ def there_and_back(function: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any,
     return found
 
 
+ZURICH = zoneinfo.ZoneInfo("Europe/Zurich")
+TWO_THIRTY = dt.datetime(2026, 10, 25, 2, 30)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (dt.datetime, TWO_THIRTY.replace(fold=1), "the fold of"),
+        (dt.datetime, TWO_THIRTY.replace(tzinfo=ZURICH), "the time zone of"),
+        (dt.datetime, dt.datetime(2026, 3, 28, 12, tzinfo=ZURICH), "the time zone of"),
+        (
+            dt.datetime,
+            dt.datetime(1890, 1, 1, tzinfo=dt.timezone(dt.timedelta(seconds=1172))),
+            "the seconds in the offset",
+        ),
+        (dt.time, dt.time(2, 30, fold=1), "the fold of"),
+        (dt.time, dt.time(2, tzinfo=ZURICH), "the time zone of"),
+        (dt.time | None, dt.time(2, tzinfo=ZURICH), "the time zone of"),
+        (list[dt.time], [dt.time(1), dt.time(2, tzinfo=ZURICH)], "the time zone of"),
+        (set[dt.time], {dt.time(1), dt.time(2, tzinfo=ZURICH)}, "the time zone of"),
+        (dict[str, dt.datetime], {"a": TWO_THIRTY.replace(fold=1)}, "the fold of"),
+        (Point, Point(1, TWO_THIRTY.replace(fold=1)), "the fold of"),
+        (Meeting, Meeting(when=TWO_THIRTY.replace(fold=1)), "the fold of"),
+    ],
+)
+def test_a_time_that_would_lose_its_zone_or_its_fold_is_refused(kind: Any, value: Any, told: str) -> None:
+    def task(x: Any) -> None: ...
+
+    task.__annotations__["x"] = kind
+    with pytest.raises(TypeError, match=rf"'x' of t\(x.*would come back without {told}.* Give a datetime in UTC"):
+        there_and_back(task, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TWO_THIRTY,
+        TWO_THIRTY.replace(tzinfo=dt.UTC),
+        TWO_THIRTY.replace(tzinfo=zoneinfo.ZoneInfo("UTC")),
+        TWO_THIRTY.replace(tzinfo=dt.timezone(dt.timedelta(hours=-5, minutes=-30), "own")),
+    ],
+)
+def test_a_time_keeps_its_offset(value: dt.datetime) -> None:
+    def at(when: dt.datetime) -> None: ...
+    def of_day(when: dt.time) -> None: ...
+
+    for function, given in ((at, value), (of_day, value.timetz())):
+        found = there_and_back(function, given)[1]["when"]
+        assert found.utcoffset() == given.utcoffset()
+
+
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
-TIMES = st.datetimes(timezones=st.none() | st.just(dt.UTC))
+TIMES = st.datetimes(timezones=st.none() | st.just(dt.UTC)).map(lambda one: one.replace(fold=0))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (int, INTEGERS),
@@ -78,7 +134,7 @@ KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (bytes, st.binary()),
     (dt.datetime, TIMES),
     (dt.date, st.dates()),
-    (dt.time, st.times()),
+    (dt.time, st.times().map(lambda one: one.replace(fold=0))),
     (uuid.UUID, st.uuids()),
     (decimal.Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
     (Color, st.sampled_from(Color)),
