@@ -31,6 +31,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
+from fdbqueue.engine.in_order import is_transaction, run_in_order
 from fdbqueue.engine.steps import Steps, run, run_async
 
 S = TypeVar("S")
@@ -53,7 +54,8 @@ class _AwaitableForm:
                 if (explained := _explained(steps, kwargs)) is None:
                     raise
                 raise explained from None
-            return await run_async(begun)
+            tr: Any = args[0] if args else kwargs.get("tr")
+            return await (run_in_order(tr, begun) if is_transaction(tr) else run_async(begun))
 
         method = cast(MethodType, steps)
         aio.__doc__ = method.__doc__
