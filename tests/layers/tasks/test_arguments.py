@@ -118,9 +118,9 @@ def test_a_time_keeps_its_offset(value: dt.datetime) -> None:
     def at(when: dt.datetime) -> None: ...
     def of_day(when: dt.time) -> None: ...
 
-    for function, given in ((at, value), (of_day, value.timetz())):
-        found = there_and_back(function, given)[1]["when"]
-        assert found.utcoffset() == given.utcoffset()
+    for function, wanted in ((at, value), (of_day, value.timetz())):
+        found = there_and_back(function, wanted)[1]["when"]
+        assert found.utcoffset() == wanted.utcoffset()
 
 
 INTEGERS = st.integers(-(2**63), 2**64 - 1)
