@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import pickle
 import re
@@ -33,6 +34,20 @@ def test_an_unknown_url_is_refused(url: str) -> None:
 def test_an_error_of_the_engine_has_the_name_that_users_import(error: type[Exception]) -> None:
     assert (error.__module__, getattr(fdbqueue, error.__name__)) == ("fdbqueue.errors", error)
     assert pickle.loads(pickle.dumps(error)) is error
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_transaction_is_not_copied_and_goes_on(again: Callable[[Any], object]) -> None:
+    with fdbqueue.open("memory:") as db:
+        db[b"a"] = b"1"
+        tr = db.create_transaction()
+        assert tr[b"a"] == b"1"
+        for refused in (tr, {"tr": tr}) if again is not copy.copy else (tr,):
+            with pytest.raises(TypeError, match=r"A transaction can't be copied or pickled.* db\.create_transaction"):
+                again(refused)
+        tr[b"b"] = tr[b"a"]
+        tr.commit().wait()
+        assert db[b"b"] == b"1"
 
 
 @pytest.mark.parametrize(

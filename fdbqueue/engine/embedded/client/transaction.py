@@ -151,6 +151,12 @@ class Transaction(WriteApi):
         if self._pause is not None and (pause := self._pause()) is not None:
             pause.fail()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A transaction can't be copied or pickled: it belongs to one run of your function. Make another one by"
+            " db.create_transaction(), or give the database, which can be pickled."
+        )
+
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
         version = "" if self._version is None else f" at version {self._version}"
