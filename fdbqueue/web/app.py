@@ -336,8 +336,7 @@ class AdminApp:
         number = changes.apply(self._db, queue, name, fields, positions)
         _log.info("%s by the web page: %d", name, number, extra={"queue": fields["queue"], "change": name})
         self._sampler.refresh()
-        done = f"{number:,} done" if number else "nothing changed"
-        told = self._told.keep(f"{changes.change_named(name).title}: {done}")
+        told = self._told.keep(changes.change_named(name).done(fields, number))
         page = "session" if name.startswith("session-") and name != "session-remove" else _page_behind(name)
         query = {"queue": fields["queue"], "told": told}
         if page == "session":

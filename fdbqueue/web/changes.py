@@ -19,12 +19,15 @@ from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions.operators.changes import Operating
 from fdbqueue.layers.sessions.session.records import pack_name
+from fdbqueue.moves.quotas import Quota
 from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
 from fdbqueue.web.shown import session_name
 
 Fields = Mapping[str, str]
 LETTERS_AT_ONCE = 100
 """How many dead letters of a session one transaction changes."""
+LONGEST_NUMBER = 18
+"""How many digits a limit of a quota has at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,11 @@ class PageChange:
     """Whether it removes something for good."""
     states: tuple[str, ...] = ()
     """The states of items that it takes."""
+
+    def done(self, fields: Fields, number: int) -> str:
+        """Return what the page says after it."""
+        of = f" {fields.get(self.of, '')}" if self.title.endswith(" of") else ""
+        return f"{self.title}{of}: {f'{number:,} done' if number else 'nothing changed'}"
 
 
 def _cancel(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
@@ -85,15 +93,34 @@ def _sweep(db: Any, queue: Queue[Any], _: Fields) -> int:
 
 
 def _quota(db: Any, queue: Queue[Any], fields: Fields) -> int:
-    items = fields.get("items", "").strip()
-    if not items:
+    quota = _wanted_quota(fields)
+    if quota is None:
         queue.set_quota(db, None)
-        return 1
-    if not items.isdecimal() or not int(items):
-        raise ValueError(f"A quota is a number of items, 1 or more, or nothing for no quota, not {items[:40]!r}.")
-    wait = fields.get("when_full") == "wait"
-    queue.set_quota(db, int(items), when_full="wait" if wait else "refuse")
+    else:
+        queue.set_quota(db, quota.items, size_bytes=quota.size_bytes, when_full=quota.when_full)
     return 1
+
+
+def _wanted_quota(fields: Fields) -> Quota | None:
+    """Return the quota that a form asks for; None: it removes the quota.
+
+    Raises:
+        ValueError: a field is wrong.
+    """
+    items, size = _limit(fields, "items"), _limit(fields, "bytes")
+    if items is None and size is None:
+        return None
+    when_full: Any = fields.get("when_full", "refuse")
+    return Quota(items, when_full, size)
+
+
+def _limit(fields: Fields, name: str) -> int | None:
+    text = fields.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER):
+        raise ValueError(f"A quota is a whole number of {name}, or nothing for no limit, not {text[:40]!r}.")
+    return int(text)
 
 
 def _all_dead(change: Callable[[], int]) -> int:
@@ -193,6 +220,8 @@ class Preview:
     """Whether the search found no more than that."""
     positions: tuple[str, ...]
     """The named items; empty if a search names them."""
+    told: tuple[str, ...] = ()
+    """What else the page says before the change."""
 
 
 def change_named(name: str) -> PageChange:
@@ -210,11 +239,17 @@ def preview(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: li
     """Return what a change would do. It changes nothing.
 
     Raises:
-        ValueError: the form names no items, or wrong ones.
+        ValueError: the form names no items, or a field of it is wrong.
     """
     change = change_named(name)
     if name == "reschedule":
         seconds(fields.get("delay", "0"))
+    if name == "quota":
+        wanted, now = _wanted_quota(fields), queue.quota(db)
+        told = tuple(
+            f"{when}: {quota.text if quota else 'no quota'}" for when, quota in (("now", now), ("then", wanted))
+        )
+        return Preview(change, 1, is_all=True, positions=(), told=told)
     if change.of != "items":
         return Preview(change, 1, is_all=True, positions=())
     if positions:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import Quota
 from fdbqueue.layers import Leases, Sessions, Tasks
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.stored.catalogue import name_text
@@ -67,12 +68,29 @@ def test_a_queue_is_paused_and_resumed(pages: Browser, shop: Shop, db: Any) -> N
 
 
 def test_a_quota_is_set_and_removed(pages: Browser, shop: Shop, db: Any) -> None:
-    pages.change("quota", shop.name, items="100", when_full="wait")
-    quota = shop.orders.queue.quota(db)
-    assert quota
-    assert (quota.items, quota.when_full) == (100, "wait")
-    pages.change("quota", shop.name, items="")
+    text = pages.change("quota", shop.name, items="100", bytes="2000000", when_full="wait")
+    assert f"Set the quota of {shop.name}: 1 done" in text
+    assert shop.orders.queue.quota(db) == Quota(100, "wait", 2_000_000)
+    pages.change("quota", shop.name, items="", bytes="", when_full="wait")
     assert shop.orders.queue.quota(db) is None
+
+
+def test_the_form_of_a_quota_has_the_present_one(pages: Browser, shop: Shop, db: Any) -> None:
+    shop.orders.queue.set_quota(db, None, size_bytes=2_000_000, when_full="wait")
+    page = pages.text("queue", queue=shop.name)
+    sent = {name: re.findall(rf'<input name="{name}"[^>]* value="([^"]*)"', page)[0] for name in ("items", "bytes")}
+    [sent["when_full"]] = re.findall(r"<option selected>(\w+)</option>", page)
+    pages.change("quota", shop.name, **sent)
+    assert shop.orders.queue.quota(db) == Quota(None, "wait", 2_000_000)
+
+
+def test_the_preview_of_a_quota_says_what_it_was_and_will_be(pages: Browser, shop: Shop, db: Any) -> None:
+    shop.orders.queue.set_quota(db, 500, size_bytes=2_000_000, when_full="wait")
+    fields = {"csrf": pages.csrf(), "queue": shop.name, "change": "quota"}
+    page = pages.send("preview", {**fields, "items": "600", "bytes": "", "when_full": "refuse"}).text
+    assert "now: at most 500 items and about 2,000,000 bytes, then wait" in page
+    assert "then: at most 600 items, then refuse" in page
+    assert "then: no quota" in pages.send("preview", {**fields, "items": "", "when_full": "refuse"}).text
 
 
 @pytest.mark.slow
@@ -140,6 +158,9 @@ def test_an_item_of_a_session_is_cancelled(pages: Browser, shop: Shop, db: Any) 
         {"change": "reschedule", "state": "available", "all": "yes", "delay": "soon"},
         {"change": "reschedule", "state": "available", "all": "yes", "delay": "-1"},
         {"change": "reschedule", "state": "available", "all": "yes", "delay": "nan"},
+        {"change": "quota", "items": "5", "when_full": "zz"},
+        *({"change": "quota", "items": wrong} for wrong in ("0", "-1", "abc", "9" * 30, "1_0", "\u0663")),
+        {"change": "quota", "items": "5", "bytes": "999"},
     ],
 )
 @pytest.mark.parametrize("page", ["preview", "apply"])
