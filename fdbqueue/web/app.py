@@ -179,11 +179,13 @@ class AdminApp:
         begin = next((at + 1 for at, info in enumerate(wanted) if info.text == after), 0)
         page = wanted[begin : begin + QUEUES_A_PAGE]
         rows, failed = [], looks.first_attempts(self._db, page)
+        blocked = looks.blocked_sessions(self._db, page)
         for info in page:
             history = self._sampler.history(info.name)
             came, went = history.rates()
             line = shown.spark(history.depths)
-            rows.append({"info": info, "in": came, "out": went, "spark": line, "failed": failed.get(info.name)})
+            seen = {"failed": failed.get(info.name), "blocked": blocked.get(info.name, 0)}
+            rows.append({"info": info, "in": came, "out": went, "spark": line, **seen})
         more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
         return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": time.time() - sample.at}
 

@@ -125,6 +125,19 @@ def test_the_first_page_remarks_on_what_is_wrong(pages: Browser, db: Any, space:
     assert ">1 session waiting<" in page
 
 
+def test_pages_remark_on_blocked_sessions_and_their_dead_letters(pages: Browser, shop: Shop) -> None:
+    page = pages.text("")
+    assert ">1 session blocked<" in page
+    assert ">1 dead letter in sessions<" in page
+    page = pages.text("queue", queue=shop.bank_name)
+    assert "A session is blocked" in page
+    assert "The sessions have 1 dead letter." in page
+    pages.change("session-redrive", shop.bank_name, session="Ann")
+    page = pages.text("queue", queue=shop.bank_name)
+    assert "blocked" not in page
+    assert "dead letter." not in page
+
+
 def test_a_refused_form_leads_back_to_its_list(pages: Browser, shop: Shop) -> None:
     fields = {"csrf": pages.csrf(), "queue": shop.name, "change": "cancel", "state": "delayed"}
     answer = html.unescape(pages.send("preview", fields).text)

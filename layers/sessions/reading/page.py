@@ -75,14 +75,17 @@ class SessionsPage(Shown):
     """How many sessions were counted for `largest`: the first and the last 50 by their names."""
     more: bool
     """Whether there are sessions that were not counted."""
+    blocked: int = 0
+    """How many of the sessions that were counted are blocked."""
 
     def facts(self) -> str:
         """Return the totals in one line."""
         told = self.totals
         gated = f", {told.gated:,} slots at a gate" if told.gated else ""
+        blocked = f", {self.blocked:,} blocked" if self.blocked else ""
         return (
-            f"sessions: {told.ready:,} ready, {told.busy:,} busy, {told.waiting:,} waiting{gated}; in them"
-            f" {told.available:,} items available or in progress, {told.delayed:,} delayed, {told.dead:,} dead;"
+            f"sessions: {told.ready:,} ready, {told.busy:,} busy, {told.waiting:,} waiting{gated}{blocked}; in"
+            f" them {told.available:,} items available or in progress, {told.delayed:,} delayed, {told.dead:,} dead;"
             f" {told.enqueued:,} enqueued and {told.dequeued:,} acked in total"
         )
 
@@ -125,7 +128,8 @@ def read_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
             sizes.append(size)
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
-    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more)
+    blocked = sum(map(is_blocked, found.values()))
+    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked)
 
 
 def read_totals(tr: Transaction, layout: Layout) -> Steps[SessionStats | None]:
@@ -140,6 +144,14 @@ def read_totals(tr: Transaction, layout: Layout) -> Steps[SessionStats | None]:
 def _of(layout: Layout) -> tuple[Keys, Shards]:
     keys = Keys(layout)
     return keys, Shards(keys.shards, keys.line, layout.describe(), None)
+
+
+def is_blocked(row: KeyValue) -> bool:
+    """Return whether a session is blocked, by the row of its record. A record that can't be read says nothing."""
+    try:
+        return bool(unpack_record(row.value).blocked)
+    except FormatError:
+        return False  # a check reports it
 
 
 def _busy(row: KeyValue) -> BusySession | None:
