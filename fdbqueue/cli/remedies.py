@@ -20,7 +20,10 @@ COMMANDS = {
     "Queue.to_arrow": "fdbqueue export",
     "Queue(name, codec=…).register(db, on_codec='replace')": "fdbqueue register --on-codec replace",
     "Sessions.remove": "fdbqueue sessions --remove",
+    "Sessions.resume": "fdbqueue sessions --resume",
+    "Sessions.skip": "fdbqueue sessions --skip",
     "Watchdog.sweep": "fdbqueue watchdog --once",
+    "fdbqueue.transfer.release_copy(source, queue, target=target)": "fdbqueue copy --release QUEUE FROM TO",
     "release_copy": "fdbqueue copy --release",
 }
 OPTIONS = {

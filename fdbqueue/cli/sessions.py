@@ -102,6 +102,11 @@ def sessions(
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
             there = source.info(db, name)
+            if (
+                verb == "pause" and there is None
+            ):  # a mistyped name: a program may pause a session before its first item
+                typer.echo(no_session(db, own, name, text), err=True)
+                raise typer.Exit(errors.EMPTY)
             if verb == "purge" and there is not None and there.dead:
                 confirm_removal(f"the {counted(there.dead, 'dead letter')} of the session {text}", yes=yes)
             if verb in ("purge", "redrive"):

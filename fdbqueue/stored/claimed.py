@@ -10,6 +10,9 @@ from fdbqueue.engine.keys import strinc
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stored.layout import Layout, Place
 
+COPY_STREAM = "fdbqueue copy"
+"""The stream whose batches the items are in that `fdbqueue.transfer.copy_queue` moves."""
+
 
 class ClaimedBatch(NamedTuple):
     """A batch that has items."""

@@ -11,7 +11,7 @@ Protocol: items move in numbered batches, in order. Each step is one transaction
 An interrupted copy resumes with the batch that the source has. The number at the target says whether step 2 was done.
 So every item is in exactly one database for consumers, at each moment, and never in both.
 
-A batch is that of a stream (`fdbqueue.layers.streams`) named `STREAM`: check and stats know its items.
+A batch is that of a stream (`fdbqueue.layers.streams`) named `COPY_STREAM`: check and stats know its items.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.moves import raise_high_water_mark
+from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
     NO_NOTES,
@@ -62,8 +63,6 @@ from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.renaming import fitting
 from fdbqueue.writes.appending import write_chunks
 
-STREAM = "fdbqueue copy"
-"""The stream whose batches the moving items are in."""
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
 MOVED = ("available", "delayed", "dead")
@@ -214,7 +213,7 @@ class _Copy:
         self._target = target
         self._queue = queue
         self._layout = queue.layout
-        self._keys = StreamKeys(queue.layout, STREAM)
+        self._keys = StreamKeys(queue.layout, COPY_STREAM)
         self._end = 0
         self._order: str | None = None
         self._about = b""
@@ -458,7 +457,7 @@ class _Copy:
         if arrived is None:
             raise TransferError(
                 f"{layout.describe()} was cleared at the target while it was copied. The {len(items):,} items of the"
-                f" last batch are safe at the source, in the stream {STREAM!r}."
+                f" last batch are safe at the source, in the stream {COPY_STREAM!r}."
             )
         if arrived.batch >= number or not items:
             return

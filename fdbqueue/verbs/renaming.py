@@ -37,6 +37,7 @@ from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.catalogue import name_text, path_of
+from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
@@ -194,8 +195,7 @@ class _Rename:
             named = name_text(name_of(inside[0].key[len(CATALOGUE) :]))
             raise TransferError(f"The queue {named} is inside {source.describe()}. Rename or clear that one first.")
         for what, (space, remedy) in _refused(source).items():
-            span = space.range()
-            if (yield from rows(tr, span.start, span.stop, limit=1)):
+            if (yield from rows(tr, space.key(), strinc(space.key()), limit=1)):
                 raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}.")
         kind = yield tr.get(source.type_key)
         if kind.present() and bytes(kind) == SMART and not (yield from self.fits(tr)):
@@ -361,7 +361,14 @@ def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
     return {
         "sessions": (
             layout.space["session"],
-            "Wait until their consumers have ended them, or remove them: Sessions.remove",
+            (
+                "Wait until their consumers have ended them, or remove them: Sessions.remove. A paused session ends"
+                " only after Sessions.resume, and a blocked one only after Sessions.skip"
+            ),
+        ),
+        "the record of a copy to another database, by which a repeated copy goes on": (
+            layout.streams[COPY_STREAM],
+            "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source, queue, target=target)",
         ),
         "a stream out of it": (
             layout.streams,

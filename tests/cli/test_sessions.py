@@ -318,11 +318,20 @@ def test_a_busy_session_tells_that_it_is_paused(run: Run, name: str, db: Any, se
 def test_a_mistyped_session_has_a_proposal(run: Run, name: str) -> None:
     run("enqueue", name, "1", "--session", "Ben")
     run("enqueue", name, "1", "--session", '["shop", 7]')
-    for option in ("--items", "--resume", "--skip", "--redrive", "--purge"):
+    for option in ("--items", "--pause", "--resume", "--skip", "--redrive", "--purge"):
         told = run("sessions", name, option, "Bem")
         assert told.exit_code == errors.EMPTY
         assert told.stderr == "There is no session Bem. Did you mean Ben?\n"
     assert "Did you mean [" in run("sessions", name, "--items", '["shop", 8]').stderr
+
+
+def test_a_pause_of_a_session_without_items_is_ended(run: Run, name: str, db: Any, sessions: Sessions) -> None:
+    run("enqueue", name, "1")
+    sessions.pause(db, "Ann")
+    refused = run("rename", name, "elsewhere")
+    assert "A paused session ends only after `fdbqueue sessions --resume`" in refused.stderr
+    assert run("sessions", name, "--resume", "Ann").stderr == "The session Ann has nothing any more.\n"
+    assert sessions.info(db, "Ann") is None
 
 
 def test_what_is_not_there_is_told_with_what_is_in_sessions(run: Run, name: str, db: Any) -> None:

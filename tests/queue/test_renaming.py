@@ -31,7 +31,7 @@ from fdbqueue.layers import (
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import keys_of_marks
-from fdbqueue.transfer import export_items
+from fdbqueue.transfer import copy_queue, export_items
 from fdbqueue.verbs import renaming
 from tests.helpers.smart import Progress, smart_queue
 from tests.helpers.staging import wait_until
@@ -388,9 +388,14 @@ def refused() -> dict[str, tuple[Callable[[Any, Subspace], Any], str]]:
     def stream(db: Any, space: Subspace) -> None:
         Stream(Queue(space), "s").claim(db, Terms(epoch="e", batch=1, run="", items=1, size_bytes=1_000))
 
+    def copy(db: Any, space: Subspace) -> None:
+        with fdbqueue.open("memory:") as target:
+            copy_queue(db, target, Queue(space))
+
     return {
         "sessions": (lambda db, space: Sessions(Queue(space)).enqueue(db, b"x", session="ann"), "has sessions"),
         "stream": (stream, "a stream out of it"),
+        "copy": (copy, r"the record of a copy .*: fdbqueue\.transfer\.release_copy\(source, queue, target=target\)\.$"),
         "group": (lambda db, space: Groups(Leases(Queue(space))).open(db, "book"), "has groups"),
         "completion": (lambda db, space: Results(Leases(Queue(space))).enqueue(db, b"x"), "has a completion"),
         "inside": (lambda db, space: Queue(space["inner"]).enqueue(db, b"x"), "is inside"),
