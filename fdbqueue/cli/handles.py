@@ -99,6 +99,8 @@ def _in_lines(lines: Iterable[bytes], numbers: Iterator[int], results: dict[Leas
         if text:
             record = _record(text)
             where = f"Line {number}: "
+            if record["lease"] is None:
+                raise BadValue(f"{where}The field 'lease' is missing. Give the lines that `fdbqueue lease` prints.")
             handle = _handle(str(record["lease"]), where)
             if "result" in record:
                 results[handle] = _result(record["result"], where)

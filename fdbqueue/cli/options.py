@@ -106,7 +106,8 @@ def named(name: str) -> Name:
     try:
         return tuple(msgspec.json.decode(stored, type=list[str | int]))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise typer.BadParameter(f"{name!r} is not a JSON array of strings and integers: {error}") from error
+        told = f"{name!r} is not a JSON array of strings and integers: {error}"
+        raise typer.BadParameter(told, param_hint="QUEUE") from error
 
 
 def check_raw(raw: bool, codec: CodecName) -> None:

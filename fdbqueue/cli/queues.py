@@ -25,6 +25,7 @@ from fdbqueue.engine.keys import Subspace
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
 from fdbqueue.stored.states import STATES
+from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import PAGE_QUEUES, QueueInfo, find_queues
 from fdbqueue.verbs.queues import queues as registered_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
@@ -172,8 +173,12 @@ def quota(
         int | None, typer.Option("--bytes", "-b", min=LEAST_BYTES, help="About the most bytes that it may have.")
     ] = None,
     when_full: Annotated[
-        WhenFull, typer.Option("--when-full", help="What an enqueue does then: fail, or wait for room.")
-    ] = WhenFull.refuse,
+        WhenFull | None,
+        typer.Option(
+            "--when-full",
+            help="What an enqueue does then: fail, or wait for room. Default: refuse. Alone: keep the limits.",
+        ),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove the quota.")] = False,
     create: Create = False,
     url: Url = None,
@@ -182,17 +187,21 @@ def quota(
     """Limit how many items or bytes a queue may have, or show the limits. Exits with 1 if there are none to show.
 
     It counts items in all states. Concurrent producers may exceed it by the items that they enqueue at the same time.
-    The number of bytes is an estimate. A new limit replaces both.
+    The number of bytes is an estimate. New limits replace the old ones.
 
     Example: fdbqueue quota orders --items 100000 --when-full wait
     """
     limited = items is not None or size is not None
     if none and limited:
         raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --bytes / --none")
+    if none and when_full is not None:
+        raise typer.BadParameter("without a quota the queue is never full", param_hint="--when-full / --none")
     own = queue_of(queue)
     with opened_queue(url, own, create=create and limited) as db:
-        if none or limited:
-            own.set_quota(db, items, size_bytes=size, when_full=when_full.value)
+        if when_full is not None and not limited:
+            items, size = _limits(db, own)
+        if none or limited or when_full is not None:
+            own.set_quota(db, items, size_bytes=size, when_full=(when_full or WhenFull.refuse).value)
         found = own.quota(db)
     if found is None:
         say(f"{queue} has no quota")
@@ -201,6 +210,18 @@ def quota(
         say(f"{queue}: {found.text}")
     else:
         write_lines([encode_json({"queue": queue, **quota_shown(found)}).encode() + b"\n"])
+
+
+def _limits(db: Any, queue: Queue) -> tuple[int | None, int | None]:
+    """Return the limits of a queue's quota, in items and in bytes.
+
+    Raises:
+        BadParameter: it has none.
+    """
+    found = queue.quota(db)
+    if found is None:
+        raise typer.BadParameter("the queue has no quota: give --items or --bytes, too", param_hint="--when-full")
+    return found.items, found.size_bytes
 
 
 def quota_shown(quota: Quota | None) -> dict[str, Any]:

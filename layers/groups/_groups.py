@@ -260,8 +260,12 @@ class Groups(Named, QueueWithLeases[Any]):
     def refused(self, name: str, record: GroupRecord | None) -> GroupError:
         """Return the error of a group that takes no members. For layers."""
         if record is None:
-            return GroupError(f"There is no group {name!r} in {self.queue!r}; nothing was written. Open it first.")
-        return GroupError(f"The group {name!r} in {self.queue!r} is {record.state}; nothing was written.")
+            return GroupError(
+                f"There is no group {name!r} in {self.queue.layout.describe()}; nothing was written. Open it first."
+            )
+        return GroupError(
+            f"The group {name!r} in {self.queue.layout.describe()} is {record.state}; nothing was written."
+        )
 
     def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Steps[Any]:
         entering = steps_of(self._source.enqueue, tr, value, **terms)  # before the first read

@@ -221,6 +221,7 @@ class TestOddLines:
 
         assert refused.stderr == "Error: 'nonsense' is not a lease's handle. A handle looks like 7:72616e64:746f6b65.\n"
         assert run("ack", name, stdin=b"nonsense\n").stderr.endswith(" 0 items were acked.\n")
+        assert "Error: Line 1: The field 'lease' is missing." in run("ack", name, stdin=b'{"bad":1}\n').stderr
 
     def test_leases_before_a_bad_handle_are_acked(self, run: Run, name: str) -> None:
         run("enqueue", name, "1", "2", "3")

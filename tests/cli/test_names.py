@@ -118,6 +118,15 @@ def test_a_command_makes_the_queue_and_its_database_if_it_is_told_to(run: Run, c
 
 
 @pytest.mark.engines("file")
+@pytest.mark.parametrize("wrong", ["[1", "[1.5]"])
+def test_a_name_that_is_no_key_tuple_is_blamed_on_the_queue(run: Run, wrong: str) -> None:
+    told = run("enqueue", wrong, "1")
+    assert told.exit_code == 2
+    assert "for QUEUE" in told.stderr
+    assert "codec" not in told.stderr
+
+
+@pytest.mark.engines("file")
 def test_a_name_above_or_behind_that_of_a_queue_is_not_a_queue(db: Any, space: Subspace, run: Run) -> None:
     Queue(space["orders"], codec="json").enqueue(db, 1)
     above = name_text(fdb_tuple.unpack(space.key()))

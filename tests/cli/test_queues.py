@@ -222,7 +222,12 @@ def test_a_quota_is_set_shown_and_removed(db: Any, space: Subspace, run: Run, na
         assert run("quota", name, *wrong).exit_code == 2
     [found] = objects(run("quota", name, "--bytes", "5000000").stdout)
     assert found["quota"] == {"size_bytes": 5_000_000, "when_full": "refuse"}
+    [found] = objects(run("quota", name, "--when-full", "wait").stdout)
+    assert found["quota"] == {"size_bytes": 5_000_000, "when_full": "wait"}
+    assert run("quota", name, "--when-full", "wait", "--none").exit_code == 2
     assert run("quota", name, "--none").exit_code == 0
+    told = run("quota", name, "--when-full", "wait")
+    assert (told.exit_code, "the queue has no quota" in told.stderr) == (2, True)
     assert run("enqueue", name, "2").exit_code == 0
 
 
