@@ -139,7 +139,7 @@ class Transaction(WriteApi):
         snap = self._snap
         if snap is not None:
             snap.cut_at = waits.count
-            snap.close()
+            snap.drop()
         if self._watches:
             for watch in self._watches:
                 watch.abandon(1025)

@@ -34,7 +34,7 @@ TimeLeft = weakref.WeakMethod[Callable[[], float | None]]
 class VersionWait(Pending[None]):
     """The future of a read version. It is ready when a commit reaches it, and fails with 1009 after a second."""
 
-    __slots__ = ("_due", "_held", "_looking", "_store", "_time_left", "_version", "reads")
+    __slots__ = ("_due", "_held", "_looking", "_released", "_store", "_time_left", "_version", "reads")
 
     def __init__(self, store: Store, version: int, time_left: TimeLeft) -> None:
         super().__init__()
@@ -43,6 +43,7 @@ class VersionWait(Pending[None]):
         self._time_left = time_left
         self._due = time.monotonic() + LONGEST_SECONDS
         self._held: Snapshot | None = None
+        self._released = False
         self._looking = threading.RLock()  # a garbage collection inside may end the transaction
         self.reads: list[LateRead] = []
         """The reads that wait, in the order of their requests."""
@@ -74,14 +75,20 @@ class VersionWait(Pending[None]):
             former, self._held = self._held, newest
             if former is not None:
                 former.close()
-            return False
+        if self._released:
+            self.release()  # of this look's snapshot, too
+        return False
 
     def release(self) -> None:
-        """Release the snapshot that this holds."""
-        with self._looking:
-            held, self._held = self._held, None
-            if held is not None:
-                held.close()
+        """Release the snapshot that this holds. A finalizer calls this, so it waits for no lock."""
+        self._released = True
+        if self._looking.acquire(blocking=False):  # otherwise the look that is under way releases it
+            try:
+                held, self._held = self._held, None
+                if held is not None:
+                    held.drop()
+            finally:
+                self._looking.release()
 
     def settle(self, value: None = None, error: int = 0) -> bool:
         if not super().settle(value, error):

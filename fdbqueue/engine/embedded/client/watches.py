@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -21,12 +23,13 @@ TOO_MANY: Final = 1032
 class Outstanding:
     """The number of a database's watches that have not fired, and its limit."""
 
-    __slots__ = ("_count", "limit", "lock")
+    __slots__ = ("_count", "_given", "limit", "lock")
 
     def __init__(self, limit: int = 10_000) -> None:
         self.limit = limit
         self._count = 0
-        # Reentrant: a garbage collection may end a watch while this thread holds the lock.
+        self._given: deque[None] = deque()
+        # Reentrant: a garbage collection under this lock may call the callbacks of a future.
         self.lock = threading.RLock()
 
     def take(self) -> None:
@@ -36,14 +39,17 @@ class Outstanding:
             FDBError: 1032 if the limit is reached.
         """
         with self.lock:
+            with contextlib.suppress(IndexError):
+                while True:
+                    self._given.pop()
+                    self._count -= 1
             if self._count >= self.limit:
                 raise FDBError(TOO_MANY)
             self._count += 1
 
     def give(self) -> None:
-        """Count one less."""
-        with self.lock:
-            self._count -= 1
+        """Count one less. This takes no lock, because finalizers call it (see `Changes.unwatch`)."""
+        self._given.append(None)
 
 
 class Watch(Pending[None]):

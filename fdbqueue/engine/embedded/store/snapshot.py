@@ -140,17 +140,34 @@ class Snapshot(ReadSource):
                         self._txn.abort()
                         self._txn = None
 
-    def end(self) -> None:
-        """End the view for all sharers."""
+    def drop(self) -> None:
+        """Close the snapshot in a finalizer, which must not wait for a lock (see `Changes.unwatch`).
+
+        Only a thread that evicts the snapshot may hold the lock then, and it ends the view.
+        """
+        if not self._closed:
+            self._closed = True
+            if not self._sharers:
+                self.end(wait=False)
+
+    def end(self, wait: bool = True) -> None:
+        """End the view for all sharers. Without `wait`, leave that to a thread that holds the lock."""
         self._forget(self, None)
-        self.evict()
+        if self._lock.acquire(wait):
+            try:
+                self._abort()
+            finally:
+                self._lock.release()
 
     def evict(self) -> None:
         """Abort the view; all later reads of it raise 1007."""
         with self._lock:
-            txn, self._txn = self._txn, None
-            if txn is not None:
-                txn.abort()
+            self._abort()
+
+    def _abort(self) -> None:
+        txn, self._txn = self._txn, None
+        if txn is not None:
+            txn.abort()
 
     def abandon(self) -> Any:
         """Detach and return LMDB's transaction in a forked child, which must keep it and never use it."""
@@ -186,9 +203,15 @@ class SharedSnapshot(Snapshot):
         return self._base.share()
 
     def close(self) -> None:
+        self._end_last()
+
+    def drop(self) -> None:
+        self._end_last(wait=False)
+
+    def _end_last(self, wait: bool = True) -> None:
         self._all.pop(self, None)
         if not self._all and self._base.closed:
-            self._base.end()
+            self._base.end(wait)
 
 
 def _next_chunk(size: int, row: Row) -> int:

@@ -14,4 +14,4 @@ class Committed:
         self.snapshot = snapshot
 
     def __del__(self) -> None:
-        self.snapshot.close()
+        self.snapshot.drop()

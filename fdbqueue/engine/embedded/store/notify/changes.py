@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -53,10 +54,11 @@ class Changes:
     def __init__(self, source: ChangeSource, notifier: Notifier) -> None:
         self._source = source
         self._notifier = notifier
-        # Reentrant: a garbage collection under this lock may end a watch.
+        # Reentrant: a garbage collection under this lock may call the callbacks of a future.
         self._lock = threading.RLock()
         self._watched: dict[bytes, dict[Callback, None]] = {}
         self._followers: dict[Callback, None] = {}
+        self._ended: deque[tuple[bytes | None, Callback]] = deque()
         self._sorted: list[bytes] = []
         self._told = -1
         self._published: set[int] = set()
@@ -81,13 +83,13 @@ class Changes:
         self._add(lambda: self._followers.setdefault(callback))
 
     def unfollow(self, callback: Callback) -> None:
-        """Stop calling `callback`."""
-        with self._lock:
-            self._followers.pop(callback, None)
+        """Stop calling `callback`. As `unwatch`, this takes no lock."""
+        self._ended.append((None, callback))
 
     def remind(self) -> None:
         """Call all callbacks that were given to `follow`."""
         with self._lock:
+            self._forget_ended()
             followers = list(self._followers)
         for callback in followers:
             callback()
@@ -103,10 +105,11 @@ class Changes:
     def _add(self, add: Callback) -> None:
         """Call `add` while the thread is running; start the thread if it is not."""
         while True:
-            # Outside the lock: `last_version` takes the store's lock, and a garbage collection under that may end a
-            # watch.
+            # Outside the lock: `last_version` takes the store's lock, and a garbage collection under that may call the
+            # callbacks of a future.
             told = None if self._thread is not None else self._source.last_version()
             with self._lock:
+                self._forget_ended()
                 if self._thread is None:
                     if told is None:
                         continue  # the thread has ended meanwhile
@@ -115,15 +118,24 @@ class Changes:
                 return
 
     def unwatch(self, key: bytes, callback: Callback) -> None:
-        """Stop calling `callback` for `key`."""
-        with self._lock:
-            callbacks = self._watched.get(key)
-            if callbacks is None:
-                return
-            callbacks.pop(callback, None)
-            if not callbacks:
-                del self._watched[key]
-                del self._sorted[bisect_left(self._sorted, key)]
+        """Stop calling `callback` for `key`.
+
+        This takes no lock. A finalizer calls it in any thread at any time. Another thread may hold the lock then, and
+        at the end of the interpreter that thread never runs again.
+        """
+        self._ended.append((key, callback))
+
+    def _forget_ended(self) -> None:
+        """Forget the callbacks that were given to `unwatch` and `unfollow`. The caller holds the lock."""
+        while self._ended:
+            key, callback = self._ended.popleft()
+            if key is None:
+                self._followers.pop(callback, None)
+            elif (callbacks := self._watched.get(key)) is not None:
+                callbacks.pop(callback, None)
+                if not callbacks:
+                    del self._watched[key]
+                    del self._sorted[bisect_left(self._sorted, key)]
 
     def publish(self, entries: list[Commit]) -> None:
         """Report commits, in any order; a second report of the same commit does no harm."""
@@ -163,6 +175,7 @@ class Changes:
     def _tell(self, entries: list[Commit]) -> None:
         found: dict[Callback, None] = {}
         with self._lock:
+            self._forget_ended()
             if self._watched:
                 for _, record in entries:
                     found.update(self._concerned(*decode(record)))
@@ -220,9 +233,10 @@ class Changes:
             return False
 
     def _nobody_watches(self) -> bool:
-        if self._watched or self._followers:
+        if (self._watched or self._followers) and not self._ended:
             return False
         with self._lock:
+            self._forget_ended()
             if self._watched or self._followers:
                 return False
             self._source.listen(False)
