@@ -153,7 +153,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Args:
             tr: a transaction to enqueue in, or a database.
             value: a value that the queue's codec takes; encoded it has at most `fdbqueue.stored.items.MAX_ITEM_BYTES`.
-            headers: a small mapping stored beside the value.
+            headers: a small mapping stored beside the value, as MessagePack. Its keys are str. A tuple or a set
+                comes back as a list; a date, a datetime without a time zone, a Decimal or a UUID as text; an object of
+                a class with fields as a dict.
 
         Raises:
             CodecError: the codec does not take `value`. OtherCodec: the queue is registered with another codec.

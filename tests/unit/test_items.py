@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -16,6 +19,7 @@ from fdbqueue.stored.items import (
     MAX_HEADER_BYTES,
     MAX_ITEM_BYTES,
     MAX_NOTES_BYTES,
+    NO_NOTES,
     Blob,
     Notes,
     blob_of,
@@ -181,6 +185,23 @@ def test_a_missing_or_changed_chunk_is_noticed() -> None:
 def test_headers_that_messagepack_cannot_hold_are_refused(bad: dict[Any, Any]) -> None:
     with pytest.raises(CodecError):
         envelope(b"", bad)
+
+
+def test_headers_come_back_as_the_limits_say() -> None:
+    here = datetime.datetime(2026, 1, 2, 3)
+    given = {
+        "tuple": (1,),
+        "set": {1},
+        "date": here.date(),
+        "naive": here,
+        "decimal": Decimal("1.5"),
+        "id": UUID(int=7),
+    }
+    back = parse(envelope(b"", {**given, "aware": here.replace(tzinfo=datetime.UTC), "object": NO_NOTES})).headers
+    texts = {"date": "2026-01-02", "naive": "2026-01-02T03:00:00", "decimal": "1.5", "id": str(given["id"])}
+    assert {name: back[name] for name in given} == {"tuple": [1], "set": [1], **texts}
+    assert back["aware"] == here.replace(tzinfo=datetime.UTC)
+    assert type(back["object"]) is dict
 
 
 def test_headers_over_the_limit_are_refused() -> None:
