@@ -75,7 +75,7 @@ class BoundVerb(Generic[P, T]):
     steps: Callable[P, Steps[T]]
     """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             begun = self.steps(*args, **kwargs)
         except TypeError:
@@ -127,7 +127,7 @@ class Verb(Generic[S, P, T]):
         self._steps = steps
         functools.update_wrapper(cast(Any, self), steps)
 
-    def __call__(self, instance: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    def __call__(self, instance: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the verb on that object, as ``Queue.dequeue(orders, db)``."""
         return run(self._steps(instance, *args, **kwargs))
 

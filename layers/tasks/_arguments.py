@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, time, timedelta
@@ -17,9 +18,10 @@ from fdbqueue.base.typed import decoder, look_at
 
 from ..leases import Done
 
-_ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _PLAIN = {str, int, float, bool, bytes, type(None)}
 _MINUTE = timedelta(minutes=1)
+_NO_NUMBER = "JSON has no nan and no infinity: give None, or a text."
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -104,12 +106,13 @@ class Arguments:
         values = self._values(bound.arguments)
         try:
             data = self._encode(values)
-        except _ENCODE_ERRORS as error:
+        except ENCODE_ERRORS as error:
             raise TypeError(f"JSON can't hold the arguments of {self}: {error}. Give their parts.") from error
         try:
             back = self._decode(data)
-        except _ENCODE_ERRORS as error:
-            raise TypeError(f"An argument of {self} is not of its annotation: {error}.") from error
+        except ENCODE_ERRORS as error:
+            told = "".join(f" {_NO_NUMBER}" for value in values.values() if _has_no_number(value))
+            raise TypeError(f"An argument of {self} is not of its annotation: {error}.{told}") from error
         for name, value in values.items():
             if type(value) not in _PLAIN and (lost := _lost(value)):
                 raise TypeError(
@@ -118,9 +121,21 @@ class Arguments:
                     " it as an argument of its own."
                 )
             if (found := getattr(back, name)) != value:
-                remedy = f"Annotate it, as in {name}: {type(value).__name__}, or give a value of JSON's types."
-                raise TypeError(f"The task would get {found!r}, not {value!r}, as {name!r} of {self}. {remedy}")
+                raise TypeError(
+                    f"The task would get {found!r}, not {value!r}, as {name!r} of {self}. {self._remedy(name, value)}"
+                )
         return data
+
+    def _remedy(self, name: str, value: Any) -> str:
+        if _has_no_number(value):
+            return _NO_NUMBER
+        kind = type(value)
+        if kind in (list, dict) or self.signature.parameters[name].annotation is kind:
+            return (
+                "Name the types of its parts in the annotation, as in list[tuple[int, ...]] or dict[int, str], or give"
+                " a value of JSON's types."
+            )
+        return f"Annotate it, as in {name}: {kind.__name__}, or give a value of JSON's types."
 
     def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return stored arguments as those of a call.
@@ -130,7 +145,7 @@ class Arguments:
         """
         try:
             found = self._decode(self._named(data) if data[:1] == b"[" else data)
-        except _ENCODE_ERRORS as error:
+        except ENCODE_ERRORS as error:
             shown = data[:200].decode(errors="replace")
             raise DoesNotFit(f"Its arguments {shown} do not fit {self}: {error}.") from error
         given = {name: value for name in self._names if (value := getattr(found, name)) is not msgspec.UNSET}
@@ -171,7 +186,7 @@ class Arguments:
         """
         try:
             return msgspec.to_builtins(result, enc_hook=encode_other)
-        except _ENCODE_ERRORS as error:
+        except ENCODE_ERRORS as error:
             raise CodecError(f"{self._name!r} keeps its result, and {result!r} can't be stored: {error}.") from error
 
     def decode_result(self, stored: Any) -> Any:
@@ -182,7 +197,7 @@ class Arguments:
         """
         try:
             return msgspec.convert(stored, self.result_type, dec_hook=decode_other)
-        except _ENCODE_ERRORS as error:
+        except ENCODE_ERRORS as error:
             raise CodecError(f"The result of {self} is not of its return annotation: {error}.") from error
 
 
@@ -206,6 +221,15 @@ def _times(value: Any) -> Iterator[datetime | time]:
     elif isinstance(value, list | tuple | set | frozenset):
         for one in value:
             yield from _times(one)
+
+
+def _has_no_number(value: Any) -> bool:
+    """Return whether a value has a part that is nan or infinite."""
+    if isinstance(value, dict):
+        return any(map(_has_no_number, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_no_number, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _parts(value: Any) -> Any:

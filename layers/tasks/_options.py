@@ -12,8 +12,10 @@ import msgspec
 
 from ..leases import Backoff
 from ..leases.times import positive
-from ._arguments import Arguments, encode_other, hashed
+from ._arguments import ENCODE_ERRORS, Arguments, encode_other, hashed
 
+KEY_BYTES = 200
+"""How long a text may be that is part of the key of a limit or a unique call. Of a longer one its hash is."""
 By: TypeAlias = str | Callable[..., Any] | None
 """What a call belongs to: the value of a parameter, or what a function of the same arguments returns."""
 
@@ -155,7 +157,11 @@ def check_parameter(by: By, arguments: Arguments, told: str) -> None:
 
 
 def key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> Any:
-    """Return what a call belongs to, as a part of a key."""
+    """Return what a call belongs to, as a part of a key.
+
+    Raises:
+        TypeError: it is an object that JSON can't hold.
+    """
     if by is None:
         return arguments.key(bound)
     if isinstance(by, str):
@@ -163,5 +169,24 @@ def key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> Any:
         value = bound.arguments[by]
     else:
         value = by(*bound.args, **bound.kwargs)
-    plain = msgspec.to_builtins(value, enc_hook=encode_other)
-    return plain if isinstance(plain, str | int) else hashed(plain)
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=encode_other)
+        return plain if isinstance(plain, str | int) else hashed(plain)
+    except ENCODE_ERRORS as error:
+        raise TypeError(
+            f"A call of {arguments} belongs to a text, a number or another value of JSON, not to {value!r}: {error}."
+        ) from error
+
+
+def short_key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> str | int:
+    """Return what a call belongs to, as a part of a key that has others. A long text is hashed.
+
+    Raises:
+        TypeError: as `key_of`.
+    """
+    key: str | int = key_of(by, arguments, bound)
+    try:
+        is_short = len(str(key).encode()) <= KEY_BYTES
+    except UnicodeEncodeError:  # a lone surrogate
+        is_short = False
+    return key if is_short else hashed(key)

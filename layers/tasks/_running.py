@@ -24,7 +24,7 @@ from ..leases.transitions import Retry
 from ._arguments import DoesNotFit
 from ._lane import Lane
 from ._message import NO_CALL, Following, Message, message_of
-from ._options import key_of
+from ._options import short_key_of
 from ._task import BaseTask, Call, CallTerms
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Handler:
         """
         rates = task.options.rates
         bound = task.arguments.signature.bind(*args, **kwargs)
-        keys = ["" if one.by is None else key_of(one.by, task.arguments, bound) for one in rates]
+        keys = ["" if one.by is None else short_key_of(one.by, task.arguments, bound) for one in rates]
         names = [(task.name, number, key) for number, key in enumerate(keys)]
         buckets = [self._lane.bucket(name, one) for name, one in zip(names, rates, strict=True)]
         try:

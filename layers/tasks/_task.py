@@ -27,7 +27,7 @@ from ..results import Completion, Outcome
 from ._arguments import Arguments
 from ._lane import Lane, Placed, UniqueKey
 from ._message import NO_CALL, Following, Message
-from ._options import TaskOptions, check_parameter, key_of
+from ._options import TaskOptions, check_parameter, key_of, short_key_of
 
 if TYPE_CHECKING:
     from ._tasks import Tasks
@@ -102,10 +102,15 @@ class BaseTask(Named, Generic[P, R]):
         """Return a call with these arguments, to enqueue it later, in a group or after another one.
 
         Raises:
-            TypeError: the arguments do not fit the task's signature and annotations.
+            TypeError: the arguments do not fit the task's signature and annotations, or a limit by a function has no
+                key of them.
         """
         bound = self.arguments.bind(args, kwargs)
-        return Call(self, self.arguments.encode(bound), bound, self._terms)
+        data = self.arguments.encode(bound)
+        for rate in self.options.rates:
+            if rate.by is not None:
+                short_key_of(rate.by, self.arguments, bound)  # a worker asks for it
+        return Call(self, data, bound, self._terms)
 
     def configure(
         self,
@@ -213,7 +218,7 @@ class BaseTask(Named, Generic[P, R]):
         if not options.concurrency:
             return None
         gates = tuple(
-            (one.limit, "" if one.by is None else key_of(one.by, self.arguments, call.bound))
+            (one.limit, "" if one.by is None else short_key_of(one.by, self.arguments, call.bound))
             for one in options.concurrency
         )
         # Equal calls of a unique task have the same session, which is where each looks for the other.
@@ -354,7 +359,7 @@ class Call(Named, Generic[R]):
         unique = self.task.options.unique
         if unique is None:
             return None
-        key = str(key_of(unique.by, self.task.arguments, self.bound))
+        key = str(short_key_of(unique.by, self.task.arguments, self.bound))
         return UniqueKey(unique, msgspec.json.encode((self.task.name, key)).decode())
 
     def at_tick(self, tr: Transaction, told: dict[str, str], wait: float) -> Steps[Placed]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import time
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -24,6 +25,8 @@ from ._lane import Lane
 from ._options import check_whole
 from ._running import Handler
 from ._tasks import Tasks
+
+_OPTIONS = inspect.signature(Consumer).parameters.keys() - {"source", "handler"}
 
 
 class Worker(Named):
@@ -73,6 +76,11 @@ class Worker(Named):
         self._signals = signals
         self._probe = None if health is None else Probe(health)
         self._options = {"concurrency": concurrency, "signals": False, **options}
+        if unknown := options.keys() - _OPTIONS:
+            raise TypeError(
+                f"A Worker has no argument {min(unknown)!r}. Beside its own it has those of a Consumer:"
+                f" {', '.join(sorted(_OPTIONS))}."
+            )
         for lane in self.lanes:
             Consumer(lane.source, lambda lease: None, **self._options)  # it refuses bad arguments now
         self._consumers: list[Consumer[Any]] = []
@@ -95,12 +103,12 @@ class Worker(Named):
 
         *Conflicts:* and *Cost:* as `Consumer.run`, for each queue; if the app has schedules, one range read a second.
         """
-        return (yield from self._begun(db, "run", until_empty=False))
+        return (yield from self.begun(db, "worker.run", until_empty=False))
 
     @verb
     def drain(self, db: Database) -> Steps[ConsumerReport]:
         """Enqueue the ticks that are due, and run tasks until none is available; otherwise like `run`."""
-        return (yield from self._begun(db, "drain", until_empty=True))
+        return (yield from self.begun(db, "worker.drain", until_empty=True))
 
     def running(self, db: Database) -> AbstractAsyncContextManager[Worker]:
         """Run beside the body of an ``async with``, and stop gracefully at its end; as `Consumer.running`."""
@@ -125,14 +133,16 @@ class Worker(Named):
         for task in self._tasks:
             task.cancel()
 
-    def _begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
+    def begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
+        """Run under the name of a verb. For the layer."""
+
         def signals() -> Any:
             return (
                 at_signals(self.stop, partial(self._call, self._hurry)) if self._signals else contextlib.nullcontext()
             )
 
         work = partial(self._to_the_end, db, until_empty=until_empty)
-        return in_event_loop(work, name=f"worker.{name}", blocking=signals)
+        return in_event_loop(work, name=name, blocking=signals)
 
     async def _to_the_end(self, db: Database, *, until_empty: bool) -> ConsumerReport:
         only_database(db, "A Worker", "Enqueue in a transaction; a worker works on what was committed.")

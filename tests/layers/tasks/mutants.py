@@ -120,7 +120,7 @@ MUTANTS = (
     Mutant(
         "what follows may be unknown when a task begins",
         RUNNING,
-        (("                self._app.find(one.task)  # before it has any effect\n", "                pass\n"),),
+        (("                self._check_following(one)  # before it has any effect\n", "                pass\n"),),
         tests=("tasks/test_results",),
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "a limit is that of each call",
         TASK,
-        (("            (one.limit, \"\" if one.by is None else key_of(one.by, self.arguments, call.bound))\n",
+        (("            (one.limit, \"\" if one.by is None else short_key_of(one.by, self.arguments, call.bound))\n",
           "            (one.limit, secrets.token_hex(8))\n"),),
         tests=("tasks/test_limits",),
     ),

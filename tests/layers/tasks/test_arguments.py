@@ -293,6 +293,29 @@ def test_wrong_calls_are_refused_as_python_refuses_them() -> None:
 
 
 @pytest.mark.parametrize(
+    ("annotation", "value", "remedy"),
+    [
+        (float, float("nan"), "JSON has no nan and no infinity"),
+        (list[float], [float("inf")], "JSON has no nan and no infinity"),
+        (Any, float("nan"), "JSON has no nan and no infinity"),
+        (Any, [1, {"a": -float("inf")}], "JSON has no nan and no infinity"),
+        (Any, (1, 2), "Annotate it, as in value: tuple,"),
+        (list, (1, 2), "Annotate it, as in value: tuple,"),
+        (Any, [1, (2,)], "Name the types of its parts in the annotation"),
+        (list, [1, (2,)], "Name the types of its parts in the annotation"),
+        (Any, {1: 2}, "Name the types of its parts in the annotation"),
+        (dict, {1: 2}, "Name the types of its parts in the annotation"),
+    ],
+)
+def test_a_refused_value_comes_with_a_remedy_that_helps(annotation: Any, value: Any, remedy: str) -> None:
+    def function(value: Any) -> None: ...
+
+    function.__annotations__["value"] = annotation
+    with pytest.raises(TypeError, match=remedy):
+        there_and_back(function, value)
+
+
+@pytest.mark.parametrize(
     "stored",
     [b"{}", b'{"a":"x"}', b'{"a":1,"c":2}', b"[1,2]", b"7", b'"x"', b"null", b"[]", b"{", b"\xff", b'{"a":null}'],
 )

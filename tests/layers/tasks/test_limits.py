@@ -109,3 +109,28 @@ def test_two_workers_share_a_rate(db: Any, space: Subspace, clock: Clock) -> Non
         app.run_due(db)
 
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000, "é" * 1_000, "\udcff"], ids=["long", "long in UTF-8", "lone surrogate"])
+@pytest.mark.parametrize("option", ["unique", "concurrency", "rate"])
+def test_a_call_may_belong_to_any_text(db: Any, app: Tasks, text: str, option: str) -> None:
+    ran: list[int] = []
+
+    def by(number: int) -> str:
+        return f"{text}{number % 2}"
+
+    options: dict[str, dict[str, Any]] = {
+        "unique": {"unique": by},
+        "concurrency": {"limits": [Concurrency(1, by=by), Concurrency(2, by=by)]},
+        "rate": {"limits": [Rate(1, 60, by=by)]},
+    }
+
+    @app.task(**options[option])
+    def call(number: int) -> None:
+        ran.append(number)
+
+    for number in range(4):
+        call.enqueue(db, number)
+    app.run_due(db)
+
+    assert sorted(ran) == ([0, 1, 2, 3] if option == "concurrency" else [0, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -159,6 +160,35 @@ def test_limits_and_uniqueness(made: Any, error: type[Exception]) -> None:
         made()
 
 
+@pytest.mark.parametrize("option", ["session", "unique", "concurrency", "rate"])
+def test_what_a_function_says_that_a_call_belongs_to_is_checked(db: Any, app: Any, option: str) -> None:
+    def by(name: str) -> object:
+        return object()
+
+    options: dict[str, Any] = {
+        "session": {"session": by},
+        "unique": {"unique": by},
+        "concurrency": {"limits": [Concurrency(1, by=by)]},
+        "rate": {"limits": [Rate(1, by=by)]},
+    }
+    with pytest.raises(TypeError, match=r"A call of named\(name: str\) -> None belongs to a text, .* not to <object"):
+        app.task(**options[option])(named).enqueue(db, "Ann")
+    assert app.run_due(db).failed == 0
+
+
+def test_a_parameter_is_called_self(db: Any, app: Tasks) -> None:
+    ran: list[Any] = []
+
+    @app.task
+    def own(self: int, tr: int = 0) -> None:
+        ran.append((self, tr))
+
+    own.enqueue(db, self=1)
+    own.enqueue(db, self=2, tr=3)
+    app.run_due(db)
+    assert ran == [(1, 0), (2, 3)]
+
+
 def test_verbs_of_a_task(db: Any, app: Any) -> None:
     task, unique = app.task(named), app.task(unique=True, name="unique")(named)
     with pytest.raises(TypeError, match="other arguments"):
@@ -287,12 +317,25 @@ def test_workers(db: Any, app: Any) -> None:
         Worker(app, queues=["missing"])
     with pytest.raises(TypeError, match="grace"):
         Worker(app, grace="long")
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with pytest.raises(
+        TypeError, match=r"A Worker has no argument 'no_such'\. Beside its own .* concurrency, .* signals\."
+    ):
         Worker(app, no_such=1)
     with pytest.raises(TypeError, match="A Worker makes its own transactions"):
         Worker(app).drain(db.create_transaction())
     with pytest.raises(TypeError, match="A Worker"):
         app.run_due(db.create_transaction())
+
+    async def blocks(verb: Any) -> None:
+        verb(db)
+
+    for verb, name in (
+        (app.run_due, "app.run_due"),
+        (Worker(app).drain, "worker.drain"),
+        (Worker(app).run, "worker.run"),
+    ):
+        with pytest.raises(RuntimeError, match=f"{name} would block .* await {name}.aio"):
+            asyncio.run(blocks(verb))
 
 
 def test_smart_queues_are_no_queues_of_tasks(space: Subspace) -> None:
