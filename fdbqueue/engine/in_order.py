@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Line:
+class _VerbsInOrder:
     """The awaited verbs of a transaction that have begun, or wait for their turn."""
 
     __slots__ = ("lock", "verbs")
@@ -26,7 +26,7 @@ class _Line:
         self.verbs = 0
 
 
-_lines: dict[tuple[int, int], _Line] = {}
+_lines: dict[tuple[int, int], _VerbsInOrder] = {}
 """By the ids of the transaction, which its verbs keep alive, and of the event loop."""
 
 
@@ -42,7 +42,7 @@ async def run_in_order(tr: object, steps: Steps[T]) -> T:
     key = id(tr), id(asyncio.get_running_loop())
     line = _lines.get(key)
     if line is None:
-        line = _lines[key] = _Line(asyncio.Lock())
+        line = _lines[key] = _VerbsInOrder(asyncio.Lock())
     line.verbs += 1
     try:
         async with line.lock:
