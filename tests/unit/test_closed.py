@@ -33,6 +33,27 @@ def test_a_transaction_that_was_open_is_refused_its_commit(url: str, tmp_path: P
         tr.commit().wait()
 
 
+@pytest.mark.parametrize("url", KINDS)
+def test_a_transaction_that_was_open_is_refused_reads_and_the_commit_of_an_enqueue(url: str, tmp_path: Path) -> None:
+    db = fdbqueue.open(url.format(tmp_path))
+    queue = fdbqueue.Queue("orders")
+    tr, watching = db.create_transaction(), db.create_transaction()
+    queue.enqueue(tr, b"1")
+    tr.get(b"a").wait()
+    watching.watch(b"a")
+    watching[b"b"] = b""
+    db.close()
+    queue.enqueue(tr, b"2")  # a write, which waits for its commit
+    for read in (lambda: tr.get(b"b").wait(), lambda: list(tr.get_range(b"c", b"d")), lambda: queue.dequeue(tr)):
+        with pytest.raises(StorageError, match=r"was closed\."):
+            read()
+    for late in (tr, watching):
+        commit: Any = late.commit()
+        with pytest.raises(StorageError, match=r"was closed\. Nothing of this commit was kept"):
+            commit.wait()
+        assert isinstance(commit.exception(), StorageError)
+
+
 @pytest.mark.parametrize("url", KINDS[1:])
 def test_one_in_a_folder_is_refused_and_its_other_objects_work_on(url: str, tmp_path: Path) -> None:
     other = fdbqueue.open(url.format(tmp_path))

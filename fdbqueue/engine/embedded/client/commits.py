@@ -41,6 +41,7 @@ class Commit(Future[None]):
     _callbacks: tuple[Callable[[Any], object], ...] = ()
     _done = False
     _error = 0
+    _failure: Exception | None = None
     _stamps: Sequence[PendingKey] = ()
     _watches: Sequence[Watch] = ()
     _request: CommitRequest | None = None
@@ -106,15 +107,15 @@ class Commit(Future[None]):
 
     def _finished(self, request: CommitRequest) -> None:
         """Take the store's result. Only the first call counts."""
-        self._end(request.error or 0)
+        self._end(request.error or 0, request.failure)
 
-    def _end(self, error: int) -> None:
+    def _end(self, error: int, failure: Exception | None = None) -> None:
         if self._stamps and not self._done:
             self._stamp(error)  # first: whoever sees that the commit is done may ask for its versionstamp
         with _lock:
             if self._done:
                 return
-            self._error = error
+            self._error, self._failure = error, failure
             self._done = True
         if self._watches or self._callbacks:
             self._tell(error)
@@ -183,7 +184,7 @@ class Commit(Future[None]):
             waits.count += 1
             self._end(request.error or 0)
         if self._error:
-            raise FDBError(self._error)
+            raise self._failure or FDBError(self._error)
 
     def is_ready(self) -> bool:
         request = self._request

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from fdbqueue.engine.embedded.store.disk import forks
 from fdbqueue.engine.embedded.store.in_flight import CANCELLED, ReadSource, cancelled, waits
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError, StorageError
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Future(Generic[T]):
             raise asyncio.InvalidStateError("Future result not available")
         try:
             self.wait()
-        except FDBError as error:
+        except (FDBError, StorageError) as error:
             return error
         return None
 

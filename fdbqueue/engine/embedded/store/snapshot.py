@@ -16,7 +16,7 @@ from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys, Row
 from fdbqueue.engine.embedded.store.in_flight import ReadSource
 from fdbqueue.engine.embedded.store.log.log_rows import Commit, read_log
-from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError
+from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError, StorageError
 
 _FIRST_CHUNK: Final = 16
 _LARGEST_CHUNK: Final = 4096
@@ -30,6 +30,7 @@ class Snapshot(ReadSource):
 
     _any_long: bool | None = None
     _closed = False
+    _shut = False
     _sharers: dict[Snapshot, None] | None = None
 
     def __init__(
@@ -52,7 +53,7 @@ class Snapshot(ReadSource):
         """Return the value of `key`."""
         with self._lock:
             if self._txn is None:
-                raise FDBError(TRANSACTION_TOO_OLD)
+                raise self._gone()
             try:
                 if 0 < len(key) <= DIRECT_KEY:
                     value: bytes | None = self._txn.get(key)
@@ -69,7 +70,7 @@ class Snapshot(ReadSource):
         with self._lock:
             txn = self._txn
             if txn is None:
-                raise FDBError(TRANSACTION_TOO_OLD)
+                raise self._gone()
             if begin >= end:
                 return []
             try:
@@ -87,7 +88,7 @@ class Snapshot(ReadSource):
         with self._lock:
             txn = self._txn
             if txn is None:
-                raise FDBError(TRANSACTION_TOO_OLD)
+                raise self._gone()
             try:
                 if self._any_long is None:
                     self._any_long = txn.cursor(self._dbs.long).first()
@@ -117,14 +118,14 @@ class Snapshot(ReadSource):
         """Return LMDB's transaction number, and the commits after `version` that the log still has, in order."""
         with self._lock:
             if self._txn is None:
-                raise FDBError(TRANSACTION_TOO_OLD)
+                raise self._gone()
             return self._txn.id(), list(read_log(self._txn, self._dbs, version))
 
     def share(self) -> Snapshot:
         """Return another handle of the same view. The caller closes each handle separately."""
         with self._lock:
             if self._txn is None:
-                raise FDBError(TRANSACTION_TOO_OLD)
+                raise self._gone()
             if self._sharers is None:
                 self._sharers = {}
         return SharedSnapshot(self, self._sharers)
@@ -163,6 +164,14 @@ class Snapshot(ReadSource):
         """Abort the view; all later reads of it raise 1007."""
         with self._lock:
             self._abort()
+
+    def shut(self) -> None:
+        """Abort the view, because the store closes; all later reads of it raise StorageError."""
+        self._shut = True
+        self.evict()
+
+    def _gone(self) -> FDBError | StorageError:
+        return StorageError(f"{self._dbs.path}: was closed.") if self._shut else FDBError(TRANSACTION_TOO_OLD)
 
     def _abort(self) -> None:
         txn, self._txn = self._txn, None

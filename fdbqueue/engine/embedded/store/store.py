@@ -198,6 +198,8 @@ class Store:
     def _shut(self) -> None:
         with self._gate:
             self._begin = self._refuse
+            for snapshot in list(self._open):
+                snapshot.shut()
             self._evict_all()
             self.notifier.close()
             self.members.close()
