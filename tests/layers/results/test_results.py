@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import decimal
+import enum
 import pickle
 import threading
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +37,12 @@ from tests.helpers.reading import Reading
 from tests.helpers.results import consistent, outcome_of
 from tests.helpers.staging import wait_until
 from tests.helpers.subscribing import standing
+
+EAST = dt.timezone(dt.timedelta(hours=2))
+
+
+class Color(enum.Enum):
+    red = "r"
 
 
 @dataclass
@@ -214,6 +224,31 @@ def test_a_consumer_stores_what_its_handler_returns(db: Any, leases: Leases, res
     assert (report.acked, report.failed) == (11, 0)
     assert [one.wait(timeout=5) for one in completions] == [n * n for n in range(10)]
     assert consistent(leases, db)
+
+
+@pytest.mark.parametrize(
+    ("result", "kind", "plain"),
+    [
+        ((1, 2), tuple[int, int], [1, 2]),
+        ({1}, set[int], [1]),
+        (Receipt(7, "x"), Receipt, {"number": 7, "text": "x"}),
+        (Color.red, Color, "r"),
+        (dt.date(2026, 1, 2), dt.date, "2026-01-02"),
+        (dt.time(3), dt.time, "03:00:00"),
+        (dt.datetime(2026, 1, 2), dt.datetime, "2026-01-02T00:00:00"),
+        (dt.timedelta(1), dt.timedelta, "P1D"),
+        (uuid.UUID(int=1), uuid.UUID, "00000000-0000-0000-0000-000000000001"),
+        (decimal.Decimal("1.10"), decimal.Decimal, "1.10"),
+        (dt.datetime(2026, 1, 2, tzinfo=EAST), dt.datetime, dt.datetime(2026, 1, 1, 22, tzinfo=dt.UTC)),
+    ],
+)
+def test_what_a_result_comes_back_as(db: Any, queue: Queue, result: Any, kind: Any, plain: Any) -> None:
+    leases = Leases(queue)
+    for results, wanted in ((Results(leases), plain), (Results(leases, type=kind), result)):
+        completion = results.enqueue(db, "x")
+        leases.ack(db, lease_of(leases, db), result=result)
+        found = completion.wait(timeout=5)
+        assert (found, type(found)) == (wanted, type(wanted))
 
 
 def test_a_result_that_cant_be_stored_fails_the_attempt_and_no_other(db: Any, queue: Queue) -> None:
