@@ -284,7 +284,7 @@ class Tasks(Named):
         """
         from ._worker import Worker
 
-        return (yield from Worker(self, signals=False).begun(db, "app.run_due", until_empty=True))
+        return (yield from Worker(self, signals=False)._begun(db, "app.run_due", until_empty=True))
 
     def is_eager(self, tr: object) -> bool:
         """Return whether an enqueue runs the due tasks: not in a transaction, and not in a task."""

@@ -103,12 +103,12 @@ class Worker(Named):
 
         *Conflicts:* and *Cost:* as `Consumer.run`, for each queue; if the app has schedules, one range read a second.
         """
-        return (yield from self.begun(db, "worker.run", until_empty=False))
+        return (yield from self._begun(db, "worker.run", until_empty=False))
 
     @verb
     def drain(self, db: Database) -> Steps[ConsumerReport]:
         """Enqueue the ticks that are due, and run tasks until none is available; otherwise like `run`."""
-        return (yield from self.begun(db, "worker.drain", until_empty=True))
+        return (yield from self._begun(db, "worker.drain", until_empty=True))
 
     def running(self, db: Database) -> AbstractAsyncContextManager[Worker]:
         """Run beside the body of an ``async with``, and stop gracefully at its end; as `Consumer.running`."""
@@ -133,9 +133,7 @@ class Worker(Named):
         for task in self._tasks:
             task.cancel()
 
-    def begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
-        """Run under the name of a verb. For the layer."""
-
+    def _begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
         def signals() -> Any:
             return (
                 at_signals(self.stop, partial(self._call, self._hurry)) if self._signals else contextlib.nullcontext()
