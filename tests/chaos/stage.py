@@ -39,6 +39,7 @@ STOPPED_SECONDS = (1.1, 2.0)
 """For how long a process is stopped: longer than its leases last."""
 STARTED_WITHIN_SECONDS = 30.0
 ENDED_WITHIN_SECONDS = 60.0
+BACK_WITHIN_SECONDS = 180.0
 STACKS_SECONDS = 1.0
 """How long a stuck process takes to write where its threads are."""
 FAR_AHEAD_S = 7_200.0
@@ -196,6 +197,7 @@ class Round:
 
     def _wait(self, actors: list[Actor], folder: Path) -> list[str]:
         stuck = []
+        _wait_for(_asked(self.db).is_ready, seconds=BACK_WITHIN_SECONDS)  # a starved server may still be coming back
         deadline = time.monotonic() + ENDED_WITHIN_SECONDS
         for actor in actors:
             if actor.process is None:
@@ -277,8 +279,8 @@ def _asked(db: Any) -> Any:
     return db.create_transaction().get_read_version()
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STARTED_WITHIN_SECONDS
+def _wait_for(condition: Callable[[], bool], seconds: float = STARTED_WITHIN_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
 
