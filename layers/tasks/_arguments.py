@@ -59,7 +59,7 @@ class Arguments:
             raise TypeError(f"JSON can't hold the arguments of the task {name!r}: {error}.") from error
         returned = self.signature.return_annotation
         self.result_type: Any = Any if returned in (inspect.Signature.empty, None, Done) else returned
-        with suppress(TypeError):  # the first result tells
+        with suppress(Exception):  # a type that JSON can't hold is told of at its first result
             look_at(self.result_type)
 
     def _field(self, one: inspect.Parameter) -> tuple[str, Any, Any]:
