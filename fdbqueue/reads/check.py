@@ -106,8 +106,8 @@ def check_queue(
 
     *Cost:* reads the whole queue once, a page at a time.
     """
-    stats = read_in(tr, partial(read_own_stats, layout=layout))
     problems: list[str] = []
+    stats = _readable(lambda: read_in(tr, partial(read_own_stats, layout=layout)), problems)
     unsure: list[str] = []
     order = order or OrderCheck()
     large: dict[Position, Chunked] = {}
@@ -128,9 +128,11 @@ def check_queue(
 
     unsure += _check_chunks(tr, layout, large)
     mark = read_in(tr, partial(read_high_water_mark, layout=layout))
-    levels = read_in(tr, partial(read_level_counts, layout=layout))
-    unsure += _check_counts(stats, found) + order.problems(mark, levels)
-    unsure += [problem for part in [*contents, *made] for problem in part.problems()]
+    levels = _readable(lambda: read_in(tr, partial(read_level_counts, layout=layout)), problems)
+    unsure += [] if stats is None else _check_counts(stats, found)
+    unsure += [] if levels is None else order.problems(mark, levels)
+    for part in [*contents, *made]:
+        unsure += _readable(part.problems, problems) or []
     items = sum(found.values()) + sum(part.items for part in made)
     return CheckReport(items, tuple(problems), all(part.counted for part in made), unsure=tuple(unsure))
 
@@ -173,6 +175,16 @@ def read_in(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]])
     """Return what a body reads in the caller's transaction, or in a new one of a database. It blocks the thread."""
     check_cancelled()
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+
+
+def _readable(read: Callable[[], T], problems: list[str]) -> T | None:
+    """Return what a call reads; None if something can't be read, such as a counter, which is added to the problems."""
+    try:
+        return read()
+    except FormatError as error:
+        if str(error) not in problems:
+            problems.append(str(error))
+        return None
 
 
 def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:

@@ -66,7 +66,6 @@ class BlobCheck(ItemCheck):
                 pieces = found.setdefault(layout.blobs.unpack(row.key)[0], _Pieces())
                 pieces.size_bytes += len(row.value)
                 pieces.crc32 = zlib.crc32(row.value, pieces.crc32)
-        counts = read(partial(read_counts, layout=layout))
         wanted = {blob.id for blob in items.values()}
         strays = [blob for blob in found.keys() - wanted if read(partial(_is_stray, layout=layout, blob=blob))]
         problems = [
@@ -76,11 +75,14 @@ class BlobCheck(ItemCheck):
         ]
         problems += [f"The blob {blob.hex()} belongs to no item and no upload." for blob in strays]
         recount = {"blobs": len(items), "blob_bytes": sum(blob.size_bytes for blob in items.values())}
-        return problems + [
-            f"The counter {name!r} is {counts.get(name, 0):,}, but a recount gives {number:,}."
-            for name, number in recount.items()
-            if counts.get(name, 0) != number
-        ]
+        with suppress(FormatError):  # a counter that can't be read: the check itself reports it
+            counts = read(partial(read_counts, layout=layout))
+            problems += [
+                f"The counter {name!r} is {counts.get(name, 0):,}, but a recount gives {number:,}."
+                for name, number in recount.items()
+                if counts.get(name, 0) != number
+            ]
+        return problems
 
 
 def _is_stray(tr: Transaction, layout: Layout, blob: bytes) -> Steps[bool]:

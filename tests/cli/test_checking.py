@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,23 @@ def problems(run: Run, name: str) -> str:
     [told] = lines(found.stdout)
     assert (found.exit_code, told["ok"]) == ((errors.EMPTY, False) if told["problems"] else (0, True))
     return "\n".join(told["problems"])
+
+
+def test_a_counter_that_cant_be_read_is_mended_by_an_export_a_clear_and_an_import(
+    run: Run, db: Any, name: str, queue: fdbqueue.Queue, tmp_path: Path
+) -> None:
+    first = queue.enqueue(db, 1)
+    db[queue.layout.count_key("dead")] = b"xx"
+    assert "it has 2 bytes and not 8" in problems(run, name)
+
+    for words in ("export {} --to {}", "clear {} --yes", "import {} --from {}"):
+        told = run(
+            *(word.format(name if at == 1 else tmp_path / "items.jsonl") for at, word in enumerate(words.split()))
+        )
+        assert told.exit_code == 0, told.stderr
+
+    assert problems(run, name) == ""
+    assert [item.position for item in queue.browse(db)] == [first]
 
 
 def test_waiting_calls_and_grants_are_no_problem(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:

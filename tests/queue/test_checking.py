@@ -194,6 +194,21 @@ def test_the_problems_of_a_queue_at_rest_are_found(db: Any, space: Subspace, lon
     assert report == leases.check(db) == leases.check(db.create_transaction())
 
 
+def test_a_counter_that_cant_be_read_is_a_problem_beside_others(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space, codec="bytes"))
+    leases.enqueue_many(db, [b"x"] * 2)
+    leases.lease(db)
+    layout = leases.queue.layout
+    db.clear_range(layout.timers.range().start, layout.timers.range().stop)
+    db[layout.count_key("dead")] = b"xx"
+
+    for report in (leases.check(db), fdbqueue.check(db, leases.queue)):
+        told = "\n".join(report.problems)
+        assert told.count("it has 2 bytes and not 8") == 1
+        assert told.count("The timer of the lease of") == 1
+        assert report.items == 2
+
+
 @pytest.mark.parametrize("span_s", [0.0, 1_000.0])
 def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, span_s: float
