@@ -32,7 +32,8 @@ _lines: dict[tuple[int, int], _VerbsInOrder] = {}
 
 def is_transaction(given: object) -> bool:
     """Say whether a verb's first argument is a transaction."""
-    return hasattr(given, "commit") and not hasattr(given, "create_transaction")
+    # A cluster that was not used yet would connect, and block, if it were asked for a name that it does not have.
+    return not hasattr(given, "create_transaction") and hasattr(given, "commit")
 
 
 async def run_in_order(tr: object, steps: Steps[T]) -> T:
