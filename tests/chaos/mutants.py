@@ -865,4 +865,25 @@ MUTANTS = (
             "tests/layers/sessions/test_sessions_cancelled.py::test_a_commit_that_times_out_leaves_no_session_busy",
         ),
     ),
+    Mutant(
+        "awaited verbs of one transaction run at the same time",
+        "fdbqueue/engine/verb.py",
+        (("run_in_order(tr, begun) if is_transaction(tr)", "run_async(begun) if is_transaction(tr)"),),
+        tests=("tests/layers/together/test_side_by_side.py",),
+    ),
+    Mutant(
+        "two threads look at a class at once",
+        "fdbqueue/base/typed.py",
+        (("    with _lock:\n", "    if True:\n"),),
+        tests=("tests/unit/test_typed.py",),
+    ),
+    Mutant(
+        "why leases are lost is asked by reads one behind the other",
+        "fdbqueue/verbs/editing.py",
+        (
+            ("[(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]", "list(outcomes.items())"),
+            ("        ended = yield read\n", "        ended = yield tr.snapshot.get(read)\n"),
+        ),
+        tests=("tests/layers/together/test_round_trips.py",),
+    ),
 )

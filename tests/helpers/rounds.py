@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from tests.helpers.standin import StandIn
@@ -51,6 +53,13 @@ class _Read:
 
     def is_ready(self) -> bool:
         return self._round <= self._db.rounds
+
+    def on_ready(self, callback: Callable[[Any], None]) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, callback)
+
+    def _answer(self, callback: Callable[[Any], None]) -> None:
+        self._db.rounds = max(self._db.rounds, self._round)
+        callback(self)
 
     def present(self) -> bool:
         return bool(self._future.present())
