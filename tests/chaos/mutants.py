@@ -869,13 +869,13 @@ MUTANTS = (
         "awaited verbs of one transaction run at the same time",
         "fdbqueue/engine/verb.py",
         (("run_in_order(tr, begun) if is_transaction(tr)", "run_async(begun) if is_transaction(tr)"),),
-        tests=("tests/layers/together/test_side_by_side.py",),
+        tests=("tests/layers/together/test_side_by_side.py::test_items_are_taken_once",),
     ),
     Mutant(
         "two threads look at a class at once",
         "fdbqueue/base/typed.py",
         (("    with _lock:\n", "    if True:\n"),),
-        tests=("tests/unit/test_typed.py",),
+        tests=("tests/unit/test_typed.py::test_two_threads_may_use_a_type_first",),
     ),
     Mutant(
         "why leases are lost is asked by reads one behind the other",
@@ -884,6 +884,6 @@ MUTANTS = (
             ("[(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]", "list(outcomes.items())"),
             ("        ended = yield read\n", "        ended = yield tr.snapshot.get(read)\n"),
         ),
-        tests=("tests/layers/together/test_round_trips.py",),
+        tests=("tests/layers/together/test_round_trips.py::test_the_round_trips_of_a_call_do_not_grow_with_its_items",),
     ),
 )
