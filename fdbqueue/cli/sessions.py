@@ -102,9 +102,8 @@ def sessions(
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
             there = source.info(db, name)
-            if (
-                verb == "pause" and there is None
-            ):  # a mistyped name: a program may pause a session before its first item
+            # Probably a mistyped name. A program may pause a session before its first item.
+            if verb == "pause" and there is None:
                 typer.echo(no_session(db, own, name, text), err=True)
                 raise typer.Exit(errors.EMPTY)
             if verb == "purge" and there is not None and there.dead:

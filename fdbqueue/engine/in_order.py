@@ -26,7 +26,7 @@ class _VerbsInOrder:
         self.verbs = 0
 
 
-_lines: dict[tuple[int, int], _VerbsInOrder] = {}
+_under_way: dict[tuple[int, int], _VerbsInOrder] = {}
 """By the ids of the transaction, which its verbs keep alive, and of the event loop."""
 
 
@@ -41,9 +41,9 @@ async def run_in_order(tr: object, steps: Steps[T]) -> T:
     import asyncio  # whoever awaits has it
 
     key = id(tr), id(asyncio.get_running_loop())
-    line = _lines.get(key)
+    line = _under_way.get(key)
     if line is None:
-        line = _lines[key] = _VerbsInOrder(asyncio.Lock())
+        line = _under_way[key] = _VerbsInOrder(asyncio.Lock())
     line.verbs += 1
     try:
         async with line.lock:
@@ -51,4 +51,4 @@ async def run_in_order(tr: object, steps: Steps[T]) -> T:
     finally:
         line.verbs -= 1
         if not line.verbs:
-            del _lines[key]
+            del _under_way[key]
