@@ -45,6 +45,8 @@ def _versionstamp_bytes(stamp: Versionstamp) -> bytes:
 Versionstamp.to_bytes = _versionstamp_bytes
 
 
+_NO_ELEMENT = b"\xff"
+"""No element of a tuple begins so. Behind the NUL at the end of a text or of bytes, it says that these go on."""
 NOT_A_TUPLE = (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error)
 """What `unpack` raises for keys that are no tuples: a database may have any keys of other programs."""
 
@@ -64,14 +66,74 @@ def strinc(key: bytes) -> bytes:
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
 
+def within(prefix: bytes) -> _tuple[bytes, bytes]:
+    """Return the begin and end of a prefix's own key and of all tuples below it.
+
+    Every range of keys below a name is this one. The keys that begin with the prefix's bytes are more: a text goes on
+    behind a NUL, so ``"a"`` packed begins the keys of ``"a\\x00b"``, too. Such keys go on with ``\\xff``.
+
+    >>> within(pack(("a",))) == (b"\\x02a\\x00", b"\\x02a\\x00\\xff")
+    True
+    >>> begin, end = within(pack(("a",)))
+    >>> begin <= pack(("a", 7)) < end, begin <= pack(("a\\x00b",)) < end
+    (True, False)
+    """
+    return prefix, prefix + _NO_ELEMENT
+
+
+def below(prefix: bytes) -> _tuple[bytes, bytes]:
+    """Return the begin and end of all tuples below a prefix, without the prefix's own key."""
+    return prefix + b"\x00", prefix + _NO_ELEMENT
+
+
+def behind(prefix: bytes) -> bytes:
+    """Return the end of `within`: the key to go on from behind all tuples below a prefix."""
+    return prefix + _NO_ELEMENT
+
+
+def is_within(key: bytes, prefix: bytes) -> bool:
+    """Return whether a key is the prefix, or a tuple below it.
+
+    >>> a = pack(("a",))
+    >>> is_within(a, a), is_within(pack(("a", 7)), a), is_within(pack(("a\\x00b",)), a)
+    (True, True, False)
+    """
+    return key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] != _NO_ELEMENT
+
+
+def beginning(text: str, prefix: bytes = b"") -> _tuple[bytes, bytes]:
+    """Return the begin and end of the tuples below a prefix whose next element is a text that begins so.
+
+    >>> begin, end = beginning("ord")
+    >>> begin <= pack(("orders", 7)) < end, begin <= pack(("or",)) < end
+    (True, False)
+    """
+    begin = prefix + pack((text,))[:-1]  # without the end of the text
+    return begin, strinc(begin)
+
+
+def bytes_behind(prefix: bytes) -> _tuple[bytes, bytes]:
+    """Return the begin and end of the keys that a prefix and any bytes make, where these bytes are no tuple.
+
+    The prefix must end with an integer or a literal, so that no other name begins with it.
+    """
+    return prefix, strinc(prefix)
+
+
 __all__ = [
     "NOT_A_TUPLE",
     "SingleFloat",
     "Subspace",
     "Versionstamp",
+    "beginning",
+    "behind",
+    "below",
+    "bytes_behind",
+    "is_within",
     "pack",
     "pack_with_versionstamp",
     "strinc",
     "tuple",
     "unpack",
+    "within",
 ]

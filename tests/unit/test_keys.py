@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import KeySelector, Versionstamp, strinc
 from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.engine.keys import beginning, behind, below, bytes_behind, is_within, within
+from tests.helpers.names import key_tuples, overlap
 
 stamps = st.builds(Versionstamp, st.binary(min_size=10, max_size=10), st.integers(0, 2**16 - 1))
 
@@ -41,6 +43,31 @@ def test_strinc_is_behind_every_key_with_the_prefix(prefix: bytes, tail: bytes) 
     else:
         with pytest.raises(ValueError, match="0xFF"):
             strinc(prefix)
+
+
+@given(name=key_tuples, other=key_tuples)
+def test_a_name_has_exactly_the_tuples_below_it(name: tuple, other: tuple) -> None:  # type: ignore[type-arg]
+    prefix, key = fdb_tuple.pack(name), fdb_tuple.pack(other)
+    below_it = other[: len(name)] == name and fdb_tuple.pack(other[: len(name)]) == prefix
+    assert is_within(key, prefix) == below_it == (within(prefix)[0] <= key < within(prefix)[1])
+    assert (below(prefix)[0] <= key < below(prefix)[1]) == (below_it and key != prefix)
+    assert behind(prefix) == within(prefix)[1]
+    if not overlap(name, other):
+        (begin, end), (first, last) = within(prefix), within(key)
+        assert end <= first or last <= begin
+
+
+@given(text=st.text(max_size=3), rest=st.text(max_size=3), more=key_tuples)
+def test_the_texts_that_begin_so_are_one_range(text: str, rest: str, more: tuple) -> None:  # type: ignore[type-arg]
+    begin, end = beginning(text, b"here")
+    assert begin <= fdb_tuple.pack((text + rest, *more), prefix=b"here") < end
+    begin, end = beginning(text + "x")
+    assert not begin <= fdb_tuple.pack((text, *more)) < end
+
+
+def test_bytes_behind_a_prefix_may_be_any() -> None:
+    begin, end = bytes_behind(b"a\x15\x01")
+    assert begin <= b"a\x15\x01" + b"\xff" * 8 < end
 
 
 def test_a_selector_is_pickled_with_the_binding_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
