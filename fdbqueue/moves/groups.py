@@ -25,6 +25,7 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.items import FollowUps, Micros, Seconds, check_follow_ups
 from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
 
 WITNESSES = 8
@@ -41,12 +42,12 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, for
 
     state: str = msgspec.field(default=OPEN, name="s")
     """"open", "done" or "cancelled"."""
-    then: tuple[tuple[bytes, bytes], ...] = msgspec.field(default=(), name="n")
+    then: FollowUps = msgspec.field(default=(), name="n")
     """Its follow-ups, as in the notes of an item."""
-    keep_s: int = msgspec.field(default=0, name="k")
+    keep_s: Seconds = msgspec.field(default=0, name="k")
     """How many seconds it is kept after its end."""
-    began_at_us: int = msgspec.field(default=0, name="b")
-    ended_at_us: int = msgspec.field(default=0, name="e")
+    began_at_us: Micros = msgspec.field(default=0, name="b")
+    ended_at_us: Micros = msgspec.field(default=0, name="e")
     """When its last member ended; 0: not yet."""
 
 
@@ -101,9 +102,11 @@ def read_group(stored: bytes) -> GroupRecord:
         FormatError: this version of the library can't read it.
     """
     try:
-        return _decoder.decode(stored)
+        group = _decoder.decode(stored)
     except UNREADABLE as error:
         raise FormatError(f"A group's record is damaged, or of a newer version of fdbqueue: {error}.") from error
+    check_follow_ups(group.then, "A group's record is damaged")
+    return group
 
 
 def group_record(tr: Transaction, layout: Layout, name: str) -> Steps[GroupRecord | None]:

@@ -23,7 +23,7 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import count
-from fdbqueue.stored.items import Notes
+from fdbqueue.stored.items import Micros, Notes
 from fdbqueue.stored.layout import RESULT, Layout
 
 MAX_RESULT_BYTES = 90_000
@@ -41,8 +41,8 @@ class OutcomeRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, f
     """The result in MessagePack; b"" for None."""
     error: str = msgspec.field(default="", name="m")
     """The last error of the item."""
-    ended_at_us: int = msgspec.field(default=0, name="q")
-    until_us: int = msgspec.field(default=0, name="x")
+    ended_at_us: Micros = msgspec.field(default=0, name="q")
+    until_us: Micros = msgspec.field(default=0, name="x")
     """When the record is removed. While it is pending: when the item's life ends, 0 for never."""
 
 

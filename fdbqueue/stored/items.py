@@ -26,14 +26,16 @@ import struct
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, NoReturn, cast
+from typing import Annotated, Any, Final, Generic, NamedTuple, NoReturn, TypeAlias, cast
 
 import msgspec
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
+from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE, V
+from fdbqueue.stored.layout import MAX_PREFIX_BYTES, is_packed
 
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2
@@ -49,7 +51,20 @@ MAX_HEADER_BYTES = 8_000
 
 MAX_NOTES_BYTES = 1_900
 """An inline payload, its headers and notes together stay under the database's 100,000 bytes for a value."""
+MAX_BLOB_BYTES = 2**31
 
+# What stored numbers may be. Another program may have written others, and arithmetic with those leaves the range of a
+# key or of an atomic add. So they are refused when they are read.
+Micros: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
+"""A stored time in microseconds. It is later than `HELD_US` for a held item, and a lease from then on still fits."""
+Seconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=int(LONGEST_SECONDS))]
+"""A stored duration in seconds."""
+Attempts: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
+"""A stored number of attempts."""
+FollowUps: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Stored follow-ups: the prefix of each one's queue, and its packed position there. `check_follow_ups` checks them."""
+
+_TEXT = b"\x02"  # type code of a text in a tuple
 _HEADERS = 1
 _CHUNKED = 2
 _NOTES = 4
@@ -101,31 +116,31 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """The library's notes on an item's life, apart from the user's headers. A field that was never set takes no
     room."""
 
-    attempt: int = msgspec.field(default=0, name="a")
+    attempt: Attempts = msgspec.field(default=0, name="a")
     """How many times it was leased so far, including the present lease. Snoozed leases do not count."""
     token: bytes = msgspec.field(default=b"", name="t")
     """The token of the present lease."""
-    expires_at_us: int = msgspec.field(default=0, name="e")
+    expires_at_us: Micros = msgspec.field(default=0, name="e")
     """When the present lease ends."""
     consumer: str = msgspec.field(default="", name="c")
     """The consumer that has, or last had, a lease of it."""
-    visible_at_us: int = msgspec.field(default=0, name="v")
+    visible_at_us: Micros = msgspec.field(default=0, name="v")
     """The time until which it is delayed."""
-    enqueued_at_us: int = msgspec.field(default=0, name="q")
-    ttl_at_us: int = msgspec.field(default=0, name="x")
+    enqueued_at_us: Micros = msgspec.field(default=0, name="q")
+    ttl_at_us: Micros = msgspec.field(default=0, name="x")
     """When its time to live ends; 0: never."""
     subscription: str = msgspec.field(default="", name="s")
     """The subscription that its present lease belongs to."""
     error: str = msgspec.field(default="", name="m")
     """Why the last attempt failed."""
-    died_at_us: int = msgspec.field(default=0, name="d")
+    died_at_us: Micros = msgspec.field(default=0, name="d")
     """When it became a dead letter."""
     beside: tuple[bytes, ...] = msgspec.field(default=(), name="b")
     """Its dependent keys, which are removed together with the item. Each entry is the part of such a key between the
     queue's prefix and the item's packed position (`Layout.dependent_keys`)."""
-    keep_s: int = msgspec.field(default=0, name="k")
+    keep_s: Seconds = msgspec.field(default=0, name="k")
     """How many seconds its outcome is kept for its completion; 0: it has no completion (`outcomes.py`)."""
-    then: tuple[tuple[bytes, bytes], ...] = msgspec.field(default=(), name="n")
+    then: FollowUps = msgspec.field(default=(), name="n")
     """Its follow-ups: the prefix of each one's queue, and its packed position there (`outcomes.py`)."""
     held: bool = msgspec.field(default=False, name="h")
     """Whether it is a follow-up that still waits for another item or group."""
@@ -138,14 +153,11 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return bool(self.keep_s or self.then or self.group)
 
 
-class _AnyNotes(Notes, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=False):
-    """Notes that may have fields of a newer version of the library."""
-
-
 NO_NOTES = Notes()
 _notes_encoder = msgspec.msgpack.Encoder()
 _notes_decoder = msgspec.msgpack.Decoder(Notes)
-_any_notes_decoder = msgspec.msgpack.Decoder(_AnyNotes)
+_any_fields_decoder = msgspec.msgpack.Decoder(dict[str, Any])
+_NOTES_FIELDS = frozenset(Notes.__struct_encode_fields__)
 
 
 class Chunked(NamedTuple):
@@ -255,10 +267,23 @@ def salvaged_notes(value: bytes) -> tuple[Notes, bool]:
         pass
     if len(value) > 2 and value[0] & _NOTES:
         try:
-            return _any_notes_decoder.decode(value[3 : 3 + int.from_bytes(value[1:3], "big")]), False
+            fields = _any_fields_decoder.decode(value[3 : 3 + int.from_bytes(value[1:3], "big")])
         except UNREADABLE:
-            pass
+            return NO_NOTES, False
+        return msgspec.convert(dict(filter(_is_good_field, fields.items())), Notes), False
     return NO_NOTES, False
+
+
+def _is_good_field(field: tuple[str, Any]) -> bool:
+    """Return whether this version knows a field of notes, and its value is in range."""
+    name, value = field
+    if name not in _NOTES_FIELDS:
+        return False
+    try:
+        _check_notes(msgspec.convert({name: value}, Notes))
+    except (msgspec.ValidationError, FormatError):
+        return False
+    return True
 
 
 def headers_of(value: bytes) -> Mapping[str, Any]:
@@ -490,9 +515,35 @@ def _split_notes(value: bytes) -> tuple[Notes, int]:
     if at == 1:
         return NO_NOTES, 1
     try:
-        return _notes_decoder.decode(value[3:at]), at
+        notes = _notes_decoder.decode(value[3:at])
     except UNREADABLE as error:
         raise FormatError(f"Its notes are damaged, or of a newer version of fdbqueue: {error}.") from error
+    if notes.then or notes.beside:
+        _check_notes(notes)
+    return notes, at
+
+
+def _check_notes(notes: Notes) -> None:
+    """Refuse notes whose keys are none of a queue.
+
+    Raises:
+        FormatError: a follow-up or a dependent key is no key that the library writes.
+    """
+    check_follow_ups(notes.then, "Its notes are damaged")
+    for part in notes.beside:
+        if part[:1] != _TEXT:  # its family's name
+            raise FormatError(f"Its notes are damaged: {part!r} begins no dependent key.")
+
+
+def check_follow_ups(then: FollowUps, what: str) -> None:
+    """Refuse stored follow-ups that no queue can have.
+
+    Raises:
+        FormatError: a prefix is empty, too long or behind all keys of a program, or a position is none.
+    """
+    for prefix, packed in then:
+        if not prefix or prefix[:1] == b"\xff" or len(prefix) > MAX_PREFIX_BYTES or not is_packed(packed):
+            raise FormatError(f"{what}: no queue has a follow-up at {prefix + packed!r}.")
 
 
 def _notes_end(value: bytes) -> int:
@@ -505,6 +556,8 @@ def _notes_end(value: bytes) -> int:
     at = 3 + int.from_bytes(value[1:3], "big")
     if at > len(value):
         raise FormatError("It is damaged: its notes are cut off.")
+    if at > MAX_NOTES_BYTES + 3:
+        raise FormatError(f"It is damaged: notes of {at - 3:,} bytes are over the limit of {MAX_NOTES_BYTES:,}.")
     return at
 
 
@@ -537,6 +590,8 @@ def _parse_parts(value: bytes, at: int, notes: Notes) -> Envelope:
         chunked = Chunked(*struct.unpack_from(">II", value, at))
         if at + 8 != len(value):
             raise FormatError("It is damaged: there are extra bytes at its end.")
+        if not INLINE_BYTES < chunked.size_bytes <= MAX_ITEM_BYTES:
+            raise FormatError(f"It is damaged: no payload of {chunked.size_bytes:,} bytes is in chunks.")
         return Envelope(b"", headers, chunked, notes, blob)
     return Envelope(value[at:], headers, None, notes, blob)
 
@@ -555,4 +610,6 @@ def _read_blob(value: bytes, at: int) -> Blob:
         is_value, size_bytes, crc32, id = _BLOB_PART.unpack_from(value, at)
     except struct.error as error:
         raise FormatError("It is damaged: its blob's description is cut off.") from error
+    if size_bytes > MAX_BLOB_BYTES:
+        raise FormatError(f"It is damaged: a blob of {size_bytes:,} bytes is over the limit of {MAX_BLOB_BYTES:,}.")
     return Blob(id, size_bytes, crc32, is_value)

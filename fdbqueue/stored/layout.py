@@ -31,6 +31,7 @@ Position(index=7, random=b'random')
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,6 +65,8 @@ takes the granted leases."""
 GROUP, HOLD, SWEEP = "group", "hold", "sweep"
 """Kinds of timers of groups, whose name stands in the place of an item's random part: an ended group is removed, a hold
 ends, the sweep of a cancelled group goes on."""
+MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
+"""The longest prefix of a queue."""
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -344,10 +347,10 @@ class Layout:
         self.prefix = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
-        if len(self.prefix) > MAX_KEY_BYTES - APPENDED_BYTES:
+        if len(self.prefix) > MAX_PREFIX_BYTES:
             raise ValueError(
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
-                f" The limit is {MAX_KEY_BYTES - APPENDED_BYTES:,}. Give a shorter name, such as a hash of it."
+                f" The limit is {MAX_PREFIX_BYTES:,}. Give a shorter name, such as a hash of it."
             )
         self._begin(self.prefix)
 
@@ -600,6 +603,21 @@ def pack(position: Position) -> bytes:
     except (AttributeError, TypeError, ValueError, OverflowError):
         check_position(position)
         raise
+
+
+_INTEGER = b"(?:\\x14|%b)" % b"|".join(
+    b"%b[^\\x00].{%d}" % (re.escape(bytes((0x14 + size,))), size - 1) for size in range(1, 9)
+)
+_is_packed = re.compile(b"%b{1,2}\\x01(?:[^\\x00]|\\x00\\xff)*\\x00" % _INTEGER, re.DOTALL).fullmatch
+
+
+def is_packed(packed: bytes) -> bool:
+    """Return whether bytes are a packed position: exactly what `pack` returns for the position in them.
+
+    >>> is_packed(pack(Position(7, b"random"))), is_packed(pack(Position(7, b"random"))[:-1])
+    (True, False)
+    """
+    return _is_packed(packed) is not None
 
 
 def rank_of(packed: bytes) -> int | None:

@@ -15,14 +15,13 @@ from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
 from fdbqueue.base.reprs import pairs
 from fdbqueue.engine.transactional import again
 from fdbqueue.lowlevel import Database, Future, Named, Steps, Transaction, attempts, only_transaction, verb
-from fdbqueue.stored.items import CHUNK_BYTES, Blob
+from fdbqueue.stored.items import CHUNK_BYTES, MAX_BLOB_BYTES, Blob
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
 from ._fileverb import file_verb
 from ._target import NO_VALUE, Enqueued, Entrance
 from ._uploads import Upload, sweep_some
 
-MAX_BLOB_BYTES = 2**31
 BATCH_PIECES = 11
 BATCH_BYTES = BATCH_PIECES * CHUNK_BYTES
 """Bytes of one transaction: FoundationDB advises to stay under 1 MB. Data up to this size need one transaction."""

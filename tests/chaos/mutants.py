@@ -886,4 +886,20 @@ MUTANTS = (
         ),
         tests=("tests/layers/together/test_round_trips.py::test_the_round_trips_of_a_call_do_not_grow_with_its_items",),
     ),
+    Mutant(
+        "stored seconds may have any number",
+        "fdbqueue/stored/items.py",
+        (("    keep_s: Seconds = ", "    keep_s: int = "),),
+        tests=(
+            "tests/layers/leases/test_leases_unreadable.py::test_an_item_whose_numbers_are_out_of_range_is_refused_and_can_be_removed",
+        ),
+    ),
+    Mutant(
+        "follow-ups may be in no queue",
+        "fdbqueue/stored/items.py",
+        (("    if notes.then or notes.beside:\n", "    if False:\n"),),
+        tests=(
+            "tests/layers/leases/test_leases_unreadable.py::test_an_item_whose_numbers_are_out_of_range_is_refused_and_can_be_removed",
+        ),
+    ),
 )

@@ -40,7 +40,7 @@ from fdbqueue.stored.items import (
 headers = st.dictionaries(
     st.text(max_size=8), st.one_of(st.none(), st.integers(-9, 9), st.text(max_size=9)), max_size=4
 )
-times_us = st.integers(0, 2**63 - 1)
+times_us = st.integers(0, 2**62 - 1)
 notes = st.builds(
     Notes,
     attempt=st.integers(0, 2**31),

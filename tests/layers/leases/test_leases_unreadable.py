@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
+import msgspec
 import pytest
 
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
+from fdbqueue.stored.items import Blob, Notes, envelope, with_blob, with_notes
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock
 from tests.helpers.raw import raw
@@ -67,3 +70,38 @@ def test_overdue_items_of_a_newer_version_block_no_consumer(db: Any, leases: Lea
     assert leases.reclaim(db, limit=66).more is False
     assert leases.stats(db).leased == 70
     assert any("newer version" in problem for problem in leases.check(db).problems)
+
+
+HELD = envelope(b"x")
+OUT_OF_RANGE = {
+    "seconds of an outcome": with_notes(HELD, Notes(keep_s=2**63)),
+    "more seconds than a float has": with_notes(HELD, Notes(keep_s=2**64 - 1)),
+    "a time": with_notes(HELD, Notes(ttl_at_us=2**63)),
+    "attempts": with_notes(HELD, Notes(attempt=2**64 - 1)),
+    "attempts below 0": with_notes(HELD, Notes(attempt=-5)),
+    "a follow-up of no queue": with_notes(HELD, Notes(then=((b"", pack(Position(1, b"a"))),))),
+    "a follow-up behind all keys": with_notes(HELD, Notes(then=((b"\xff", pack(Position(1, b"a"))),))),
+    "a follow-up at no position": with_notes(HELD, Notes(then=((b"\x02q\x00", b"\x15\x01\x01a"),))),
+    "a dependent key that is an item's": with_notes(HELD, Notes(beside=(b"",))),
+    "notes over their limit": b"\x14\x13\x88" + msgspec.msgpack.encode({"c": "c" * (5_000 - 6)}) + b"x",
+    "a blob": with_blob(HELD, Blob(b"i" * 16, 2**64 - 1, 0, is_value=False)),
+    "chunks": b"\x12" + struct.pack(">II", 2**32 - 1, 0),
+}
+
+
+@pytest.mark.parametrize("stored", OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
+def test_an_item_whose_numbers_are_out_of_range_is_refused_and_can_be_removed(
+    db: Any, leases: Leases, stored: bytes
+) -> None:
+    bad, layout = Position(1, b"bad"), leases.layout
+    for take in (leases.lease, leases.queue.dequeue, lambda db: list(leases.browse(db, state="available"))):
+        db[layout.item_key(bad)] = stored
+        with pytest.raises(FormatError, match="The item 1:626164 "):
+            take(db)
+    assert leases.cancel(db, bad)
+    db[layout.item_key(bad)] = stored
+    assert leases.dead.bury(db, bad, error="damaged")
+    leases.enqueue(db, b"good")
+    assert [lease.value for lease in leases.lease_many(db)] == [b"good"]
+    assert leases.cancel(db, bad)
+    assert not list(leases.dead.browse(db))
