@@ -7,13 +7,16 @@ them, which may change in any version.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fdbqueue.base.arguments import check_limit, check_text
+from fdbqueue.base.deprecation import deprecated
 from fdbqueue.base.reprs import Named, Shown
 from fdbqueue.base.reprs import Table as TextTable
 from fdbqueue.base.times import not_negative, positive
 from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError, leaves_in_doubt
-from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import Subspace, strinc, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run, run_async, started
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
@@ -73,7 +76,7 @@ __all__ = [  # noqa: RUF022  in groups
     # Keys
     "Subspace",  # keys with a prefix
     "fdb_tuple",  # the tuple codec
-    "strinc",  # the first key behind a prefix
+    "within",  # the begin and end of all keys below a prefix
     "Layout",  # all keys of a queue
     "Place",  # the keys of the items of one state
     "pack",  # pack a position
@@ -142,3 +145,10 @@ __all__ = [  # noqa: RUF022  in groups
     "positive",  # a duration in microseconds
     "not_negative",  # a delay in microseconds
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "strinc":
+        deprecated("fdbqueue.lowlevel.strinc", since="0.3.0", instead="fdbqueue.lowlevel.within")
+        return strinc
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue.base.reprs import Table, brief, table
-from fdbqueue.engine.keys import NOT_A_TUPLE
+from fdbqueue.engine.keys import NOT_A_TUPLE, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
@@ -210,7 +210,7 @@ def _part(one: object) -> str:
 def _value(queue: Queue[Any], key: bytes, value: bytes) -> str:
     """Return a stored value in a readable form: an item's payload, a counter's number, or the bytes."""
     layout = queue.layout
-    if layout.counts.contains(key) and len(value) == 8:
+    if is_within(key, layout.counts.key()) and len(value) == 8:
         return f"{int.from_bytes(value, 'little', signed=True):,}"
     if layout.begin <= key < layout.end:
         return brief(parse(value).payload, 60)

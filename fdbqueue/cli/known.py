@@ -12,8 +12,7 @@ import typer
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.keys import beginning, within
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
@@ -40,8 +39,8 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names(tr: Transaction, begins: str) -> Steps[list[str]]:
     """Return registered names. Of those that are plain text, only names that begin so: their keys do, too."""
-    plain = b"" if not begins or begins.startswith("[") else fdb_tuple.pack((begins,))[:-1]
-    found = yield from rows(tr.snapshot, CATALOGUE + plain, strinc(CATALOGUE + plain), limit=MOST_NAMES)
+    span = within(CATALOGUE) if not begins or begins.startswith("[") else beginning(begins, CATALOGUE)
+    found = yield from rows(tr.snapshot, *span, limit=MOST_NAMES)
     return [queue_text(row.key[len(CATALOGUE) :]) for row in found]
 
 

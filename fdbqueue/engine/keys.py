@@ -47,6 +47,8 @@ Versionstamp.to_bytes = _versionstamp_bytes
 
 _NO_ELEMENT = b"\xff"
 """No element of a tuple begins so. Behind the NUL at the end of a text or of bytes, it says that these go on."""
+_STAMP, _BEHIND_STAMPS = b"\x33", b"\x34"
+"""The type code of a versionstamp, and the one behind it."""
 NOT_A_TUPLE = (ValueError, TypeError, OverflowError, IndexError, RecursionError, struct.error)
 """What `unpack` raises for keys that are no tuples: a database may have any keys of other programs."""
 
@@ -112,6 +114,11 @@ def beginning(text: str, prefix: bytes = b"") -> _tuple[bytes, bytes]:
     return begin, strinc(begin)
 
 
+def stamped(prefix: bytes) -> _tuple[bytes, bytes]:
+    """Return the begin and end of the tuples below a prefix whose next element is a versionstamp."""
+    return prefix + _STAMP, prefix + _BEHIND_STAMPS
+
+
 def bytes_behind(prefix: bytes) -> _tuple[bytes, bytes]:
     """Return the begin and end of the keys that a prefix and any bytes make, where these bytes are no tuple.
 
@@ -132,6 +139,7 @@ __all__ = [
     "is_within",
     "pack",
     "pack_with_versionstamp",
+    "stamped",
     "strinc",
     "tuple",
     "unpack",

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import within
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import Layout
@@ -77,8 +77,8 @@ def announces(tr: Transaction, layout: Layout) -> Steps[bool]:
     Its own notes have no versionstamps yet. A read of the range that may hold them fails, and then its commit fails too
     (1036, accessed_unreadable). Its own write conflict ranges can be read.
     """
-    own = _WRITE_CONFLICTS + layout.arriving
-    return bool((yield from rows(tr.snapshot, own, strinc(own), limit=1)))
+    own = within(_WRITE_CONFLICTS + layout.arriving)
+    return bool((yield from rows(tr.snapshot, *own, limit=1)))
 
 
 def arrivals_since(layout: Layout, version: int) -> tuple[bytes, bytes]:

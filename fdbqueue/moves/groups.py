@@ -20,7 +20,7 @@ import msgspec
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import Subspace
+from fdbqueue.engine.keys import Subspace, behind, within
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.outcomes import pull
@@ -62,14 +62,14 @@ class GroupKeys:
 
     def __init__(self, prefix: bytes, name: str) -> None:
         space = Subspace(rawPrefix=prefix)[name]
-        self.begin, self.end = space.key(), space.key() + b"\xff"
+        self.begin, self.end = within(space.key())
         self.record: bytes = space.pack(("record",))
         self.cursor: bytes = space.pack(("cursor",))
         self.members: bytes = space["member"].key()
         self.holds: Subspace = space["hold"]
         self.counts: Subspace = space["count"]
         self._count_keys: dict[str, bytes] = {}
-        self.open = (self.holds.key(), self.members + b"\xff")
+        self.open = (self.holds.key(), behind(self.members))
         """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
         self.timer_place = pack(Position(0, name.encode()))
         """Stands for the group in timers, where items have their positions."""

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from fdbqueue.base.reprs import near_texts
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import is_within, within
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
@@ -193,7 +193,7 @@ def queue_names(db: Database) -> list[str]:
 
 def _pages(db: Database, timeout_ms: int) -> Iterator[list[tuple[bytes, Codec[Any] | None]]]:
     """Yield the prefixes and codecs of the registered queues, up to 1,000 at a time."""
-    begin, end = CATALOGUE, strinc(CATALOGUE)
+    begin, end = within(CATALOGUE)
     while begin < end:
         page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
         yield page
@@ -283,7 +283,7 @@ def _ahead(row: KeyValue, now_us: int) -> float:
 def _is_lease(own: OwnKeys, key: bytes) -> bool:
     lines = own.shards.layouts()
     with suppress(FormatError):
-        line = next((line for line in lines if key.startswith(line.prefix)), own.layout)
+        line = next((line for line in lines if is_within(key, line.prefix)), own.layout)
         return line.timer_of(key)[2] == LEASE
     return False
 

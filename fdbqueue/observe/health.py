@@ -13,6 +13,7 @@ from typing import Any
 from fdbqueue import __version__
 from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
@@ -193,7 +194,7 @@ def _problems(report: HealthReport, limits: Limits) -> list[str]:
 
 def _commit_seconds(db: Database) -> float:
     """Return how long a commit takes. It writes nothing: it only says that it conflicts with a key that nobody has."""
-    key = CATALOGUE + b"\xff" + os.urandom(8)
+    key = behind(CATALOGUE) + os.urandom(8)
 
     def body(tr: Transaction) -> Steps[None]:
         tr.add_write_conflict_key(key)

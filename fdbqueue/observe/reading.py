@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import Subspace, behind, is_within, stamped
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import FormatError
@@ -26,8 +26,6 @@ from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.layout import Layout
 
-WAITS = b"\x33"
-"""What follows the prefix of requests of subscriptions' consumers: the type code of a versionstamp."""
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
 MOST_TIMERS = 100
@@ -57,7 +55,7 @@ def keys_of(prefix: bytes) -> OwnKeys:
     layout = Layout(Subspace(rawPrefix=prefix))
     keys = Keys(layout)
     shards = Shards(keys.shards, keys.line, layout.describe(), None)
-    return OwnKeys(layout, keys, shards, (layout.level_counts.key(), strinc(keys.shards.key())))
+    return OwnKeys(layout, keys, shards, (layout.level_counts.key(), behind(keys.shards.key())))
 
 
 @dataclass(slots=True)
@@ -154,15 +152,15 @@ def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyV
 def _sort(one: ReadRows, row: KeyValue) -> None:
     """Put a row of the read from the pause to the timers where it belongs."""
     layout = one.own.layout
-    if row.key.startswith(layout.timers_prefix):
+    if is_within(row.key, layout.timers_prefix):
         if len(one.late) < MOST_TIMERS:
             one.late.append(row)
     elif row.key == layout.paused_key:
         one.pause = row.value
-    elif row.key.startswith(layout.streams.key()):
+    elif is_within(row.key, layout.streams.key()):
         if len(one.streams) < MOST_STREAM_ROWS:
             one.streams.append(row)
-    elif row.key.startswith(layout.subscriptions.key()) and len(one.subscriptions) < MOST_SUBSCRIPTIONS:
+    elif is_within(row.key, layout.subscriptions.key()) and len(one.subscriptions) < MOST_SUBSCRIPTIONS:
         one.subscriptions.append(row)
 
 
@@ -175,9 +173,9 @@ def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
     if one.counts is None or one.counts.get("leased"):
         reads["leased"] = rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED)
     if one.subscriptions:
-        span, waiting = layout.pointers.range(), layout.waiting.key() + WAITS
+        span, waiting = layout.pointers.range(), stamped(layout.waiting.key())
         reads["pointers"] = rows(view, span.start, span.stop, limit=MOST_SUBSCRIPTIONS)
-        reads["waiting"] = rows(view, waiting, strinc(waiting), limit=MOST_REQUESTS)
+        reads["waiting"] = rows(view, *waiting, limit=MOST_REQUESTS)
     if one.has_more:
         reads["levels"] = read_level_counts(tr, layout)
         reads["sessions"] = read_session_stats(tr, one.own.sessions, one.own.shards)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stored.layout import Layout, Place
 
@@ -31,7 +31,7 @@ def claimed_places(tr: Transaction, layout: Layout) -> Steps[list[ClaimedBatch]]
         stream, number = layout.claim_of(row[0].key)
         place = layout.claimed(stream, number)
         found.append(ClaimedBatch(stream, number, place))
-        begin = strinc(place.prefix)
+        begin = behind(place.prefix)
     return found
 
 

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position, check_position
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
@@ -411,8 +411,7 @@ class Layout:
 
     def chunk_range_of(self, packed: bytes) -> tuple[bytes, bytes]:
         """Return the same as `chunk_range`, for a packed position."""
-        prefix = self.chunks.key() + packed
-        return prefix, strinc(prefix)
+        return within(self.chunks.key() + packed)
 
     def chunk_key(self, position: Position, number: int) -> bytes:
         """Return the key of the `number`-th piece, from 0, of a large item's payload."""
@@ -426,8 +425,7 @@ class Layout:
 
     def blob_range(self, blob: bytes) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of a blob's pieces."""
-        prefix: bytes = self.blobs.pack((blob,))
-        return prefix, strinc(prefix)
+        return within(self.blobs.pack((blob,)))
 
     def blob_key(self, blob: bytes, number: int) -> bytes:
         """Return the key of the `number`-th piece, from 0, of a blob."""
@@ -440,7 +438,7 @@ class Layout:
 
     def claim_of(self, key: bytes) -> tuple[str, int]:
         """Return the stream and the batch in the key of a claimed item, or of the chunks of one."""
-        space = self.claims if self.claims.contains(key) else self.claimed_chunks
+        space = self.claims if is_within(key, self.claims.key()) else self.claimed_chunks
         stream, batch, *_ = space.unpack(key)
         return stream, batch
 
@@ -501,7 +499,7 @@ class Layout:
 
     def whole_range(self) -> tuple[bytes, bytes]:
         """Return the begin and end of all keys that the queue owns."""
-        return self.prefix, strinc(self.prefix)
+        return within(self.prefix)
 
     def __repr__(self) -> str:
         return f"Layout({self.describe()})"

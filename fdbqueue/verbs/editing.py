@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.errors import ChecksBypassed, StreamError
 from fdbqueue.moves.exclusive import wall_us
@@ -219,7 +220,7 @@ class Editing(Generic[V]):
         """
         yield from ()
         index = self._layout.part_of(self._layout.smart)
-        if any(part.startswith(index) for part in opened.notes.beside):
+        if any(is_within(part, index) for part in opened.notes.beside):
             raise ChecksBypassed(
                 f"The item {self._position(one.packed).text} of {self.queue!r} is in a smart queue's index, which"
                 " another value may contradict. It was left as it is. Change it by"
@@ -322,7 +323,7 @@ class Editing(Generic[V]):
             named_by = "its completion names its position"
         elif notes.held:
             named_by = "the item that it follows names its position"
-        elif any(part.startswith(self._layout.part_of(self._layout.copies)) for part in notes.beside):
+        elif any(is_within(part, self._layout.part_of(self._layout.copies)) for part in notes.beside):
             named_by = "the copies of its recipients are named by its position"
         if named_by:
             raise ValueError(

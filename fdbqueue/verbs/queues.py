@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, behind, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.keys import within as span_within
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.engine.verb import verb
@@ -133,7 +134,7 @@ class _Catalogue:
         """
         check_limit(limit, "queues to list", optional=True)
         prefix = b"" if within is None else _space_of(within).key()
-        begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+        begin, end = span_within(CATALOGUE + prefix)
         if after is not None:
             begin = max(begin, CATALOGUE + _space_of(after).key() + b"\x00")
         found = _Listed()
@@ -196,7 +197,7 @@ def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
 
     def body(tr: Transaction) -> Steps[tuple[str, list[KeyValue]]]:
         told = yield from renamed(tr, layout)
-        return told, (yield from rows(tr.snapshot, CATALOGUE, strinc(CATALOGUE), limit=10_000))
+        return told, (yield from rows(tr.snapshot, *span_within(CATALOGUE), limit=10_000))
 
     told, found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
     if told:
@@ -239,7 +240,7 @@ def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
     """
     if (yield tr.snapshot.get(layout.catalogue_key)).present():
         return True
-    inside = yield from rows(tr.snapshot, layout.catalogue_key, strinc(layout.catalogue_key), limit=PAGE_QUEUES)
+    inside = yield from rows(tr.snapshot, *span_within(layout.catalogue_key), limit=PAGE_QUEUES)
     if len(inside) == PAGE_QUEUES:
         return False  # a name above many queues is hardly that of one
     others = [row.key[len(CATALOGUE) :] for row in inside]
@@ -247,7 +248,7 @@ def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
     for prefix in sorted([layout.markers.key(), *others]):
         if begin < prefix and (yield from rows(tr.snapshot, begin, prefix, limit=1)):
             return True
-        begin = max(begin, strinc(prefix))
+        begin = max(begin, behind(prefix))
     return bool((yield from rows(tr.snapshot, begin, end, limit=1)))
 
 
@@ -265,7 +266,7 @@ def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueIn
     """
     only_database(db, "find_queues", "In a transaction use queues(tr), for registered queues.")
     prefix = b"" if within is None else _space_of(within).key()
-    begin, end = prefix, strinc(prefix) if prefix else CATALOGUE[:1]
+    begin, end = span_within(prefix) if prefix else (b"", CATALOGUE[:1])
     # A queue without keys is met in the catalogue only.
     registered = _registered(db, prefix)
     ahead = next(registered, None)
@@ -292,7 +293,7 @@ def _described(db: Database, prefix: bytes) -> QueueInfo:
 
 def _registered(db: Database, prefix: bytes) -> Iterator[bytes]:
     """Yield the prefixes of the registered queues, from a transaction for each `PAGE_NAMES` of them."""
-    begin, end = CATALOGUE + prefix, strinc(CATALOGUE + prefix)
+    begin, end = span_within(CATALOGUE + prefix)
     while begin < end:
         names, begin = run(attempts(db, partial(_names, begin=begin, end=end)))
         yield from names
@@ -319,7 +320,7 @@ def _scan(
         for count in counts:
             if (yield count).present():
                 [info] = yield from _infos(tr, [(one, None)])
-                return one, info, strinc(one)
+                return one, info, behind(one)
     tested.update(candidates)
     return b"", None, _behind(page, SCAN_ROWS, end)
 
@@ -336,7 +337,7 @@ def _prefixes(key: bytes) -> Iterator[bytes]:
     except NOT_A_TUPLE:
         return
     # Other bytes than packed ones may unpack to a tuple, which names keys elsewhere.
-    yield from (one for one in packed if key.startswith(one))
+    yield from (one for one in packed if is_within(key, one))
 
 
 def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:

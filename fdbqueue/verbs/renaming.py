@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import behind, below, is_within, within
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
@@ -146,7 +146,7 @@ class _Rename:
         self._db = db
         self._source = source
         self.target = target
-        if source.prefix.startswith(target.prefix) or target.prefix.startswith(source.prefix):
+        if is_within(source.prefix, target.prefix) or is_within(target.prefix, source.prefix):
             raise TransferError(
                 f"{source.describe()} and {target.describe()} are one queue, or one is inside the other. Give a name"
                 " that is outside."
@@ -190,12 +190,12 @@ class _Rename:
                 " queue, also if it is empty."
             )
         yield from keep_out(tr, Layout(source.space))
-        inside = yield from rows(tr, source.catalogue_key + b"\x00", strinc(source.catalogue_key), limit=1)
+        inside = yield from rows(tr, *below(source.catalogue_key), limit=1)
         if inside:
             named = name_text(name_of(inside[0].key[len(CATALOGUE) :]))
             raise TransferError(f"The queue {named} is inside {source.describe()}. Rename or clear that one first.")
         for what, (space, remedy) in _refused(source).items():
-            if (yield from rows(tr, space.key(), strinc(space.key()), limit=1)):
+            if (yield from rows(tr, *within(space.key()), limit=1)):
                 raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}.")
         kind = yield tr.get(source.type_key)
         if kind.present() and bytes(kind) == SMART and not (yield from self.fits(tr)):
@@ -256,11 +256,11 @@ class _Rename:
         """Move the next items of a state. Return where to go on."""
         source, target = self._source, self.target
         if not (yield from self._is_open(tr)):
-            return strinc(source.prefix)
+            return behind(source.prefix)
         place, other = getattr(source, state), getattr(target, state)
         found = fitting((yield from rows(tr.snapshot, begin, place.end, limit=BATCH_ITEMS)), BATCH_BYTES)
         if not found:
-            return strinc(source.prefix)
+            return behind(source.prefix)
         tr.add_read_conflict_range(begin, found[-1].key + b"\x00")
         for row in found:
             notes, packed = _notes(row.value), place.packed(row.key)
@@ -321,11 +321,11 @@ class _Rename:
         pointers = source.pointers.key()
         for row in found:
             key = self._moved(row.key)
-            if row.key.startswith(counters):
+            if any(is_within(row.key, prefix) for prefix in counters):
                 tr.add(key, row.value)  # holders may have acked items under the new name
             elif row.key == source.high_water_mark_key:
                 tr.byte_max(key, row.value)
-            elif row.key.startswith(pointers):
+            elif is_within(row.key, pointers):
                 tr.set(key, self._pointer(row.value))
             else:
                 tr.set(key, row.value)
@@ -351,7 +351,7 @@ class _Rename:
         """Return the pointer of a subscription. That of a browser names a key of the queue."""
         pointer = msgspec.msgpack.decode(stored)
         after = pointer.get("after", b"")
-        if not after.startswith(self._source.prefix):
+        if not is_within(after, self._source.prefix):
             return stored
         return msgspec.msgpack.encode({**pointer, "after": self._moved(after)})
 

@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
+from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of as tuple_of
@@ -447,5 +448,4 @@ def _url(request: Request, page: str, **query: Any) -> str:
 def _is_below(layout: Any, within: Any) -> bool:
     from fdbqueue.stored.layout import Layout
 
-    prefix: bytes = Layout(within).prefix
-    return bool(layout.prefix.startswith(prefix))
+    return is_within(layout.prefix, Layout(within).prefix)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import GroupError
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.verb import steps_of
 from fdbqueue.lowlevel import (
     Database,
@@ -26,7 +27,6 @@ from fdbqueue.lowlevel import (
     run,
     run_async,
     started,
-    strinc,
     verb,
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
@@ -86,7 +86,7 @@ class GroupList(Iterator["Group"]):
 
     def _first(self, tr: Transaction) -> Steps[Sequence[KeyValue]]:
         layout = self._groups.leases.layout
-        found = yield from rows(tr.snapshot, self._begin, strinc(layout.groups.key()), limit=1)
+        found = yield from rows(tr.snapshot, self._begin, behind(layout.groups.key()), limit=1)
         if not found and not self._named:
             yield from check_renamed(tr, layout)
         return found
@@ -284,5 +284,4 @@ class Groups(Named, QueueWithLeases[Any]):
 
 def _behind(groups: Subspace, name: str) -> bytes:
     """Return the key behind all keys of a group, and in front of those of a name that goes on with a zero."""
-    key: bytes = groups[name].key() + b"\xff"
-    return key
+    return behind(groups[name].key())

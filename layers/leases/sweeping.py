@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue import Position
+from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rows
 from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
@@ -66,7 +67,7 @@ def sweep(
     tr.clear(layout.timer_key(int.from_bytes(stored[:8], "big"), keys.timer_place, SWEEP))
     begin = stored[8:]
     # By snapshot: each member that is removed is read with a conflict of its own.
-    found = yield from rows(tr.snapshot, begin, keys.members + b"\xff", limit=SWEEP_ITEMS)
+    found = yield from rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
     reads = []
     for row in found:
         packed = row.key[len(keys.members) :]

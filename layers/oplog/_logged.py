@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.base.times import clock_us
-from fdbqueue.engine.keys import Versionstamp
-from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace, strinc
+from fdbqueue.engine.keys import Versionstamp, behind, is_within, strinc
+from fdbqueue.lowlevel import FDBError, Future, Layout, Subspace
 
 from ._records import Change, digest, notes_beside, pack_record, set_change
 
@@ -70,7 +70,7 @@ class LoggedTransaction:
         self._tr = tr
         self._terms = terms
         self._begin = terms.layout.prefix
-        self._end = strinc(terms.layout.prefix)
+        self._end = behind(terms.layout.prefix)
         self._forget()
 
     def __getattr__(self, name: str) -> Any:
@@ -104,7 +104,7 @@ class LoggedTransaction:
     def set(self, key: Any, value: Any) -> None:
         self._tr.set(key, value)
         whole = _bytes(key)
-        if whole.startswith(self._begin):
+        if is_within(whole, self._begin):
             self._changes.append(set_change(self._terms.layout, whole[len(self._begin) :], _bytes(value)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -113,7 +113,7 @@ class LoggedTransaction:
     def clear(self, key: Any) -> None:
         self._tr.clear(key)
         whole = _bytes(key)
-        if whole.startswith(self._begin):
+        if is_within(whole, self._begin):
             self._changes.append(Change("clear", whole[len(self._begin) :]))
 
     def clear_range(self, begin: Any, end: Any) -> None:
@@ -135,7 +135,7 @@ class LoggedTransaction:
     def set_versionstamped_key(self, key: Any, param: Any) -> None:
         self._tr.set_versionstamped_key(key, param)
         template = _bytes(key)
-        if template.startswith(self._begin):
+        if is_within(template, self._begin):
             # The last four bytes are the offset of the versionstamp in the key.
             at = int.from_bytes(template[-4:], "little") - len(self._begin)
             own = template[len(self._begin) : -4]
@@ -205,7 +205,7 @@ def _noted(name: str) -> Callable[[LoggedTransaction, Any, Any], None]:
     def apply(self: LoggedTransaction, key: Any, param: Any) -> None:
         getattr(self._tr, name)(key, param)
         whole = _bytes(key)
-        if whole.startswith(self._begin):
+        if is_within(whole, self._begin):
             self._changes.append(Change(name, whole[len(self._begin) :], _bytes(param)))
 
     apply.__name__ = name

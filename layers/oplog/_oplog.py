@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, attempts, is_database, pages, verb
 from fdbqueue.stored.layout import Name
 
@@ -52,7 +53,7 @@ class OperationLog:
         self._space = Layout(name).space
         self._layout = queue.layout
         own, queues = self._space.key(), queue.layout.prefix
-        if own.startswith(queues) or queues.startswith(own):
+        if is_within(own, queues) or is_within(queues, own):
             raise ValueError(f"A log must be outside its queue: {Layout(name).describe()} and {queue!r} overlap.")
 
     def __repr__(self) -> str:

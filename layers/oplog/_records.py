@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
 from fdbqueue.stored.states import CLAIMED
@@ -129,14 +130,14 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
         place: Place = getattr(layout, state)
         if place.begin <= whole < place.end:
             return state, place.position(whole)
-    if whole.startswith(layout.claims.key()):
+    if is_within(whole, layout.claims.key()):
         return CLAIMED, layout.claimed(*layout.claim_of(whole)).position(whole)
     return None
 
 
 def notes_beside(key: bytes, value: bytes) -> bytes:
     """Return the `notes` for a key that is not an item's: its whole value if that is shown, or b""."""
-    return value if key.startswith(_SHOWN) else b""
+    return value if any(is_within(key, prefix) for prefix in _SHOWN) else b""
 
 
 def session_place_of(key: bytes) -> tuple[bytes, int, str, Position] | None:
@@ -144,7 +145,7 @@ def session_place_of(key: bytes) -> tuple[bytes, int, str, Position] | None:
 
     Returns the session's packed name, its generation, the state, and the item's position.
     """
-    if not key.startswith(_SESSION_ITEMS):
+    if not is_within(key, _SESSION_ITEMS):
         return None
     name, generation, *rest = fdb_tuple.unpack(key[len(_SESSION_ITEMS) :])
     state = "available"

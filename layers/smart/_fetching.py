@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from fdbqueue.engine.keys import within
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
@@ -18,7 +19,6 @@ from fdbqueue.lowlevel import (
     rows,
     size_of,
     started,
-    strinc,
 )
 
 from ..leases import Leases
@@ -121,7 +121,7 @@ class Fetching:
             FormatError, CodecError, CheckFailed: for the next item; the items before it are fetched.
         """
         prefix = self._copies.prefix(self._layout.unsent, number)
-        begin, end = prefix, strinc(prefix)
+        begin, end = within(prefix)
         while not haul.is_full:
             # A snapshot read, with a conflict range up to the last copy: an enqueue behind it does not conflict.
             found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
@@ -188,7 +188,7 @@ class Fetching:
         """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
         number, _ = yield from self._copies.numbers(tr, recipient)
         prefix = self._copies.prefix(self._layout.unsent, number)
-        begin, end = prefix, strinc(prefix)
+        begin, end = within(prefix)
         while True:
             found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
             if (yield from self._available(tr, number, prefix, found)):

@@ -58,6 +58,7 @@ from functools import partial
 from typing import cast
 
 from fdbqueue import Position, Queue
+from fdbqueue.engine.keys import behind, within
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
@@ -70,7 +71,6 @@ from fdbqueue.lowlevel import (
     only_transaction,
     pack,
     rows,
-    strinc,
     verb,
 )
 
@@ -357,7 +357,7 @@ class Resend:
             return 0, False
         others = [other for other in registry.numbers.values() if other != number]
         prefix = self._copies.prefix(self._layout.copies, number)
-        found = yield from rows(tr, prefix, strinc(prefix), limit=UNREGISTER_ITEMS)
+        found = yield from rows(tr, *within(prefix), limit=UNREGISTER_ITEMS)
         gone = 0
         for row in found:
             packed = row.key[len(prefix) :]
@@ -378,7 +378,7 @@ class Resend:
         if not after:
             tr.clear(self._copies.known_key(number))
         # Plain reads: a concurrent fetch or confirmation makes this transaction run again.
-        found = yield from rows(tr, prefix + after, strinc(prefix), limit=RESET_ITEMS)
+        found = yield from rows(tr, prefix + after, behind(prefix), limit=RESET_ITEMS)
         if not found:
             return 0, b""
         ends = [row.key[len(prefix) :] for row in found]

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import FdbQueueError, ItemTooLarge, Position, Queue
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import (
     Layout,
     Notes,
@@ -263,7 +264,7 @@ class Admitting:
         was = by.opened.notes
         index = self._layout.part_of(self._layout.smart)
         told = self._told(replacement, now_us, numbers)
-        beside = (*(part for part in was.beside if part.startswith(index)), *told)
+        beside = (*(part for part in was.beside if is_within(part, index)), *told)
         _check_size(replacement.type, beside)
         headers, visible_at_us = by.opened.headers, was.visible_at_us
         ttl_at_us = was.ttl_at_us if replacement.type.expires is None else replacement.given.expires.at_us(now_us)
@@ -304,8 +305,8 @@ class Admitting:
             # An unchanged deadline may have been reported already, and must not be reported twice.
             if part not in was.beside or not is_deadline(self._layout, part):
                 # A copy's version distinguishes confirmations of the former message from those of this one.
-                tr.set(self._layout.prefix + part + packed, version if part.startswith(copies) else b"")
-        if any(part.startswith(copies) for part in new.told):
+                tr.set(self._layout.prefix + part + packed, version if is_within(part, copies) else b"")
+        if any(is_within(part, copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
         begin_outcome(tr, self._home, self._address(packed), new.notes)
         self._wake_monitors(tr, new.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fdbqueue import CheckFailed, FormatError
+from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import (
     Database,
     ItemCheck,
@@ -17,7 +18,6 @@ from fdbqueue.lowlevel import (
     pages,
     parse,
     rows,
-    strinc,
 )
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.states import CLAIMED
@@ -68,8 +68,8 @@ def read_smart_stats(
     for name, number in registry.numbers.items():
         counts = []
         for space in (layout.unsent, layout.copies):
-            begin = space[number].key()
-            counts.append(len((yield from rows(tr.snapshot, begin, strinc(begin), limit=COUNTED))))
+            copies = within(space[number].key())
+            counts.append(len((yield from rows(tr.snapshot, *copies, limit=COUNTED))))
         recipients[name] = RecipientStats(*counts)
     return SmartStats(items, types, recipients)
 

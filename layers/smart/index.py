@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fdbqueue import CodecError
-from fdbqueue.lowlevel import CODEC_ERRORS, Layout, fdb_tuple, strinc
+from fdbqueue.engine.keys import is_within, within
+from fdbqueue.lowlevel import CODEC_ERRORS, Layout, fdb_tuple
 
 from ._types import Key, MessageType, Sees
 
@@ -45,12 +46,12 @@ class SmartIndex:
     def span(self, type_name: str) -> Span:
         """Return the entries of a type."""
         begin = self._type_prefix(type_name)
-        return Span(begin, strinc(begin), 0)
+        return Span(*within(begin), 0)
 
     def key_span(self, type_name: str, key: Key) -> Span:
         """Return the entries of a type and relation key, which are in queue order."""
         begin = self._prefix(type_name, key)
-        return Span(begin, strinc(begin), len(begin))
+        return Span(*within(begin), len(begin))
 
     def spans(self, seer: MessageType, key: Key) -> list[Span] | None:
         """Return the entries that an incoming item of this type and key must see; None: it must see all items."""
@@ -118,7 +119,7 @@ def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
 
 def is_deadline(layout: Layout, part: bytes) -> bool:
     """Return whether a part of an item's notes names a deadline."""
-    return part.startswith(layout.part_of(layout.deadlines))
+    return is_within(part, layout.part_of(layout.deadlines))
 
 
 def _end_of_bytes(key: bytes, at: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue import Queue
+from fdbqueue.engine.keys import is_within, within
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
     CheckPart,
@@ -16,7 +17,6 @@ from fdbqueue.lowlevel import (
     Subspace,
     Transaction,
     pages,
-    strinc,
 )
 from fdbqueue.stored.states import CLAIMED
 
@@ -44,7 +44,7 @@ class DependentKeysCheck(ItemCheck):
         layout, named = self._layout, self._named
         entries = set(keys_of(self._tr, layout.smart))
         begin: bytes = layout.smart.key()
-        missing = sorted(key for key in named - entries if key.startswith(begin))
+        missing = sorted(key for key in named - entries if is_within(key, begin))
         problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
         for name, space in (("smart index", layout.smart), *other_dependent_keys(layout)):
             problems += orphans(self._tr, layout, name, space, named)
@@ -59,8 +59,7 @@ def orphans(tr: Transaction | Database, layout: Layout, name: str, space: Subspa
 
 def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
     """Yield the keys of a subspace, a page at a time."""
-    begin: bytes = space.key()
-    for page in pages(tr, begin, strinc(begin)):
+    for page in pages(tr, *within(space.key())):
         for row in page:
             yield row.key
 

@@ -17,8 +17,9 @@ import msgspec
 from msgspec import structs
 
 from fdbqueue import FormatError, Queue
+from fdbqueue.engine.keys import stamped
 from fdbqueue.engine.members import own_process, process_is_dead
-from fdbqueue.lowlevel import UNREADABLE, Database, FDBError, Future, KeyValue, Layout, Steps, Transaction, rows, strinc
+from fdbqueue.lowlevel import UNREADABLE, Database, FDBError, Future, KeyValue, Layout, Steps, Transaction, rows
 
 from ..leases import LeaseHandle
 from ..leases.granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
@@ -34,7 +35,6 @@ LONGEST_GRANT_SECONDS = 30.0
 """A lease of up to this many seconds is granted for its full duration, and needs no collecting. A longer one is granted
 for a short time first."""
 _SWEEP_LIMIT = 16
-_STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10
 
 
@@ -98,8 +98,7 @@ class Requests:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._begin: bytes = layout.requests.key() + _STAMPED
-        self._end: bytes = strinc(self._begin)
+        self._begin, self._end = stamped(layout.requests.key())
         self._passed: bytes = layout.requests.key()  # never written, only used for conflicts
 
     @property

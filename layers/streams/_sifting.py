@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fdbqueue import FormatError
+from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     KeyValue,
     Notes,
@@ -16,7 +17,6 @@ from fdbqueue.lowlevel import (
     parse,
     rows,
     size_of,
-    strinc,
 )
 
 from ..leases.transitions import Transitions, at_rest, cut, size_beside
@@ -49,7 +49,7 @@ class Sifting:
 
         The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
         """
-        found = yield from rows(tr.snapshot, begin, strinc(self._place.prefix), limit=limit)
+        found = yield from rows(tr.snapshot, begin, behind(self._place.prefix), limit=limit)
         moves = Transitions(tr, self._keys.layout, self._now_us)
         size = 0
         after = b""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from fdbqueue import FormatError, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, strinc
+from fdbqueue.engine.keys import behind
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
 from fdbqueue.stored.states import CLAIMED
 
 from .keys import StreamKeys
@@ -46,7 +47,7 @@ class BatchCheck(ItemCheck):
             while page := next(iter(pages(self._tr, begin, span.stop)), None):
                 name: str = space.unpack(page[0].key)[0]
                 names.add(name)
-                begin = strinc(space[name].key())
+                begin = behind(space[name].key())
         return names
 
     def _of_stream(self, keys: StreamKeys) -> list[str]:

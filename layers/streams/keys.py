@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fdbqueue.lowlevel import Layout, Place, check_text, strinc
+from fdbqueue.engine.keys import behind, is_within
+from fdbqueue.lowlevel import Layout, Place, check_text
 
 MAX_NAME_BYTES = 500
 
@@ -55,7 +56,7 @@ class StreamKeys:
     def claims(self, last: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the items of the batches up to `last`; None: of all."""
         begin: bytes = self._claims.key()
-        return begin, strinc(begin if last is None else self.items(last).prefix)
+        return begin, behind(begin if last is None else self.items(last).prefix)
 
     def chunks(self, number: int, packed: bytes) -> bytes:
         """Return the key that says that an item of a batch has chunks."""
@@ -65,7 +66,7 @@ class StreamKeys:
     def all_chunks(self, last: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of those keys of the batches up to `last`; None: of all."""
         begin: bytes = self._chunks.key()
-        return begin, strinc(begin if last is None else self._chunks[last].key())
+        return begin, behind(begin if last is None else self._chunks[last].key())
 
     def tracked(self, number: int, packed: bytes) -> bytes:
         """Return the key that says that an item of a batch has a completion, follow-ups or a group."""
@@ -75,10 +76,10 @@ class StreamKeys:
     def all_tracked(self, last: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of those keys of the batches up to `last`; None: of all."""
         begin: bytes = self._tracked.key()
-        return begin, strinc(begin if last is None else self._tracked[last].key())
+        return begin, behind(begin if last is None else self._tracked[last].key())
 
     def packed_of(self, key: bytes) -> tuple[int, bytes]:
         """Return the batch and the packed position in a key of `claims`, `all_chunks` or `all_tracked`."""
-        space = next(space for space in (self._claims, self._chunks, self._tracked) if space.contains(key))
+        space = next(space for space in (self._claims, self._chunks, self._tracked) if is_within(key, space.key()))
         number: int = space.unpack(key)[0]
         return number, key[len(space[number].key()) :]

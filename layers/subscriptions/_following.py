@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position, SubscriptionError
 from fdbqueue.base.arguments import check_flag
+from fdbqueue.engine.keys import beginning
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
@@ -47,7 +48,6 @@ from fdbqueue.lowlevel import (
     run,
     run_async,
     started,
-    strinc,
     verb,
 )
 from fdbqueue.moves.arrivals import arrivals_since, span_of
@@ -130,8 +130,8 @@ class FirstPlace:
 
     def _remove_dead(self, tr: Transaction) -> Steps[None]:
         layout = self._layout
-        begin = layout.pointers.pack((_PASSING,))[:-1]  # without the end of the string
-        for row in (yield from rows(tr.snapshot, begin, strinc(begin), limit=ROWS_AT_ONCE)):
+        passing_names = beginning(_PASSING, layout.pointers.key())
+        for row in (yield from rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)):
             name = layout.pointers.unpack(row.key)[0]
             place = read_pointer(layout, name, row.value)
             key = layout.subscriptions.pack((name,))

@@ -17,7 +17,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, started, strinc
+from fdbqueue.engine.keys import stamped
+from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, started
 from fdbqueue.stored.items import kept_size_of
 
 from ..leases import LeaseHandle
@@ -35,7 +36,6 @@ MOST_WAITERS = 2_000
 """How many waiters one transaction looks at."""
 FEW_WAITERS = 16
 """How many it looks at first, and for each item one more; mostly these are enough."""
-_STAMPED = b"\x33"
 
 
 @dataclass(slots=True)
@@ -78,8 +78,7 @@ class Waiters(Requests):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        self._begin = layout.waiting.key() + _STAMPED
-        self._end = strinc(self._begin)
+        self._begin, self._end = stamped(layout.waiting.key())
 
     def wish(self, tr: Transaction, client: bytes, name: str, now_us: int, *, calls: int = 1) -> Wish:
         """Return the request value of calls that wait for items of a subscription."""

@@ -170,6 +170,72 @@ def reach_into(parts: list[str], name: list[str]) -> bool:
     return bool(private) and name[0] == "fdbqueue" and parts[: private[0]] != name[: private[0]]
 
 
+BY_BYTES = {
+    "fdbqueue/engine/keys.py": "has the functions that know tuples",
+    "fdbqueue/engine/directory.py": "hands strinc to the binding's directory layer",
+    "fdbqueue/engine/__init__.py": "exports FoundationDB's interface",
+    "fdbqueue/lowlevel.py": "still gives strinc, with a warning",
+    "fdbqueue/notebook.py": "reads special keys of a transaction, which hold no tuples",
+    "layers/oplog/_logged.py": "is a transaction with FoundationDB's interface",
+}
+"""Files that may compare keys by their bytes, and why. The embedded engine is FoundationDB's interface, too."""
+KEY_WORDS = re.compile(r"(^|_)(key|keys|prefix|prefixes|space|packed|parts?|whole|begin|index|own|template)$")
+
+
+def by_bytes(source: str) -> list[int]:
+    """The lines that look for keys by their first bytes. The keys below a name are fewer: see `engine.keys.within`."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id="strinc") | ast.alias(name="strinc"):
+                lines.append(node.lineno)
+            case ast.Attribute(attr="strinc" | "clear_range_startswith" | "get_range_startswith"):
+                lines.append(node.lineno)
+            case ast.Call(func=ast.Attribute(attr="startswith", value=what), args=[prefix, *_]):
+                if any(KEY_WORDS.search(word(one)) for one in (what, prefix)):
+                    lines.append(node.lineno)
+            case ast.Call(func=ast.Attribute(attr="contains")) | ast.BinOp(op=ast.Add(), right=ast.Constant(b"\xff")):
+                lines.append(node.lineno)
+    return lines
+
+
+def word(node: ast.expr) -> str:
+    """The last name in an expression, which tells what it is."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rows(tr, begin, strinc(begin))",
+        "tr.clear_range_startswith(layout.prefix)",
+        "row.key.startswith(layout.timers_prefix)",
+        "layout.prefix.startswith(other)",
+        "part.startswith(index)",
+        "space.contains(row)",
+        'rows(tr, prefix, prefix + b"\\xff")',
+    ],
+)
+def test_what_looks_for_keys_by_their_first_bytes_is_found(line: str) -> None:
+    assert by_bytes(line) == [1]
+    assert by_bytes('name.startswith("sha256:")') == []
+
+
+def test_all_ranges_of_keys_know_tuples(repository: Path) -> None:
+    """`"a"` packed begins the keys of `"a\\x00b"`, too: a range by `strinc` has the keys of both."""
+    found = {
+        str(file.relative_to(repository)): lines
+        for file, _ in files_of(repository)
+        if (lines := by_bytes(file.read_text()))
+    }
+    others = {file: lines for file, lines in found.items() if not file.startswith("fdbqueue/engine/embedded/")}
+
+    assert {file: lines for file, lines in others.items() if file not in BY_BYTES} == {}
+    assert BY_BYTES.keys() <= others.keys(), "a file that no longer needs it"
+
+
 def test_no_file_imports_a_private_module_of_another_folder(repository: Path) -> None:
     assert reach_into(["fdbqueue", "layers", "staged", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])
     assert not reach_into(["fdbqueue", "layers", "leases", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])

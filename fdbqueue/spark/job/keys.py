@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database
-from fdbqueue.engine.keys import Subspace
+from fdbqueue.engine.keys import Subspace, is_within
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.stored.layout import Layout
@@ -80,7 +80,7 @@ class PartitionKeys:
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition in the key of an owner or a count."""
-        partition: int = (self._owners if self._owners.contains(key) else self._counts).unpack(key)[0]
+        partition: int = (self._owners if is_within(key, self._owners.key()) else self._counts).unpack(key)[0]
         return partition
 
     def owners_range(self) -> tuple[bytes, bytes]:

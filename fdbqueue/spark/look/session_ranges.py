@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stored, read_page
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, strinc
+from fdbqueue.engine.keys import NOT_A_TUPLE, behind, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
@@ -99,8 +99,7 @@ def _sessions(layout: Layout) -> Sessions:
 
 
 def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> Steps[list[Range]]:
-    begin: bytes = sessions.line.keys.items
-    end = strinc(begin)
+    begin, end = within(sessions.line.keys.items)
     if not (yield from rows(tr.snapshot, begin, end, limit=1)):
         return []
     stats = yield from sessions.stats.steps(tr)
@@ -131,7 +130,7 @@ def _whole(
     """Read the next sessions, as many whole ones as `limit` rows have."""
     prefix: bytes = sessions.line.keys.items
     leased = started(_busy(tr, sessions))
-    found = yield from rows(tr.snapshot, prefix + begin, strinc(prefix) if end is None else prefix + end, limit=limit)
+    found = yield from rows(tr.snapshot, prefix + begin, behind(prefix) if end is None else prefix + end, limit=limit)
     busy = yield from leased
     items: list[Stored] = []
     row_bytes = sum(len(row.key) + len(row.value) for row in found) // max(1, len(found))
@@ -139,13 +138,13 @@ def _whole(
     while at < len(found):
         name, generation = fdb_tuple.unpack(found[at].key[len(prefix) :])[:2]
         session = sessions.line.session(fdb_tuple.pack((name,)), generation)
-        behind = strinc(session.layout.prefix)
-        stop = next((stop for stop in range(at, len(found)) if found[stop].key >= behind), len(found))
+        after = behind(session.layout.prefix)
+        stop = next((stop for stop in range(at, len(found)) if found[stop].key >= after), len(found))
         if stop == limit and items:  # perhaps the next page has it whole
             return _Whole(items, None, session.layout.prefix[len(prefix) :], row_bytes)
         own = _own(session, found[at:stop])
         if stop == limit or (payloads and any(is_chunked(item.value) for item in own)):
-            return _Whole(items, session, behind[len(prefix) :], row_bytes)
+            return _Whole(items, session, after[len(prefix) :], row_bytes)
         items += _shown(own, session, busy)
         at = stop
     return _Whole(items, None, None, row_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fdbqueue.base.arguments import check_text
-from fdbqueue.engine.keys import Subspace, strinc
+from fdbqueue.engine.keys import Subspace, behind
 from fdbqueue.errors import FormatError, StreamError
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout
@@ -71,7 +71,7 @@ class SinkKeys:
         """Return the begin and end of all that is stored for a query's batches up to this one; None: for all."""
         space = self._space[query]
         begin: bytes = space.key()
-        return begin, strinc(begin if batch is None else space[batch].key())
+        return begin, behind(begin if batch is None else space[batch].key())
 
 
 _decode = msgspec.msgpack.Decoder(SinkRecord).decode

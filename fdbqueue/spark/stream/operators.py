@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fdbqueue.engine.api import Database
-from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import StreamError
@@ -54,7 +54,7 @@ def streams(db: Database, queue: Name) -> Iterator[StreamState]:
         state = _stream(queue, name).state(db)
         if state is not None:
             yield state
-        begin = strinc(layout.streams[name].key())
+        begin = behind(layout.streams[name].key())
 
 
 def release(db: Database, queue: Name, stream: str) -> int:

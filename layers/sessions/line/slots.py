@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb_tuple, new_random, rows, strinc
+from fdbqueue.engine.keys import bytes_behind
+from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb_tuple, new_random, rows
 from fdbqueue.stored.items import notes_if_readable
 
 from ...leases import Disposition
@@ -63,7 +64,7 @@ class Slots:
     def entries(self, tr: ReadTransaction, session: Session) -> Steps[Entries]:
         """Read the entries of a session."""
         begin = session.slots_prefix
-        found = yield from rows(tr, begin, strinc(begin))
+        found = yield from rows(tr, *bytes_behind(begin))  # a slot's id is random bytes
         return {row.key[len(begin) :]: Entry(*fdb_tuple.unpack(row.value)) for row in found}
 
     def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Steps[Entry | None]:

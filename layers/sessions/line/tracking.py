@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from fdbqueue import Position
 from fdbqueue.base.times import HELD_US
+from fdbqueue.engine.keys import behind, within
 from fdbqueue.lowlevel import (
     TAKEN,
     Database,
@@ -29,7 +30,6 @@ from fdbqueue.lowlevel import (
     read_counts,
     rows,
     run,
-    strinc,
 )
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.reads.check import items_of_all_places
@@ -176,7 +176,7 @@ def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str
 
 def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:
     """Yield the sessions and generations that have keys of items."""
-    begin, end = line.keys.items, strinc(line.keys.items)
+    begin, end = within(line.keys.items)
     while True:
         found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
         if not found:
@@ -184,7 +184,7 @@ def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, 
         name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
         packed = fdb_tuple.pack((name,))
         yield packed, generation
-        begin = strinc(line.session(packed, generation).layout.prefix)
+        begin = behind(line.session(packed, generation).layout.prefix)
 
 
 def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages, strinc
+from fdbqueue.engine.keys import within
+from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages
 
 from ..line.line import Line
 from ..line.slots import Entry
@@ -81,7 +82,7 @@ class GateCheck:
         return problems
 
     def _rows(self, prefix: bytes) -> Iterator[KeyValue]:
-        for page in pages(self._tr, prefix, strinc(prefix)):
+        for page in pages(self._tr, *within(prefix)):
             yield from page
 
     def _numbers(self, prefix: bytes) -> Iterator[tuple[bytes, int]]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fdbqueue import FormatError
+from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     Browser,
     Database,
@@ -19,7 +20,6 @@ from fdbqueue.lowlevel import (
     read_stats,
     rows,
     started,
-    strinc,
 )
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import IN_QUEUE
@@ -247,7 +247,7 @@ class Listing:
         def look(row: KeyValue) -> Steps[GateInfo | None]:
             return self._line.items.read(tr, partial(self.gate, gate=row.key[len(keys.gate()) :]))
 
-        found = Pages(tr, max(keys.gate(), begin), strinc(keys.gate()), layout=self._line.layout)
+        found = Pages(tr, max(keys.gate(), begin), behind(keys.gate()), layout=self._line.layout)
         return Browser(found, look, limit=limit)
 
     def gate(self, tr: Transaction, gate: bytes) -> Steps[GateInfo | None]:

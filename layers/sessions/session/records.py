@@ -11,6 +11,7 @@ from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
+from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import (
     UNREADABLE,
     KeyValue,
@@ -21,7 +22,6 @@ from fdbqueue.lowlevel import (
     envelope,
     fdb_tuple,
     parse,
-    strinc,
 )
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
@@ -227,8 +227,7 @@ class Keys:
     def clear(self, tr: Transaction) -> None:
         """Clear everything but the line."""
         for name in ("session", "items", "slot", "state", "summed", "gate"):
-            begin = self._prefix + _PACKED[name]
-            tr.clear_range(begin, strinc(begin))
+            tr.clear_range(*within(self._prefix + _PACKED[name]))
 
     def total(self, counter: str, shard: int) -> bytes:
         """Return the key of one part of a total of all sessions."""

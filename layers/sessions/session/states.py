@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue import OtherCodec, Queue
-from fdbqueue.lowlevel import Database, Steps, Transaction, rows, strinc
+from fdbqueue.engine.keys import below
+from fdbqueue.lowlevel import Database, Steps, Transaction, rows
 from fdbqueue.stored.catalogue import fits, is_known, note_checked
 from fdbqueue.stored.known import RAW, Registration
 
@@ -79,7 +80,7 @@ class StateCodec:
             self._own.known_until, self._own.known_in = self._own.checked_until, self._own.checked_in
             return
         # Whether this transaction commits is not known here. So the next write reads the key again.
-        if not (yield from rows(tr, self._key + b"\x00", strinc(self._key), limit=1)):
+        if not (yield from rows(tr, *below(self._key), limit=1)):
             tr.set(self._key, self.name.encode())
         elif value.present():
             raise self._refusal(bytes(value).decode())
