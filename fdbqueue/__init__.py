@@ -64,7 +64,9 @@ from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
 
 if TYPE_CHECKING:
+    from fdbqueue.observe.troubles import troubles
     from fdbqueue.reads.check import CheckReport
+    from fdbqueue.reads.trouble import Trouble
     from fdbqueue.verbs.checking import check
     from fdbqueue.verbs.renaming import RenameReport, rename
 
@@ -73,8 +75,10 @@ __version__ = "0.2.0"
 _LATER = {
     "CheckReport": "reads.check",
     "RenameReport": "verbs.renaming",
+    "Trouble": "reads.trouble",
     "check": "verbs.checking",
     "rename": "verbs.renaming",
+    "troubles": "observe.troubles",
 }
 """Names of operators, with their modules. A program that only uses queues does not pay for their import."""
 
@@ -120,6 +124,7 @@ __all__ = [
     "SubscriptionError",
     "Subspace",
     "Transaction",
+    "Trouble",
     "UnknownQueue",
     "UploadLost",
     "UrlError",
@@ -130,6 +135,7 @@ __all__ = [
     "queues",
     "rename",
     "transactional",
+    "troubles",
 ]
 
 

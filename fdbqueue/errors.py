@@ -48,11 +48,13 @@ class FormatError(FdbQueueError):
 
     Attributes:
         position: the item; None if the bytes are those of something else.
+        newer: whether a newer version of the library wrote them, by their format version.
     """
 
-    def __init__(self, message: str = "", *, position: Position | None = None) -> None:
+    def __init__(self, message: str = "", *, position: Position | None = None, newer: bool = False) -> None:
         super().__init__(message)
         self.position = position
+        self.newer = newer
 
 
 class OrderError(FdbQueueError):

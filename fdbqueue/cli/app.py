@@ -39,6 +39,7 @@ from fdbqueue.cli.streams import streams
 from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.sweep import sweep
 from fdbqueue.cli.top import top
+from fdbqueue.cli.troubles import troubles
 from fdbqueue.cli.watch import watch
 from fdbqueue.cli.watchdog import watchdog
 from fdbqueue.cli.web import web
@@ -60,7 +61,7 @@ COMMANDS = (
     *(subscribe, subscriptions, unsubscribe, sessions, groups),
     *(worker, schedules, streams),
     *(export, import_, copy, backup),
-    *(inspect, watch, stats, check, health, top, metrics, watchdog, sweep, web),
+    *(troubles, inspect, watch, stats, check, health, top, metrics, watchdog, sweep, web),
 )
 for command in COMMANDS:
     app.command(cls=Command, help=reflowed(command.__doc__))(command)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +11,12 @@ from fdbqueue.cli.metrics import Exclude, Include
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
 from fdbqueue.cli.output import wants_table, write_lines
-from fdbqueue.cli.remedies import in_shell
 from fdbqueue.cli.tables import print_pairs
+from fdbqueue.cli.troubling import next_step, print_troubles, trouble_record
 from fdbqueue.cli.values import encode_json
+
+FIGURES = ("commit_s", "ahead_s", "queues", "oldest_age_s", "oldest_queue", "version")
+"""What a terminal shows beside the troubles."""
 
 
 def health(
@@ -39,11 +40,10 @@ def health(
 ) -> None:
     """Look whether the database answers, and whether its queues are well. For probes, and for people at night.
 
-    Exits with 0 if all is well, with 1 if something is wrong, and with 3 if the database does not answer. It looks at
-    the time of a commit, the clocks, the oldest item, expired leases that nobody ends, and items that can't be read.
+    Exits with 0 if all is well, with 1 if there is a problem, and with 3 if the database does not answer. The troubles
+    are those of `fdbqueue troubles`, and a slow commit.
 
-    Dead letters, pauses, items at their third attempt or later, and sessions that wait for more than 10 minutes are
-    warnings: they change no exit code.
+    Only problems change the exit code. Warnings, such as dead letters, and notes, such as pauses, are printed.
 
     Example: fdbqueue health --max-age 600
     """
@@ -56,32 +56,14 @@ def health(
         raise typer.BadParameter(str(error), param_hint="--include / --exclude") from error
     with opened(url, patience=patience) as db:
         report = check_health(db, wanted=wanted, limits=Limits(max_age, max_commit, max_skew))
-    record = report.record()
-    record["problems"] = [_in_shell(problem, report.stuck) for problem in report.problems]
     if wants_table(as_json):
-        shown = {name: value for name, value in record.items() if value not in (None, "", {}, [])}
-        print_pairs("health", {name: _cell(value) for name, value in shown.items()})
+        print_troubles(report.troubles, report.unmatched)
+        shown = {name: value for name, value in report.record().items() if name in FIGURES and value not in (None, "")}
+        print_pairs("health", {"well": "yes" if report.ok else "no", **shown})
     else:
+        record: dict[str, Any] = {**report.record(), "troubles": [trouble_record(one) for one in report.troubles]}
+        steps = [next_step(one) for one in report.troubles if one.severity == "problem"]
+        record["problems"] = [*report.unmatched, *steps]
         write_lines([encode_json(record).encode() + b"\n"])
     if not report.ok:
         raise typer.Exit(errors.EMPTY)
-
-
-def _in_shell(problem: str, stuck: Iterable[str]) -> str:
-    """Return a problem with a command that can be copied: with its queue's name."""
-    told = in_shell(problem)
-    for queue in stuck:
-        if told.startswith(f"{queue} has "):
-            return told.replace("fdbqueue watchdog --once", f"fdbqueue watchdog {shlex.quote(queue)} --once")
-    return told
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return "\n".join(map(str, value))
-    if isinstance(value, dict):
-        told = [(name, one) for name, some in value.items() for one in (some if isinstance(some, list) else [some])]
-        return "\n".join(f"{name}: {one}" for name, one in told)
-    return value

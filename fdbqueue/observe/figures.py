@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fdbqueue.base.reprs import near_texts
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import is_within, within
+from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
@@ -25,9 +26,10 @@ from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
-from fdbqueue.moves.pausing import pause_of
 from fdbqueue.observe.ages import Ages, index_of
+from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, Seen, judged
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
+from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored.catalogue import queue_text, read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, stats_of
@@ -39,7 +41,23 @@ PAGE_QUEUES = 1_000
 TOGETHER = 100
 """The figures of how many queues are read in one transaction."""
 MOST_LEVELS = 256
+STREAM_SEEN = fdb_tuple.pack(("seen",))
+"""The end of the key that says when the reader of a stream was last seen."""
+T = TypeVar("T")
+ANY = Limits()
 _ANY = Layout("any")
+
+
+class Registered(NamedTuple):
+    """A queue as the catalogue has it."""
+
+    prefix: bytes
+    codec: Codec[Any] | None = None
+    """Its codec, if that is the library's own."""
+    problem: str = ""
+    """Why its record can't be read; "" if it can."""
+    is_newer: bool = False
+    """Whether a newer version of the library wrote its record."""
 
 
 @dataclass(slots=True)
@@ -74,14 +92,12 @@ class QueueFigures:
     streams: Mapping[str, int] = field(default_factory=dict)
     """How many items each stream has yet to ack: those of its open batches, and the available ones."""
     paused: bool = False
-    pause: str = ""
-    """Who paused it, since when and why, as far as that can be read."""
-    attempt: int = 0
-    """The highest attempt of the first and the leased items that were read."""
     prefix: bytes = b""
     """The prefix of its keys."""
     problem: str = ""
     """What could not be read; "" if all could."""
+    troubles: tuple[Trouble, ...] = ()
+    """What is wrong with it (`judging.py`)."""
 
 
 class Wanted:
@@ -138,6 +154,7 @@ def read_all(
     grace: float = 0.0,
     ages: Ages | None = None,
     timeout_ms: int = 0,
+    limits: Limits = ANY,
 ) -> Iterator[QueueFigures]:
     """Yield the figures of the registered queues that are wanted, in the order of their keys.
 
@@ -148,108 +165,136 @@ def read_all(
         grace: how many seconds a timer may be late before it counts as overdue.
         timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
         ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
+        limits: what still counts as well, for the troubles.
 
     *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
     """
-    yield from read_these(
-        db, find_wanted(db, wanted, timeout_ms), clock=clock, grace=grace, ages=ages, timeout_ms=timeout_ms
-    )
+    chosen, terms = find_wanted(db, wanted, timeout_ms), {"clock": clock, "grace": grace, "limits": limits}
+    yield from read_these(db, chosen, ages=ages, timeout_ms=timeout_ms, **terms)  # type: ignore[arg-type]
 
 
-def find_wanted(
-    db: Database, wanted: Callable[[str], bool], timeout_ms: int = 0
-) -> Iterator[tuple[bytes, Codec[Any] | None]]:
-    """Yield the prefixes and codecs of the registered queues that are wanted, in the order of their keys."""
+def find_wanted(db: Database, wanted: Callable[[str], bool], timeout_ms: int = 0) -> Iterator[Registered]:
+    """Yield the registered queues that are wanted, in the order of their keys."""
     for page in _pages(db, timeout_ms):
-        yield from ((prefix, codec) for prefix, codec in page if wanted(queue_text(prefix)))
+        yield from (one for one in page if wanted(queue_text(one.prefix)))
 
 
 def read_these(
     db: Database,
-    chosen: Iterable[tuple[bytes, Codec[Any] | None]],
+    chosen: Iterable[Registered],
     *,
     clock: Callable[[], float] = time.time,
     grace: float = 0.0,
     ages: Ages | None = None,
     timeout_ms: int = 0,
+    limits: Limits = ANY,
 ) -> Iterator[QueueFigures]:
     """Do what `read_all` does, for these queues."""
     left = iter(chosen)
     while some := list(islice(left, TOGETHER)):
-        now = clock()
-        late_us = int((now - grace) * 1e6)
-        prefixes = [prefix for prefix, _ in some]
-        found = run(attempts(db, partial(_read, prefixes=prefixes, late_us=late_us, timeout_ms=timeout_ms)))
-        for read, (_, codec) in zip(found, some, strict=True):
-            yield figures_of(read, now, ages, codec)
+        body = partial(figures_in, chosen=some, now=clock(), grace=grace, ages=ages, limits=limits)
+        yield from run(attempts(db, partial(_in_time, body=body, timeout_ms=timeout_ms)))
     if ages is not None:
         ages.forget_unseen()
 
 
+def figures_in(
+    tr: Transaction,
+    chosen: Sequence[Registered],
+    now: float,
+    *,
+    grace: float = GRACE_SECONDS,
+    ages: Ages | None = None,
+    limits: Limits = ANY,
+) -> Steps[list[QueueFigures]]:
+    """Read the figures of some queues in one transaction. *Cost:* the reads of `read_rows`."""
+    found = yield from read_rows(tr, [one.prefix for one in chosen], int((now - grace) * 1e6))
+    return [figures_of(read, now, ages, one, limits) for read, one in zip(found, chosen, strict=True)]
+
+
 def queue_names(db: Database) -> list[str]:
     """Return the names of the registered queues, as the command line takes them. *Conflicts:* none."""
-    return [queue_text(prefix) for page in _pages(db, 0) for prefix, _ in page]
+    return [queue_text(one.prefix) for page in _pages(db, 0) for one in page]
 
 
-def _pages(db: Database, timeout_ms: int) -> Iterator[list[tuple[bytes, Codec[Any] | None]]]:
-    """Yield the prefixes and codecs of the registered queues, up to 1,000 at a time."""
+def _pages(db: Database, timeout_ms: int) -> Iterator[list[Registered]]:
+    """Yield the registered queues, up to 1,000 at a time."""
     begin, end = within(CATALOGUE)
     while begin < end:
-        page = run(attempts(db, partial(_names, begin=begin, end=end, timeout_ms=timeout_ms)))
+        body = partial(registered_in, begin=begin, end=end)
+        page, begin = run(attempts(db, partial(_in_time, body=body, timeout_ms=timeout_ms)))
         yield page
-        begin = CATALOGUE + page[-1][0] + b"\x00" if len(page) == PAGE_QUEUES else end
 
 
-def _read(tr: Transaction, prefixes: Sequence[bytes], late_us: int, timeout_ms: int) -> Steps[list[ReadRows]]:
+def _in_time(tr: Transaction, body: Callable[[Transaction], Steps[T]], timeout_ms: int) -> Steps[T]:
     if timeout_ms:
         tr.options.set_timeout(timeout_ms)
-    return (yield from read_rows(tr, prefixes, late_us))
+    return (yield from body(tr))
 
 
-def _names(tr: Transaction, begin: bytes, end: bytes, timeout_ms: int) -> Steps[list[tuple[bytes, Codec[Any] | None]]]:
-    """Read prefixes of queues, and their codecs, if these are the library's own."""
-    if timeout_ms:
-        tr.options.set_timeout(timeout_ms)
+def registered_in(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[Registered], bytes]]:
+    """Read up to 1,000 registered queues of a part of the catalogue. Return the key to go on from, too."""
     found = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
-    return [(row.key[len(CATALOGUE) :], _codec_in(row.value)) for row in found]
+    page = [registered_as(row.key[len(CATALOGUE) :], row.value) for row in found]
+    return page, found[-1].key + b"\x00" if len(found) == PAGE_QUEUES else end
 
 
-def _codec_in(stored: bytes) -> Codec[Any] | None:
-    with suppress(FormatError):
+def registered_as(prefix: bytes, stored: bytes) -> Registered:
+    """Return a registered queue from its record: with its codec, if that is the library's own."""
+    try:
         name = read_about(_ANY, stored)[1].codec
-        return codec_named(name) if name in BUILT_IN else None
-    return None
+    except FormatError as error:
+        return Registered(prefix, None, str(error).replace(_ANY.describe(), Layout.at(prefix).describe()), error.newer)
+    return Registered(prefix, codec_named(name) if name in BUILT_IN else None)
 
 
-def figures_of(read: ReadRows, now: float, ages: Ages | None, codec: Codec[Any] | None = None) -> QueueFigures:
-    """Return the figures of one queue from its rows. Its first item should be readable by `codec`."""
+def figures_of(read: ReadRows, now: float, ages: Ages | None, about: Registered, limits: Limits) -> QueueFigures:
+    """Return the figures of one queue from its rows, and its troubles."""
     layout, now_us = read.own.layout, int(now * 1e6)
-    found = QueueFigures(queue_text(layout.prefix), problem=read.problem, sessions=read.sessions)
+    at_us, unreadable = _enqueued(read.first, about.codec)
+    problem, is_newer = next(
+        ((told, newer) for told, newer in ((read.problem, read.is_newer), unreadable, about[2:]) if told), ("", False)
+    )
+    found = QueueFigures(queue_text(layout.prefix), problem=problem, sessions=read.sessions)
     if read.counts is not None:
         found.stats, found.died = stats_of(read.counts), read.counts.get("died", 0) + read.dead_of_sessions
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
     found.paused, found.prefix = bool(read.pause), layout.prefix
-    with suppress(FormatError):
-        found.pause = pause_of(read.pause).text if read.pause else ""
-    found.attempt = highest_attempt([*read.first, *read.first_of_sessions, *read.leased])
-    at_us, problem = _enqueued(read.first, codec)
-    found.problem = found.problem or problem
     seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
-    known = [at_us / 1e6] if at_us else [] if seen is None else [seen]
-    known += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]
+    stored = [at_us / 1e6] if at_us else []
+    stored += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]
+    known = stored if at_us or seen is None else [seen, *stored]
     found.oldest_age_s = max(0.0, now - min(known)) if known else None
-    found.ahead_s = max((_ahead(row, now_us) for row in [*read.first, *read.last]), default=0.0)
+    heads = [*read.first, *read.last, *read.first_of_sessions]
+    found.ahead_s = max((_ahead(row, now_us) for row in heads), default=0.0)
     found.overdue = len(read.late)
     found.stuck = sum(_is_lease(read.own, row.key) for row in read.late)
-    names, found.requests = _consumers(read, now_us)
+    names, found.requests, last_seen = _consumers(read, now_us)
     found.consumers = frozenset(names)
     found.lags = dict(_lags(read, found.stats))
     found.streams = dict(_streams(layout, read.streams, found.stats))
+    ready = 0 if read.sessions is None else read.sessions.ready
+    found.troubles = judged(
+        Seen(
+            read=read,
+            now=now,
+            limits=limits,
+            problem=problem,
+            is_newer=is_newer,
+            dead=0 if found.stats is None else found.stats.dead,
+            available=(0 if found.stats is None else found.stats.available) + ready,
+            consumers=max(len(names), found.requests),
+            last_seen=last_seen,
+            enqueued_at=min(stored, default=None),
+            seen_since=seen,
+            ahead_s=found.ahead_s,
+        )
+    )
     return found
 
 
-def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tuple[int, str]:
-    """Return when the first item was enqueued, 0 if that is not known, and why it can't be read."""
+def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tuple[int, tuple[str, bool]]:
+    """Return when the first item was enqueued, 0 if that is not known; why it can't be read, and if that is newer."""
     at_us = 0
     for row in first:
         try:
@@ -258,20 +303,11 @@ def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tup
             if codec is not None and opened.chunked is None and opened.blob is None:
                 codec.decode(opened.payload)
         except FormatError as error:
-            return at_us, f"The first item can't be read: {error}"
+            return at_us, (f"{FIRST_ITEM} can't be read: {error}", error.newer)
         except CODEC_ERRORS as error:
             told = "" if codec is None else codec.name
-            return at_us, f"The first item can't be decoded as {told}: {reason_of(error)}"
-    return at_us, ""
-
-
-def highest_attempt(found: Iterable[KeyValue]) -> int:
-    """Return the highest attempt of some rows of items; 0 if none was leased, or none can be read."""
-    highest = 0
-    for row in found:
-        with suppress(FormatError):
-            highest = max(highest, notes_of(row.value).attempt)
-    return highest
+            return at_us, (f"{FIRST_ITEM} can't be decoded as {told}: {reason_of(error)}", False)
+    return at_us, ("", False)
 
 
 def _ahead(row: KeyValue, now_us: int) -> float:
@@ -288,15 +324,16 @@ def _is_lease(own: OwnKeys, key: bytes) -> bool:
     return False
 
 
-def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int]:
-    """Return the names of consumers that wait or have items, and how many calls wait."""
+def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int, float]:
+    """Return the names of consumers that wait or have items, how many calls wait, and when the last of all ends."""
     names: set[str] = set()
-    alive = 0
+    alive = last_us = 0
     requests = Requests(read.own.layout)
     for is_subscription, found in ((False, read.requests), (True, read.waiting)):
         for row in found:
             with suppress(FormatError):
                 [request] = requests.opened([row])
+                last_us = max(last_us, request.wish.expires_at_us)
                 if request.wish.expires_at_us > now_us:
                     alive += 1
                     # A subscription's wish has the name of the subscription, and not that of the consumer.
@@ -304,9 +341,13 @@ def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int]:
     for row in read.leased:
         with suppress(FormatError):
             notes = notes_of(row.value)
+            last_us = max(last_us, notes.expires_at_us)
             if notes.expires_at_us > now_us:
                 names.add(notes.consumer)
-    return names - {""}, alive
+    for row in read.streams:
+        if row.key.endswith(STREAM_SEEN) and len(row.value) == 8:
+            last_us = max(last_us, int.from_bytes(row.value, "big"))
+    return names - {""}, alive, last_us / 1e6
 
 
 def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:

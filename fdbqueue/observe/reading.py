@@ -1,8 +1,8 @@
 """Read the rows of many queues' figures, in few range reads that are under way together.
 
 All strings of a queue's keys sort by name. So one range read from its pause to its timers has its streams, its
-subscriptions and the totals of its sessions too. A second one asks whether it has levels or sessions at all. What a
-queue does not have is not read.
+subscriptions and the totals of its sessions too. Another one has its requests and its schedules. A third one asks
+whether it has levels or sessions at all. What a queue does not have is not read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
-from fdbqueue.layers.sessions.session.records import Keys, pointer_of
+from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, SessionRecord, pointer_of, unpack_record
 from fdbqueue.layers.staged.requests import Requests
+from fdbqueue.moves.quotas import Quota, quota_of, size_of
 from fdbqueue.stored.counters import read_counts, read_level_counts
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, name_of, pack
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
@@ -37,6 +38,17 @@ MOST_FIRST = 8
 """Of how many ready sessions the first item is read for its age."""
 MOST_SUBSCRIPTIONS = 100
 MOST_STREAM_ROWS = 100
+MOST_SCHEDULES = 100
+MOST_ASKED = MOST_REQUESTS + MOST_SCHEDULES
+"""Rows of requests and schedules that one read returns. With more, the schedules have their own."""
+MOST_DELAYED = 16
+"""How many delayed items, and timers of each line of sessions, are read for their attempts and for how long they wait.
+"""
+MOST_RECORDS, MOST_RECORDS_WITH_DEAD = 100, 1_000
+"""Of how many sessions the records are read, the first by their names, to find blocked and paused ones: no key lists
+these. The second number holds if the sessions have dead letters, which block a session."""
+MOST_BLOCKED = 8
+"""Of how many blocked sessions the items are counted."""
 
 
 class OwnKeys(NamedTuple):
@@ -47,6 +59,9 @@ class OwnKeys(NamedTuple):
     shards: Shards
     deeper: tuple[bytes, bytes]
     """The begin and end of the counters of its levels, and the lines of its sessions: they lie side by side."""
+    schedules: Subspace
+    above: tuple[bytes, ...]
+    """The prefixes of the names that its name is within, if they are queues."""
 
 
 @lru_cache(maxsize=4_096)
@@ -55,7 +70,29 @@ def keys_of(prefix: bytes) -> OwnKeys:
     layout = Layout(Subspace(rawPrefix=prefix))
     keys = Keys(layout)
     shards = Shards(keys.shards, keys.line, layout.describe(), None)
-    return OwnKeys(layout, keys, shards, (layout.level_counts.key(), behind(keys.shards.key())))
+    name = name_of(prefix)
+    above = () if isinstance(name, bytes) else tuple(fdb_tuple.pack(name[:length]) for length in range(1, len(name)))
+    deeper = layout.level_counts.key(), behind(keys.shards.key())
+    return OwnKeys(layout, keys, shards, deeper, layout.space["schedule"], above)
+
+
+class BlockedSession(NamedTuple):
+    """A blocked session."""
+
+    name: bytes
+    """Its packed name."""
+    record: SessionRecord
+    counts: dict[str, int]
+    """Its counters."""
+    dead: list[KeyValue]
+    """Its first dead letter."""
+
+
+class LongestWait(NamedTuple):
+    """The session that waits longest."""
+
+    pointer: SessionPointer
+    until_us: int
 
 
 @dataclass(slots=True)
@@ -65,6 +102,8 @@ class ReadRows:
     own: OwnKeys
     problem: str = ""
     """The first thing that could not be read."""
+    is_newer: bool = False
+    """Whether a newer version of the library wrote that."""
     counts: dict[str, int] | None = None
     """Its counters; None: they can't be read."""
     has_more: bool = False
@@ -92,6 +131,27 @@ class ReadRows:
     """The first items of the sessions that are next."""
     dead_of_sessions: int = 0
     """How many items of sessions became dead letters in total."""
+    type: bytes = b""
+    """The stored type: a quota, the mark of a rename, or "smart"; b"" if there is none."""
+    size_bytes: int | None = None
+    """About how large it is; None: it has no quota of bytes."""
+    schedules: list[KeyValue] = field(default_factory=list)
+    dead: list[KeyValue] = field(default_factory=list)
+    """Its first dead letter."""
+    delayed: list[KeyValue] = field(default_factory=list)
+    """Some delayed items, also those of sessions that wait."""
+    above: bytes = b""
+    """The prefix of the longest registered name that its name is within; b"" if there is none."""
+    blocked: list[BlockedSession] = field(default_factory=list)
+    """Blocked sessions among the records that were read, of which `MOST_BLOCKED` have their counters."""
+    session_pauses: list[bytes] = field(default_factory=list)
+    """The packed names of the paused ones among them."""
+    waits: LongestWait | None = None
+
+    def fail(self, error: FormatError) -> None:
+        """Note the first thing that could not be read."""
+        if not self.problem:
+            self.problem, self.is_newer = str(error), error.newer
 
 
 def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps[list[ReadRows]]:
@@ -101,11 +161,13 @@ def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps
         prefixes: their prefixes.
         late_us: timers that are due up to this time are late.
 
-    *Cost:* five range reads for each queue; one more if it has items, and one if it has leases. Subscriptions add two,
-    sessions three and four for each of their shards. The reads of all queues are under way together.
+    *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
+    letters. A name of several parts adds one for each part but one, subscriptions two, and a quota of bytes the
+    estimate of the queue's size (`fdbqueue/moves/quotas.py`). Sessions add four, five for each of their shards, and two
+    for each blocked session, of eight at most. The reads of all queues are under way together.
     """
     found = [ReadRows(keys_of(prefix)) for prefix in prefixes]
-    for phase in (_plain, _more, _sessions):
+    for phase in (_plain, _more, _sessions, _of_sessions):
         reading = [started(phase(tr, one, late_us)) for one in found]
         for steps in reading:
             yield from steps
@@ -115,23 +177,37 @@ def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps
 def _plain(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
     """Read what every queue has."""
     view, layout = tr.snapshot, one.own.layout
-    timers_end, requests = layout.timers_until(late_us)[1], Requests(layout)
+    timers_end, requests, schedules = layout.timers_until(late_us)[1], Requests(layout), one.own.schedules.range()
     counting = started(read_counts(tr, layout))
     telling = started(rows(view, layout.paused_key, timers_end, limit=MOST_TOLD))
-    asking = started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))
+    asking = started(rows(view, requests.begin, schedules.stop, limit=MOST_ASKED))
     heading = started(rows(view, layout.begin, layout.end, limit=1))
     deeper = started(rows(view, *one.own.deeper, limit=1))
+    typing = view.get(layout.type_key)
+    registered = [(prefix, view.get(CATALOGUE + prefix)) for prefix in one.own.above]
     try:
         one.counts = yield from counting
     except FormatError as error:
-        one.problem = str(error)
+        one.fail(error)
     told = yield from telling
     if len(told) == MOST_TOLD:
         told = yield from _each(tr, layout, timers_end)
     for row in told:
         _sort(one, row)
-    one.requests, one.first = (yield from asking), (yield from heading)
+    asked = yield from asking
+    if len(asked) == MOST_ASKED:
+        asked += yield from rows(
+            view, max(asked[-1].key + b"\x00", schedules.start), schedules.stop, limit=MOST_SCHEDULES
+        )
+    one.requests = [row for row in asked if row.key < requests.end][:MOST_REQUESTS]
+    one.schedules = [row for row in asked if row.key >= schedules.start][:MOST_SCHEDULES]
+    one.first = yield from heading
     one.has_more = bool((yield from deeper))
+    stored = yield typing
+    one.type = bytes(stored) if stored.present() else b""
+    for prefix, reading in registered:
+        if (yield reading).present():
+            one.above = prefix
 
 
 def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyValue]]:
@@ -172,6 +248,10 @@ def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
         reads["last"] = rows(view, layout.begin, layout.end, limit=1, reverse=True)
     if one.counts is None or one.counts.get("leased"):
         reads["leased"] = rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED)
+    if one.counts is None or one.counts.get("delayed"):
+        reads["delayed"] = rows(view, layout.delayed.begin, layout.delayed.end, limit=MOST_DELAYED)
+    if one.counts is None or one.counts.get("dead"):
+        reads["dead"] = rows(view, layout.dead.begin, layout.dead.end, limit=1)
     if one.subscriptions:
         span, waiting = layout.pointers.range(), stamped(layout.waiting.key())
         reads["pointers"] = rows(view, span.start, span.stop, limit=MOST_SUBSCRIPTIONS)
@@ -179,12 +259,16 @@ def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
     if one.has_more:
         reads["levels"] = read_level_counts(tr, layout)
         reads["sessions"] = read_session_stats(tr, one.own.sessions, one.own.shards)
+    with suppress(FormatError):  # `judging.py` tells that it can't be read
+        quota: Quota | None = quota_of(one.type)
+        if quota is not None and quota.size_bytes is not None:
+            reads["size_bytes"] = size_of(tr, layout)
     reading = {name: started(steps) for name, steps in reads.items()}
     for name, steps in reading.items():
         try:
             setattr(one, name, (yield from steps))
         except FormatError as error:
-            one.problem = one.problem or str(error)
+            one.fail(error)
 
 
 def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
@@ -194,6 +278,10 @@ def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
         return
     view, lines = tr.snapshot, one.own.shards.layouts()
     counting = started(read_counts(tr, one.own.sessions.line))
+    span = one.own.sessions.records.range()
+    most = MOST_RECORDS_WITH_DEAD if one.sessions.dead else MOST_RECORDS
+    recording = started(rows(view, span.start, span.stop, limit=most))
+    waits: list[tuple[Layout, Steps[list[KeyValue]]]] = []
     pointers: list[KeyValue] = []
     reading: list[tuple[list[KeyValue], Steps[list[KeyValue]]]] = []
     for line in lines:
@@ -204,6 +292,9 @@ def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
             (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
             (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),
         ]
+        if one.sessions.waiting:
+            timers = line.timers.range()
+            waits.append((line, started(rows(view, timers.start, timers.stop, limit=MOST_DELAYED, reverse=True))))
     for into, steps in reading:
         into += yield from steps
     with suppress(FormatError):
@@ -211,6 +302,58 @@ def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
     firsts = [started(rows(view, *span, limit=1)) for span in _available(one, pointers[:MOST_FIRST])]
     for steps in firsts:
         one.first_of_sessions += yield from steps
+    _note_records(one, (yield from recording))
+    for line, steps in waits:
+        yield from _note_longest(tr, one, line, (yield from steps))
+
+
+def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
+    """Note which sessions are blocked or paused."""
+    begin = len(one.own.sessions.record(b""))
+    for row in found:
+        try:
+            record = unpack_record(row.value)
+        except FormatError as error:
+            one.fail(error)
+            continue
+        if record.blocked:
+            one.blocked.append(BlockedSession(row.key[begin:], record, {}, []))
+        elif record.paused:
+            one.session_pauses.append(row.key[begin:])
+
+
+def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[KeyValue]) -> Steps[None]:
+    """Note the session of a line that waits longest, and read its first items."""
+    for timer in timers:
+        with suppress(FormatError):  # no timer: a check reports it
+            at_us, position, kind = line.timer_of(timer.key)
+            stored = yield tr.snapshot.get(line.delayed.key(pack(position)))
+            if kind != DELAY or not stored.present():
+                continue
+            pointer = pointer_of(bytes(stored))
+            if one.waits is None or at_us > one.waits.until_us:
+                one.waits = LongestWait(pointer, at_us)
+            return
+
+
+def _of_sessions(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
+    """Read the items of some blocked sessions, and those of the one that waits longest."""
+    view, items = tr.snapshot, one.own.sessions.items
+    reading = []
+    for session in one.blocked[:MOST_BLOCKED]:
+        layout = Layout.at(items + session.name + fdb_tuple.pack((session.record.generation,)))
+        letters = started(rows(view, layout.dead.begin, layout.dead.end, limit=1))
+        reading.append((session, started(read_counts(tr, layout)), letters))
+    if one.waits is not None:
+        pointer = one.waits.pointer
+        layout = Layout.at(items + pointer.name + fdb_tuple.pack((pointer.generation,)))
+        one.delayed += yield from rows(view, layout.begin, layout.end, limit=1)
+    for session, counting, letters in reading:
+        session.dead.extend((yield from letters))
+        try:
+            session.counts.update((yield from counting))
+        except FormatError as error:
+            one.fail(error)
 
 
 def _available(one: ReadRows, pointers: Sequence[KeyValue]) -> Iterator[tuple[bytes, bytes]]:

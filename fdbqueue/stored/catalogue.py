@@ -108,7 +108,8 @@ def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
         ) from error
     if about.format >= _NEWER:
         raise FormatError(
-            f"The queue {layout.describe()} was registered by a newer version of fdbqueue. Update it here."
+            f"The queue {layout.describe()} was registered by a newer version of fdbqueue. Update it here.",
+            newer=True,
         )
     return int.from_bytes(stored[:8], "big"), about
 

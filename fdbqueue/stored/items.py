@@ -568,7 +568,8 @@ def _check_first_byte(value: bytes) -> None:
     if version > (BLOB_FORMAT_VERSION if flags & _BLOB else FORMAT_VERSION):
         raise FormatError(
             f"It was written in format {version} by a newer version of fdbqueue; this one reads formats up to"
-            f" {BLOB_FORMAT_VERSION}. Update fdbqueue here."
+            f" {BLOB_FORMAT_VERSION}. Update fdbqueue here.",
+            newer=True,
         )
     if version < 1 or (flags & _BLOB and version < BLOB_FORMAT_VERSION):
         raise FormatError(f"Its first byte, {value[0]:#04x}, is not that of an envelope: fdbqueue did not write it.")

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 from msgspec import structs
 
-from fdbqueue import Queue
+from fdbqueue import FormatError, Queue
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
 
@@ -286,8 +286,8 @@ class Schedules(Named):
         return structs.replace(record, next_us=first_after(record.rule.times, after_us))
 
     def _shown(self, name: str, record: ScheduleRecord) -> Schedule:
-        late = record.next_us < self._now_us() - LATE_US
-        status: Any = "paused" if record.paused else "stopped" if late else "on time"
+        stopped = is_stopped(record, self._now_us())
+        status: Any = "paused" if record.paused else "stopped" if stopped else "on time"
         next_at = None if record.next_us == NEVER_US else record.next_us / 1e6
         last_at = record.last_us / 1e6 or None
         return Schedule(name, record.task, str(record.rule), status, record.rule != record.code, next_at, last_at)
@@ -299,6 +299,24 @@ class Schedules(Named):
 
     def _now_us(self) -> int:
         return clock_us(self._clock())
+
+
+def is_stopped(record: ScheduleRecord, now_us: int) -> bool:
+    """Return whether a schedule's tick is over, and no worker has enqueued it."""
+    return not record.paused and record.next_us < now_us - LATE_US
+
+
+def stopped_at(stored: bytes, now_us: int) -> float | None:
+    """Return the tick of a stored schedule that no worker has enqueued; None if it is on time, or paused.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    try:
+        record = _decode(stored)
+    except msgspec.MsgspecError as error:
+        raise FormatError(f"A schedule can't be read: {error}.") from error
+    return record.next_us / 1e6 if is_stopped(record, now_us) else None
 
 
 def rule_of(

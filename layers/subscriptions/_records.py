@@ -130,7 +130,9 @@ def _decoded(decoder: Any, layout: Layout, name: str, stored: bytes) -> Any:
             f"{_named(layout, name)} can't be read: {error}. Unsubscribe it, and subscribe again."
         ) from error
     if record.version > VERSION:
-        raise FormatError(f"{_named(layout, name)} was written by a newer version of fdbqueue. Update fdbqueue here.")
+        raise FormatError(
+            f"{_named(layout, name)} was written by a newer version of fdbqueue. Update fdbqueue here.", newer=True
+        )
     return record
 
 

@@ -1,10 +1,10 @@
-"""How far a subscription has looked, for monitoring."""
+"""How far a subscription has looked, and whether it is suspended, for monitoring."""
 
 from __future__ import annotations
 
 from fdbqueue.lowlevel import Layout
 
-from ._records import read_pointer
+from ._records import read_pointer, read_registration
 
 
 def looks_from(layout: Layout, name: str, stored: bytes) -> bytes:
@@ -14,3 +14,12 @@ def looks_from(layout: Layout, name: str, stored: bytes) -> bytes:
         FormatError: this version of the library can't read it.
     """
     return read_pointer(layout, name, stored).spans[-1][0]
+
+
+def is_suspended(layout: Layout, name: str, stored: bytes) -> bool:
+    """Return whether a subscription is suspended, from its stored registration.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    return read_registration(layout, name, stored).suspended

@@ -272,5 +272,7 @@ class PointerMoves(Transitions):
 def _number(stored: bytes) -> int:
     number = int.from_bytes(stored, "little")
     if not 1 <= number <= MAX_SHARDS:
-        raise FormatError(f"The number of shards can't be read: {number}. A newer version wrote it: update it here.")
+        raise FormatError(
+            f"The number of shards can't be read: {number}. A newer version wrote it: update it here.", newer=True
+        )
     return number

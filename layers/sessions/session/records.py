@@ -189,7 +189,9 @@ def unpack_record(stored: bytes) -> SessionRecord:
 
 def _check_format(written: int) -> None:
     if written > _GATES_FORMAT:
-        raise FormatError(f"A session was written in format {written} by a newer version of fdbqueue: update it here.")
+        raise FormatError(
+            f"A session was written in format {written} by a newer version of fdbqueue: update it here.", newer=True
+        )
 
 
 def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> SessionPointer:

@@ -1,0 +1,546 @@
+"""What is wrong with a queue, from the rows that were read of it: the one place that decides it.
+
+Each function of `_FINDERS` looks for one kind of trouble. `fdbqueue troubles`, `health`, `queues`, `inspect` and `top`,
+the web page, notebooks and the metrics all show what these functions find.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fdbqueue.base.reprs import brief, counted, utc
+from fdbqueue.engine.api import KeyValue
+from fdbqueue.engine.keys import is_within
+from fdbqueue.errors import FormatError
+from fdbqueue.layers.schedules.late import stopped_at
+from fdbqueue.layers.sessions.session.records import name_of as session_of
+from fdbqueue.layers.subscriptions.lag import is_suspended
+from fdbqueue.moves.pausing import Pause, pause_of
+from fdbqueue.moves.quotas import items_in, quota_of
+from fdbqueue.observe.reading import BlockedSession, ReadRows
+from fdbqueue.reads.trouble import Severity, Trouble
+from fdbqueue.stored.catalogue import name_text, queue_text
+from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
+from fdbqueue.stored.layout import LEASE, Layout, described, name_of
+from fdbqueue.stored.rename_marks import mark_of
+
+GRACE_SECONDS = 5.0
+"""A timer counts as late if it is over for so long: consumers look often enough."""
+MOMENT_SECONDS = 60.0
+"""Consumers that run end a lease within this time, if they have room for its item."""
+GONE_SECONDS = 30.0
+"""A consumer whose last sign is not older than this may come back: after an outage all of them register again."""
+OLD_SECONDS = 60.0
+"""If an item has waited for so long, and there is no consumer, that is worth a look."""
+LONG_WAIT_SECONDS = 600.0
+"""A session that waits for longer is worth a look."""
+FIRST_ITEM = "The first item"
+"""The begin of the sentence about a first item that can't be read."""
+MOST_ERROR = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What still counts as well."""
+
+    age_s: float | None = None
+    """The age of the oldest available item; None: any."""
+    commit_s: float = 2.0
+    """The time of a commit. Only `fdbqueue health` measures it."""
+    skew_s: float = 5.0
+    """How far a stored time may be ahead of this clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a queue when it is judged."""
+
+    read: ReadRows
+    now: float
+    limits: Limits
+    problem: str
+    """What could not be read; "" if all could."""
+    is_newer: bool
+    """Whether a newer version of the library wrote that."""
+    dead: int
+    """Dead letters among its plain items."""
+    available: int
+    """Items that a consumer would get: plain ones, and sessions in the line."""
+    consumers: int
+    """Consumers that wait for items or have some, as far as a bounded look sees."""
+    last_seen: float
+    """When the newest request or lease ends or has ended; 0: there is none."""
+    enqueued_at: float | None
+    """When the first of the items that are next was enqueued; None: that is not stored, or there is none."""
+    seen_since: float | None
+    """Since when an item without a stored time is known to be there, by earlier reads."""
+    ahead_s: float
+    """By how many seconds a stored time is ahead of this clock."""
+
+    @property
+    def layout(self) -> Layout:
+        """The queue's keys."""
+        return self.read.own.layout
+
+    @property
+    def queue(self) -> str:
+        """The queue's name as the command line takes it."""
+        return queue_text(self.layout.prefix)
+
+    @property
+    def shell(self) -> str:
+        """The queue's name as it is typed in a shell."""
+        return shlex.quote(self.queue)
+
+    @property
+    def name(self) -> str:
+        """The queue's name in Python."""
+        return described(name_of(self.layout.prefix))
+
+    @property
+    def pause(self) -> Pause | None:
+        """The pause of the queue; None: it is not paused, or is being renamed."""
+        if not self.read.pause:
+            return None
+        try:
+            return None if mark_of(self.read.pause) is not None else pause_of(self.read.pause)
+        except FormatError as error:
+            return Pause("", str(error), 0.0)
+
+    @property
+    def may_have_consumers(self) -> bool:
+        """Whether a consumer runs, or was there a moment ago."""
+        return bool(self.consumers) or self.last_seen > self.now - GONE_SECONDS
+
+    def trouble(
+        self, kind: str, severity: Severity, text: str, *, command: str = "", method: str = "", **more: Any
+    ) -> Trouble:
+        """Return a trouble of this queue. In its command and its method, the queue's name stands for {}."""
+        return Trouble(
+            kind,
+            severity,
+            self.queue,
+            text,
+            command=command.format(self.shell),
+            method=method.format(self.name),
+            **more,
+        )
+
+
+def judged(seen: Seen) -> tuple[Trouble, ...]:
+    """Return the troubles of a queue, one of each kind at most."""
+    return tuple(found for find in _FINDERS if (found := find(seen)) is not None)
+
+
+def _unreadable(seen: Seen) -> Trouble | None:
+    if not seen.problem:
+        return None
+    more: dict[str, Any] = {}
+    told = {"command": "fdbqueue check {}", "method": "fdbqueue.check(db, Queue({}))"}
+    if seen.read.first and seen.problem.startswith(FIRST_ITEM):
+        first = seen.read.first[0]
+        position = seen.layout.position_of(first.key)
+        more = {"position": position, "since": _time(salvaged(first).enqueued_at_us)}
+        told = {
+            "command": f"fdbqueue bury {{}} {position.text}",
+            "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
+        }
+    if seen.is_newer:
+        told = {"command": "fdbqueue --version", "method": "fdbqueue.__version__"}
+    return seen.trouble("newer_format" if seen.is_newer else "unreadable", "problem", seen.problem, **told, **more)
+
+
+def _clock_ahead(seen: Seen) -> Trouble | None:
+    if seen.ahead_s <= seen.limits.skew_s:
+        return None
+    text = f"An item was enqueued {seen.ahead_s:,.1f} s ahead of this clock. Set the clocks of the machines by NTP."
+    return seen.trouble("clock_ahead", "problem", text, command="fdbqueue inspect {}", method="Queue({}).inspect(db)")
+
+
+def _blocked_session(seen: Seen) -> Trouble | None:
+    blocked = seen.read.blocked
+    if not blocked:
+        return None
+    first = blocked[0]
+    name = session_of(first.name)
+    behind = _waiting(first)
+    which = (
+        f"The session {name!r} is blocked"
+        if len(blocked) == 1
+        else (f"{len(blocked):,} sessions are blocked, the first is {name!r}")
+    )
+    text = f"{which}: {counted(behind, 'item waits', 'items wait')} in it"
+    letter = salvaged(first.dead[0]) if first.dead else None
+    if letter is not None:
+        text += f" behind {counted(max(1, first.counts.get('dead', 0)), 'dead letter')}{_error(letter)}"
+    return seen.trouble(
+        "blocked_session",
+        "problem",
+        f"{text}.",
+        command=f"fdbqueue sessions {{}} --items {_quoted(name)}",
+        method=f"Sessions(Queue({{}})).dead(db, {_python(name)})",
+        many=len(blocked),
+        since=None if letter is None else _time(letter.died_at_us),
+        session=name,
+    )
+
+
+def _full_quota(seen: Seen) -> Trouble | None:
+    read = seen.read
+    try:
+        quota = quota_of(read.type)
+    except FormatError as error:
+        told = {"command": "fdbqueue quota {}", "method": "Queue({}).quota(db)"}
+        return seen.trouble("full_quota", "problem", f"No item can be enqueued: {error}", **told)
+    if quota is None:
+        return None
+    there = items_in(read.counts or {})
+    full_items = quota.items is not None and read.counts is not None and there >= quota.items
+    full_bytes = quota.size_bytes is not None and (read.size_bytes or 0) >= quota.size_bytes
+    if not full_items and not full_bytes:
+        return None
+    has = f"{there:,} items" if full_items else f"about {read.size_bytes or 0:,} bytes"
+    then = "producers wait" if quota.when_full == "wait" else "producers are refused"
+    return seen.trouble(
+        "full_quota",
+        "warning" if quota.when_full == "wait" else "problem",
+        f"The quota is used up, and {then}: it has {has}, and may have {quota.text.rpartition(',')[0]}.",
+        command="fdbqueue quota {}",
+        method="Queue({}).set_quota(db, …)",
+        many=there if full_items else 1,
+    )
+
+
+def _expired_leases(seen: Seen) -> Trouble | None:
+    late = [at for at, kind in _late(seen) if kind == LEASE]
+    if not late:
+        return None
+    number, since = len(late), min(late)
+    have = "1 lease has" if number == 1 else f"{number:,} leases have"
+    severity, then = _who_ends(seen, since, "problem", "it" if number == 1 else "them")
+    return seen.trouble(
+        "expired_leases",
+        severity,
+        f"{have} expired{then}",
+        command="fdbqueue watchdog {} --once",
+        method="Watchdog(Leases(Queue({}))).sweep(db)",
+        many=number,
+        since=since,
+    )
+
+
+def _overdue_timers(seen: Seen) -> Trouble | None:
+    late = [at for at, kind in _late(seen) if kind not in (LEASE, "")]
+    if not late:
+        return None
+    number, since = len(late), min(late)
+    severity, then = _who_ends(seen, since, "warning", "it" if number == 1 else "them")
+    return seen.trouble(
+        "overdue_timers",
+        severity,
+        f"{counted(number, 'timer is', 'timers are')} overdue{then}",
+        command="fdbqueue watchdog {} --once",
+        method="Watchdog(Leases(Queue({}))).sweep(db)",
+        many=number,
+        since=since,
+    )
+
+
+def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Severity, str]:
+    """Return how bad late timers are, and the end of the sentence about them: whether a consumer will end them."""
+    if not seen.may_have_consumers:
+        return alone, f", and nobody ends {them}: start a consumer, or fire the due timers once."
+    if not seen.consumers:
+        return "note", ". A consumer was here a moment ago: look again in a minute."
+    run = counted(seen.consumers, "consumer runs", "consumers run")
+    if seen.now - since <= MOMENT_SECONDS:
+        return "note", f". {run} and will end {them} in a moment."
+    return alone, f". {run} and did not end {them}: busy, or the queue is paused."
+
+
+def _stopped_schedule(seen: Seen) -> Trouble | None:
+    now_us, found, unreadable = int(seen.now * 1e6), [], ""
+    for row in seen.read.schedules:
+        name = str(seen.read.own.schedules.unpack(row.key)[0])
+        try:
+            at = stopped_at(row.value, now_us)
+        except FormatError:
+            unreadable = unreadable or name
+            continue
+        if at is not None:
+            found.append((at, name))
+    if not found:
+        return None
+    since, first = min(found)
+    text = (
+        f"The schedule {first!r} is stopped"
+        if len(found) == 1
+        else (f"{len(found):,} schedules are stopped, the first is {first!r}")
+    )
+    return seen.trouble(
+        "stopped_schedule",
+        "problem",
+        f"{text}: its tick was not enqueued. Start a worker, or remove it.",
+        command="fdbqueue schedules {}",
+        method="Schedules(Queue({}), time.time).list(db)",
+        many=len(found),
+        since=since,
+        schedule=first,
+    )
+
+
+def _name_within(seen: Seen) -> Trouble | None:
+    if not seen.read.above:
+        return None
+    outer = name_of(seen.read.above)
+    return seen.trouble(
+        "name_within",
+        "problem",
+        f"Its name is within that of the queue {described(outer)}: each can harm the other's keys. Rename one of them.",
+        command="fdbqueue rename {} NEW",
+        method="fdbqueue.rename(db, {}, …)",
+    )
+
+
+def _old_item(seen: Seen) -> Trouble | None:
+    most, since = seen.limits.age_s, seen.enqueued_at or seen.seen_since
+    if most is None or since is None or seen.now - since <= most:
+        return None
+    return seen.trouble(
+        "old_item",
+        "problem",
+        f"The first item has waited {seen.now - since:,.0f} s, more than {most:g} s.",
+        command="fdbqueue inspect {}",
+        method="Queue({}).inspect(db)",
+        since=since,
+        position=_first_position(seen),
+    )
+
+
+def _dead_letters(seen: Seen) -> Trouble | None:
+    if seen.dead <= 0:
+        return None
+    letter = salvaged(seen.read.dead[0]) if seen.read.dead else None
+    return seen.trouble(
+        "dead_letters",
+        "warning",
+        f"{counted(seen.dead, 'dead letter')}{_error(letter)}.",
+        command="fdbqueue dead {} --by-error",
+        method="Leases(Queue({})).dead.browse(db)",
+        many=seen.dead,
+        since=None if letter is None else _time(letter.died_at_us),
+    )
+
+
+def _session_dead_letters(seen: Seen) -> Trouble | None:
+    number = 0 if seen.read.sessions is None else seen.read.sessions.dead
+    # Those of blocked sessions are told with the block.
+    number -= sum(one.counts.get("dead", 0) for one in seen.read.blocked)
+    if number <= 0:
+        return None
+    return seen.trouble(
+        "session_dead_letters",
+        "warning",
+        f"{counted(number, 'dead letter')} in sessions.",
+        command="fdbqueue sessions {}",
+        method="Sessions(Queue({})).list(db)",
+        many=number,
+    )
+
+
+def _no_consumer(seen: Seen) -> Trouble | None:
+    if seen.available <= 0 or seen.may_have_consumers or seen.pause is not None:
+        return None
+    since = seen.enqueued_at or seen.seen_since
+    if seen.enqueued_at is not None and seen.now - seen.enqueued_at < OLD_SECONDS:
+        return None
+    text = f"{counted(seen.available, 'item is', 'items are')} available, and no consumer waits or has one."
+    return seen.trouble(
+        "no_consumer",
+        "note" if seen.enqueued_at is None else "warning",  # without a stored time it may be a moment
+        f"{text} Is a consumer running?",
+        command="fdbqueue inspect {}",
+        method="Queue({}).inspect(db)",
+        many=seen.available,
+        since=since,
+    )
+
+
+def _many_attempts(seen: Seen) -> Trouble | None:
+    read, layout = seen.read, seen.layout
+    rows = [*read.first, *read.leased, *read.delayed, *read.first_of_sessions]
+    row = max(rows, key=lambda one: salvaged(one).attempt, default=None)
+    if row is None or (notes := salvaged(row)).attempt < MANY_ATTEMPTS:
+        return None
+    # An item of a session is not at a place of the queue's own.
+    places = (layout.available, layout.leased, layout.delayed)
+    place = next((one for one in places if one.begin <= row.key < one.end), None)
+    return seen.trouble(
+        "many_attempts",
+        "warning",
+        f"An item is at attempt {notes.attempt}{_error(notes)}.",
+        command="fdbqueue inspect {}",
+        method="Queue({}).inspect(db)",
+        since=_time(notes.enqueued_at_us),
+        position=None if place is None else place.position(row.key),
+    )
+
+
+def _long_wait(seen: Seen) -> Trouble | None:
+    waits = seen.read.waits
+    if waits is None or waits.until_us / 1e6 <= seen.now + LONG_WAIT_SECONDS:
+        return None
+    name = session_of(waits.pointer.name)
+    return seen.trouble(
+        "long_wait",
+        "warning",
+        f"The session {name!r} waits until {utc(waits.until_us / 1e6)} UTC.",
+        command="fdbqueue sessions {} --status waiting",
+        method="Sessions(Queue({})).list(db, status='waiting')",
+        session=name,
+    )
+
+
+def _foreign_key(seen: Seen) -> Trouble | None:
+    number = sum(kind == "" for _, kind in _late(seen))
+    if not number:
+        return None
+    return seen.trouble(
+        "foreign_key",
+        "warning",
+        f"{counted(number, 'key')} among its timers is not the library's. A check names it.",
+        command="fdbqueue check {}",
+        method="fdbqueue.check(db, Queue({}))",
+        many=number,
+    )
+
+
+def _rename_under_way(seen: Seen) -> Trouble | None:
+    mark = None
+    with suppress(FormatError):
+        mark = mark_of(seen.read.type)
+    if mark is None or mark.done:
+        return None
+    old, new = (name_of(prefix) for prefix in (mark.old, mark.new))
+    return Trouble(
+        "rename_under_way",
+        "warning",
+        seen.queue,
+        f"{mark.text}, and calls are refused meanwhile. If its process was killed, finish it.",
+        command=f"fdbqueue rename {shlex.quote(name_text(old))} {shlex.quote(name_text(new))}",
+        method=f"fdbqueue.rename(db, {described(old)}, {described(new)})",
+        since=mark.at_us / 1e6,
+    )
+
+
+def _paused_queue(seen: Seen) -> Trouble | None:
+    pause = seen.pause
+    if pause is None:
+        return None
+    return seen.trouble(
+        "paused_queue",
+        "note",
+        f"It is paused{pause.by and f' by {pause.by}'}{pause.why and f': {pause.why}'}.",
+        command="fdbqueue resume {}",
+        method="Queue({}).resume(db)",
+        since=pause.since or None,
+    )
+
+
+def _paused_session(seen: Seen) -> Trouble | None:
+    paused = seen.read.session_pauses
+    if not paused:
+        return None
+    name = session_of(paused[0])
+    which = f"The session {name!r} is" if len(paused) == 1 else f"{len(paused):,} sessions are"
+    first = "" if len(paused) == 1 else f", the first is {name!r}"
+    return seen.trouble(
+        "paused_session",
+        "note",
+        f"{which} paused{first}.",
+        command=f"fdbqueue sessions {{}} --resume {_quoted(name)}",
+        method=f"Sessions(Queue({{}})).resume(db, {_python(name)})",
+        many=len(paused),
+        session=name,
+    )
+
+
+def _suspended_subscription(seen: Seen) -> Trouble | None:
+    layout, found = seen.layout, []
+    for row in seen.read.subscriptions:
+        name = layout.subscriptions.unpack(row.key)[0]
+        with suppress(FormatError):
+            if is_suspended(layout, name, row.value):
+                found.append(name)
+    if not found:
+        return None
+    which = f"The subscription {found[0]!r} is" if len(found) == 1 else f"{len(found):,} subscriptions are"
+    first = "" if len(found) == 1 else f", the first is {found[0]!r}"
+    return seen.trouble(
+        "suspended_subscription",
+        "note",
+        f"{which} suspended{first}.",
+        command="fdbqueue subscriptions {}",
+        method=f"Subscriptions(Queue({{}})).open({_python(found[0])}).resume(db)",
+        many=len(found),
+        subscription=str(found[0]),
+    )
+
+
+_FINDERS: Sequence[Callable[[Seen], Trouble | None]] = (
+    *(_unreadable, _clock_ahead, _blocked_session, _full_quota, _expired_leases, _stopped_schedule, _name_within),
+    *(_old_item, _dead_letters, _session_dead_letters, _no_consumer, _overdue_timers, _many_attempts, _long_wait),
+    *(_foreign_key, _rename_under_way, _paused_queue, _paused_session, _suspended_subscription),
+)
+
+
+def _late(seen: Seen) -> Iterator[tuple[float, str]]:
+    """Yield when each late timer was due, and its kind; "" for a key that is no timer."""
+    own = seen.read.own
+    lines = own.shards.layouts()
+    for row in seen.read.late:
+        line = next((line for line in lines if is_within(row.key, line.prefix)), own.layout)
+        try:
+            at_us, _, kind = line.timer_of(row.key)
+            yield at_us / 1e6, kind
+        except FormatError:
+            yield 0.0, ""
+
+
+def _first_position(seen: Seen) -> Any:
+    return seen.layout.position_of(seen.read.first[0].key) if seen.read.first else None
+
+
+def _waiting(session: BlockedSession) -> int:
+    """Return how many items of a session are not dead."""
+    return max(0, items_in(session.counts) - session.counts.get("dead", 0))
+
+
+def salvaged(row: KeyValue) -> Notes:
+    """Return the notes of a row, as far as they can be read."""
+    return salvaged_notes(row.value)[0]
+
+
+def _error(notes: Notes | None) -> str:
+    """Return the first line of an error for a sentence; "" if there is none."""
+    line = "" if notes is None else (notes.error.strip().splitlines() or [""])[0]
+    return f": {line[:MOST_ERROR].rstrip('.')}" if line else ""
+
+
+def _time(at_us: int) -> float | None:
+    return at_us / 1e6 if at_us else None
+
+
+def _python(name: Any) -> str:
+    """Return a name in Python, for a text that `format` sees."""
+    return repr(name).replace("{", "{{").replace("}", "}}")
+
+
+def _quoted(name: Any) -> str:
+    """Return the name of a session as it is typed in a shell, for a text that `format` sees."""
+    text = name if isinstance(name, str) else name_text(name) if isinstance(name, tuple) else brief(name)
+    return shlex.quote(text).replace("{", "{{").replace("}", "}}")

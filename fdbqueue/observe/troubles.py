@@ -1,0 +1,122 @@
+"""`fdbqueue.troubles`: what is wrong with the queues of a database, the worst first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import within as keys_within
+from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.verb import verb
+from fdbqueue.errors import UnknownQueue
+from fdbqueue.observe.figures import ANY, TOGETHER, Registered, figures_in, registered_as, registered_in
+from fdbqueue.observe.judging import Limits
+from fdbqueue.reads.trouble import Trouble, Troubles, worst_first
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name
+from fdbqueue.verbs.queues import is_there, nearest
+
+
+class _Looks:
+    """Holds the verb."""
+
+    def __repr__(self) -> str:
+        return "fdbqueue"
+
+    @verb
+    def troubles(
+        self,
+        tr: Transaction | Database,
+        queue: Name | None = None,
+        *,
+        within: Name | None = None,
+        max_age: float | None = None,
+        max_skew: float = ANY.skew_s,
+    ) -> Steps[Troubles]:
+        """Return what is wrong with the registered queues of a database, the worst first.
+
+        `fdbqueue troubles` and `health`, the web page, `Queue.inspect` and the metrics show the same list. A queue has
+        one trouble of each kind at most. `Trouble.command` is what to do next.
+
+        Args:
+            tr: a transaction, or a database. A database uses a transaction for each 100 queues.
+            queue: only this queue; None: all.
+            within: only queues in this subspace or directory, or below this name; None: all.
+            max_age: the age in seconds of a first item that is too old; None: any age is well.
+            max_skew: how many seconds a stored time may be ahead of this clock.
+
+        Raises:
+            UnknownQueue: `queue` is not there. The message proposes the nearest name.
+            TypeError: both `queue` and `within` are given.
+
+        *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 1,000 queues, and seven reads for each
+        queue with items, each with a limit. Layers add some (`fdbqueue/observe/reading.py`). The reads of 100 queues
+        are under way together. No read grows with the number of items or sessions. So it finds blocked and paused
+        sessions only among the first 100 by their names; among the first 1,000 if any session has dead letters.
+
+        >>> import fdbqueue
+        >>> from fdbqueue.layers import Leases
+        >>> with fdbqueue.open("memory:") as db:
+        ...     mails = Leases(fdbqueue.Queue("mails", codec="json"), max_attempts=1)
+        ...     position = mails.enqueue(db, {"to": "Ann"})
+        ...     lost = mails.nack(db, mails.lease(db), error="no such box")
+        ...     for trouble in fdbqueue.troubles(db):
+        ...         print(trouble.severity, trouble.sentence, trouble.command, sep=" | ")
+        warning | mails: 1 dead letter: no such box. | fdbqueue dead mails --by-error
+        """
+        limits = Limits(age_s=max_age, skew_s=max_skew)
+        if queue is not None:
+            if within is not None:
+                raise TypeError("Give a queue or within, and not both.")
+            layout = Layout(queue)
+            found = yield from _read(tr, partial(_one_that_is_there, layout=layout, limits=limits))
+            if found is None:
+                near = yield from nearest(tr, layout)
+                raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
+            return worst_first(found)
+        begin, end = keys_within(CATALOGUE + (b"" if within is None else Layout(within).prefix))
+        every: list[Trouble] = []
+        while begin < end:
+            page, begin = yield from _read(tr, partial(registered_in, begin=begin, end=end))
+            for at in range(0, len(page), TOGETHER):
+                every += yield from _read(tr, partial(_of_these, chosen=page[at : at + TOGETHER], limits=limits))
+        return worst_first(every)
+
+
+troubles = _Looks().troubles
+
+
+def troubles_of(tr: Transaction, layout: Layout, *, limits: Limits = ANY) -> Steps[Troubles]:
+    """Return the troubles of one queue, in a transaction."""
+    [found] = yield from troubles_in(tr, [layout], limits=limits)
+    return found
+
+
+def troubles_in(tr: Transaction, layouts: Sequence[Layout], *, limits: Limits = ANY) -> Steps[list[Troubles]]:
+    """Return the troubles of each of some queues, registered or not, in a transaction.
+
+    *Conflicts:* none. *Cost:* one read for each, and the reads of `read_rows`, all of them under way together.
+    """
+    reading = [(layout.prefix, tr.snapshot.get(layout.catalogue_key)) for layout in layouts]
+    chosen = []
+    for prefix, record in reading:
+        stored = yield record
+        chosen.append(registered_as(prefix, bytes(stored)) if stored.present() else Registered(prefix))
+    found = yield from figures_in(tr, chosen, time.time(), limits=limits)
+    return [worst_first(one.troubles) for one in found]
+
+
+def _one_that_is_there(tr: Transaction, layout: Layout, limits: Limits) -> Steps[Troubles | None]:
+    return (yield from troubles_of(tr, layout, limits=limits)) if (yield from is_there(tr, layout)) else None
+
+
+def _of_these(tr: Transaction, chosen: list[Registered], limits: Limits) -> Steps[list[Trouble]]:
+    found = yield from figures_in(tr, chosen, time.time(), limits=limits)
+    return [trouble for one in found for trouble in one.troubles]
+
+
+def _read(tr: Transaction | Database, body: Any) -> Steps[Any]:
+    return (yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
