@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.cli.options import text_of
 from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps
@@ -21,7 +22,12 @@ TOKEN = b"fdbqueue"
 
 GroupOption = Annotated[
     str | None,
-    typer.Option("--group", "-g", help="The group of the items. It is opened if there is none of this name."),
+    typer.Option(
+        "--group",
+        "-g",
+        help="The group of the items. It is opened if there is none of this name.",
+        callback=text_of("group"),
+    ),
 ]
 
 

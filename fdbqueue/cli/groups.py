@@ -12,12 +12,13 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.errors import noted
 from fdbqueue.cli.grouping import groups_of, with_hold
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of, text_of
 from fdbqueue.cli.output import wants_table
 from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows
 from fdbqueue.cli.waiting import Wait, until_ended
 from fdbqueue.errors import CompletionError
 from fdbqueue.layers.groups import Groups, GroupStats
+from fdbqueue.stored.names import session_text
 
 _Found: TypeAlias = tuple[str, GroupStats]
 STATES = [field.name for field in fields(GroupStats) if field.name not in ("state", "ended")]
@@ -25,7 +26,9 @@ STATES = [field.name for field in fields(GroupStats) if field.name not in ("stat
 
 def groups(
     queue: QueueName,
-    name: Annotated[str | None, typer.Argument(metavar="GROUP", help="The group. Default: all groups.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="GROUP", help="The group. Default: all groups.", callback=text_of("group"))
+    ] = None,
     close: Annotated[
         bool, typer.Option("--close", help="No command adds items any more: the group may end with its last item.")
     ] = False,
@@ -37,7 +40,9 @@ def groups(
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all; on a terminal, 20.")
     ] = None,
-    after: Annotated[str | None, typer.Option("--after", help="Only groups behind this name.")] = None,
+    after: Annotated[
+        str | None, typer.Option("--after", help="Only groups behind this name.", callback=text_of("group"))
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -121,7 +126,7 @@ def _count(state: str) -> TableColumn[_Found]:
 
 
 COLUMNS: tuple[TableColumn[_Found], ...] = (
-    TableColumn("group", lambda one: one[0]),
+    TableColumn("group", lambda one: session_text(one[0])),
     TableColumn("state", lambda one: f"{one[1].state}, ended" if one[1].ended else one[1].state),
     *map(_count, STATES),
 )

@@ -13,13 +13,11 @@ from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, wants_table, write_lines, writing
 from fdbqueue.cli.queues import pause_shown, quota_shown
-from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.tables import print_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.stored.catalogue import name_text
-from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_json, queue_text
 
 
 def inspect(
@@ -41,7 +39,7 @@ def inspect(
     with opened_queue(url, source) as db:
         page = source.inspect(db, limit=limit)
     if wants_table(as_json):
-        shown = replace(page, queue=f"{name_text(name_of(source.layout.prefix))} ({source.codec.name})")
+        shown = replace(page, queue=f"{queue_text(source.layout.prefix)} ({source.codec.name})")
         print_shown(Text(shown.text(Console().width)))
     else:
         write_lines([encode_json({"queue": queue, **_record(page, codec)}).encode() + b"\n"])
@@ -72,7 +70,7 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
 
 def _sessions(page: SessionsPage) -> dict[str, Any]:
     def named(one: BusySession | LargeSession) -> dict[str, Any]:
-        return {**asdict(one), "session": name_shown(one.session)}
+        return {**asdict(one), "session": name_json(one.session)}
 
     return {**asdict(page), "busy": [*map(named, page.busy)], "largest": [*map(named, page.largest)]}
 

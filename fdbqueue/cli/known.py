@@ -16,8 +16,9 @@ from fdbqueue.engine.keys import beginning, within
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
-from fdbqueue.stored.catalogue import queue_text, read_about
+from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.layout import CATALOGUE, Layout
+from fdbqueue.stored.names import FORMS, queue_text
 from fdbqueue.verbs.queue import Queue
 
 COMPLETION_SECONDS = 2.0
@@ -39,7 +40,7 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names(tr: Transaction, begins: str) -> Steps[list[str]]:
     """Return registered names. Of those that are plain text, only names that begin so: their keys do, too."""
-    span = within(CATALOGUE) if not begins or begins.startswith("[") else beginning(begins, CATALOGUE)
+    span = beginning(begins, CATALOGUE) if begins and begins[0] not in FORMS else within(CATALOGUE)
     found = yield from rows(tr.snapshot, *span, limit=MOST_NAMES)
     return [queue_text(row.key[len(CATALOGUE) :]) for row in found]
 

@@ -15,7 +15,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
 from fdbqueue.cli.known import tell_if_paused
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of
+from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of, text_of
 from fdbqueue.cli.output import (
     CUT_OFF,
     Output,
@@ -26,7 +26,7 @@ from fdbqueue.cli.output import (
     write_lines,
     writing,
 )
-from fdbqueue.cli.sessioning import name_shown, sessions_of
+from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.stopping import StopSignals
 from fdbqueue.cli.tables import TableColumn, headers_text, shown_rows, value_text
 from fdbqueue.cli.values import encode_json, to_json
@@ -37,6 +37,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.sessions import SessionLease
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.stored.codecs import codec_named
+from fdbqueue.stored.names import name_json, session_text
 
 
 def lease(
@@ -45,7 +46,13 @@ def lease(
     duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the leases expire.")] = 30.0,
     consumer: Annotated[str | None, typer.Option("--consumer", help="Name of the consumer. Default: host:pid.")] = None,
     subscription: Annotated[
-        str | None, typer.Option("--subscription", "-s", help="Lease for this subscription, within its credit.")
+        str | None,
+        typer.Option(
+            "--subscription",
+            "-s",
+            help="Lease for this subscription, within its credit.",
+            callback=text_of("subscription"),
+        ),
     ] = None,
     sessions: Annotated[
         bool, typer.Option("--sessions", "-S", help="Lease sessions, each with its first item.")
@@ -100,7 +107,10 @@ def lease(
         if printed < limit:
             tell_if_paused(db, leases.queue)
             if isinstance(source, Subscription) and source.stats(db).suspended:
-                typer.echo(f"The subscription {source.name!r} is suspended: Subscription.resume ends that.", err=True)
+                typer.echo(
+                    f"The subscription {source.name!r} is suspended: Subscription.resume ends that.",
+                    err=True,
+                )
     if not printed:
         raise typer.Exit(errors.EMPTY)
 
@@ -124,7 +134,7 @@ def lease_sessions(
         while printed < limit and (lease := source.lease(db, duration=duration)) is not None:
             try:
                 signals.check()
-                own = {"session": name_shown(lease.session), "level": lease.level}
+                own = {"session": name_json(lease.session), "level": lease.level}
                 write_lines([_line(_decoded(lease, codec), codec, own)])
             except FdbQueueError:
                 source.snooze(db, lease, delay=0.0)
@@ -141,8 +151,8 @@ def _decoded(lease: SessionLease[bytes], codec: CodecName) -> Lease:
         return dataclasses.replace(lease, value=codec_named(codec.value).decode(lease.value))
     except Exception as error:
         raise CodecError(
-            f"The item {lease.position.text} of the session {lease.session!r} does not decode with the codec"
-            f" {codec.value!r}: {error}. --codec names another one."
+            f"The item {lease.position.text} of the session {session_text(lease.session)} does not decode with the"
+            f" codec {codec.value!r}: {error}. --codec names another one."
         ) from error
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
-import msgspec
 import typer
 
 from fdbqueue.base.position import Position
 from fdbqueue.cli.known import complete_queue, registered_codec
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.stored.names import queue_named, text_named
 from fdbqueue.verbs.queue import Queue
 
 
@@ -89,25 +90,28 @@ Raw = Annotated[
 ]
 
 
-def named(name: str) -> Name:
-    """Return a queue's name: the text, or the tuple that it describes as JSON.
+def named(text: str, hint: str = "QUEUE") -> Name:
+    """Return the name of a queue from its text: the text itself, or a tuple as JSON.
 
     >>> named("orders"), named('["shop", "orders"]')
     ('orders', ('shop', 'orders'))
     """
-    if not name:
-        raise typer.BadParameter("the queue's name is empty", param_hint="QUEUE")
     try:
-        stored = name.encode()
-    except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{name!r} is not valid text: {error}", param_hint="QUEUE") from error
-    if not name.startswith("["):
-        return name
-    try:
-        return tuple(msgspec.json.decode(stored, type=list[str | int]))
-    except (msgspec.DecodeError, RecursionError) as error:
-        told = f"{name!r} is not a JSON array of strings and integers: {error}"
-        raise typer.BadParameter(told, param_hint="QUEUE") from error
+        return queue_named(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from error
+
+
+def text_of(what: str) -> Callable[[str | None], str | None]:
+    """Return a callback that reads the name of something that is named by a text only, from that name's text."""
+
+    def named(text: str | None) -> str | None:
+        try:
+            return None if text is None else text_named(text, what)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    return named
 
 
 def check_raw(raw: bool, codec: CodecName) -> None:

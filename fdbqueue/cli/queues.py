@@ -71,10 +71,10 @@ def queues(
     Example: fdbqueue queues --within shop
     """
     table = wants_table(as_json)
-    below = None if within is None else named(within)
+    below = None if within is None else named(within, "--within")
     if scan and after is not None:
         raise typer.BadParameter("--scan reads the whole database, from its first key on", param_hint="--after")
-    behind = None if after is None else named(after)
+    behind = None if after is None else named(after, "--after")
     listed: list[QueueInfo] = []
     is_empty = True
     with opened(url) as db:

@@ -10,7 +10,7 @@ import ast
 import re
 import shlex
 
-from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.names import name_text
 
 COMMANDS = {
     "Queue.cancel": "fdbqueue cancel",
@@ -40,9 +40,15 @@ _WORDS = {
 }
 _REMEDY = re.compile("`?(" + "|".join(map(re.escape, sorted(_WORDS, key=len, reverse=True))) + ")`?")
 _CODEC = re.compile(r"\bGive codec='(\w+)'")
-_PART = r"(?:'(?:[^'\\]|\\.)*'|\d+)"
-_CLEAR = re.compile(rf"Queue\(({_PART}|\({_PART}(?:, {_PART})*,?\))\)\.clear\(db\)")
-_NAME = re.compile(rf"\({_PART}(?:, {_PART})*,?\)")
+_BYTES = r"""(?:b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*")"""
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_PART = rf"(?:{_TEXT}|{_BYTES}|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|None|True|False)"
+for _ in range(2):  # tuples within tuples
+    _PART = rf"(?:{_PART}|\((?:{_PART}(?:, {_PART})*,?)?\))"
+_TUPLE = rf"\({_PART}(?:, {_PART})*,?\)"
+_PREFIX = rf"Subspace\(rawPrefix=({_BYTES})\)"
+_CLEAR = re.compile(rf"Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\)\.clear\(db\)")
+_NAME = re.compile(rf"{_TUPLE}|{_PREFIX}")
 
 
 def in_shell(text: str) -> str:
@@ -62,12 +68,13 @@ def in_shell(text: str) -> str:
 
 
 def _clear(found: re.Match[str]) -> str:
-    name = ast.literal_eval(found[1])
-    return f"`fdbqueue clear {shlex.quote(name_text(name if isinstance(name, tuple) else (name,)))}`"
+    name = ast.literal_eval(found[2] or found[1])
+    return f"`fdbqueue clear {shlex.quote(name_text((name,) if isinstance(name, str) else name))}`"
 
 
 def _typed(found: re.Match[str]) -> str:
-    name = ast.literal_eval(found[0])
-    if not isinstance(name, tuple) or not any(isinstance(part, str) for part in name):
+    name = ast.literal_eval(found[1] or found[0])
+    is_name = found[1] or (isinstance(name, tuple) and any(isinstance(part, str | bytes) for part in name))
+    if not is_name:
         return found[0]
     return shlex.quote(name_text(name)) if len(name) > 1 else repr(name_text(name))

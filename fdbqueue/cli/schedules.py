@@ -9,13 +9,14 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of, text_of
 from fdbqueue.cli.output import wants_table
 from fdbqueue.cli.tables import TableColumn, line_of, print_rows, time_text
 from fdbqueue.layers.schedules import Schedule, Schedules
+from fdbqueue.stored.names import session_text
 
 COLUMNS: tuple[TableColumn[Schedule], ...] = (
-    TableColumn("schedule", lambda one: one.name),
+    TableColumn("schedule", lambda one: session_text(one.name)),
     TableColumn("task", lambda one: one.task),
     TableColumn("rule", lambda one: f"{one.rule}{', changed' * one.changed}"),
     TableColumn("status", lambda one: one.status),
@@ -26,19 +27,31 @@ COLUMNS: tuple[TableColumn[Schedule], ...] = (
 
 def schedules(
     queue: QueueName,
-    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Enqueue no ticks of it.")] = None,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
+    pause: Annotated[
+        str | None,
+        typer.Option("--pause", metavar="NAME", help="Enqueue no ticks of it.", callback=text_of("schedule")),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="NAME", help="End its pause.", callback=text_of("schedule"))
+    ] = None,
     change: Annotated[
-        str | None, typer.Option("--change", metavar="NAME", help="Give it other times, by --cron or --every.")
+        str | None,
+        typer.Option(
+            "--change", metavar="NAME", help="Give it other times, by --cron or --every.", callback=text_of("schedule")
+        ),
     ] = None,
     cron: Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="A cron expression.")] = "",
     every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Seconds between ticks.")] = None,
     tz: Annotated[str | None, typer.Option("--tz", help="The time zone of the expression.")] = None,
     reset: Annotated[
-        str | None, typer.Option("--reset", metavar="NAME", help="Take the times of the code again.")
+        str | None,
+        typer.Option("--reset", metavar="NAME", help="Take the times of the code again.", callback=text_of("schedule")),
     ] = None,
     remove: Annotated[
-        str | None, typer.Option("--remove", metavar="NAME", help="Forget it. Its code makes it again.")
+        str | None,
+        typer.Option(
+            "--remove", metavar="NAME", help="Forget it. Its code makes it again.", callback=text_of("schedule")
+        ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,

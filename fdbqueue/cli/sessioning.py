@@ -6,20 +6,15 @@ import shlex
 from contextlib import suppress
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from fdbqueue.base.reprs import near_texts
-from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.options import CodecName
-from fdbqueue.cli.values import encode_json, from_json, to_json
 from fdbqueue.engine.steps import rows, run
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions.session.records import Keys, SessionName, pack_name
 from fdbqueue.layers.sessions.session.records import name_of as session_name
-from fdbqueue.stored.catalogue import name_text
-from fdbqueue.stored.layout import name_of
+from fdbqueue.stored import names
 from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256
@@ -54,20 +49,16 @@ Plain = Annotated[bool, typer.Option("--plain", help="Also if the queue's items 
 
 
 def session_named(text: str, hint: str) -> SessionName:
-    """Return the name of a session: the text, or the tuple or bytes that it describes as JSON.
+    """Return the name of a session from its text: the text itself, or a tuple or bytes as JSON.
 
     >>> session_named("ann", "--session"), session_named('["shop", 7]', "--session")
     ('ann', ('shop', 7))
     """
     try:
-        name: SessionName = text
-        if text.startswith("["):
-            name = from_json(msgspec.json.decode(text), CodecName.tuple)
-        elif text.startswith("{"):
-            name = from_json(msgspec.json.decode(text), CodecName.bytes)
+        name = names.session_named(text)
         pack_name(name)
-    except (msgspec.DecodeError, RecursionError, BadValue, TypeError, ValueError) as error:
-        raise typer.BadParameter(f"{text!r} names no session: {error}", param_hint=hint) from error
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error), param_hint=hint) from error
     return name
 
 
@@ -102,8 +93,8 @@ def check_gates(db: Any, sessions: Sessions, session: SessionName) -> None:
         return  # it has the gates that it began with
     for gate in sessions.gates(db, limit=1):
         raise typer.BadParameter(
-            f"sessions of this queue have gates, such as {gate.gate!r}, and this one would begin without: give its"
-            " gates, the outermost first, as in --gate tenant=10, or --gate none",
+            f"sessions of this queue have gates, such as {names.session_text(gate.gate)}, and this one would begin"
+            " without: give its gates, the outermost first, as in --gate tenant=10, or --gate none",
             param_hint="--session",
         )
 
@@ -123,11 +114,6 @@ def refuse_among_sessions(db: Any, queue: Queue, remedy: str) -> None:
         )
 
 
-def name_shown(name: SessionName) -> Any:
-    """Return a session's name in a form that JSON can hold."""
-    return to_json(name, CodecName.tuple if isinstance(name, tuple) else CodecName.msgpack)
-
-
 def sessions_of(queue: Queue, **rules: Any) -> Sessions:
     """Return the sessions of a queue, with as many levels as any program may give them."""
     return Sessions(queue, levels=LEVELS, **rules)
@@ -143,7 +129,7 @@ def tell_none(db: Any, queue: Queue, what: str, counter: str) -> None:
     there = 0
     with suppress(FormatError):
         there = getattr(session_stats(db, queue), counter, 0) if counter else 0
-    verb, name = "is" if there == 1 else "are", shlex.quote(name_text(name_of(queue.layout.prefix)))
+    verb, name = "is" if there == 1 else "are", shlex.quote(names.queue_text(queue.layout.prefix))
     hint = f"; {there:,} {verb} in sessions: `fdbqueue sessions {name}`" if there > 0 else ""
     typer.echo(f"The queue has no {what}{hint}.", err=True)
 
@@ -153,10 +139,9 @@ def no_session(db: Any, queue: Queue, name: SessionName, text: str) -> str:
     records = Keys(queue.layout).records
     span, length = records.range(), len(records.key())
     found = run(queue.read(db, lambda tr: rows(tr.snapshot, span.start, span.stop, limit=MOST_NAMES)))
-    names = [session_name(row.key[length:]) for row in found]
-    if name in names:
+    shown = [names.session_text(session_name(row.key[length:])) for row in found]
+    if names.session_text(name) in shown:
         return f"The session {text} has no items."
-    shown = [one if isinstance(one, str) else encode_json(name_shown(one)) for one in names]
     near = " or ".join(near_texts(text, shown))
     return f"There is no session {text}." + (f" Did you mean {near}?" if near else "")
 

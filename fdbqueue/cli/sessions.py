@@ -15,12 +15,12 @@ from fdbqueue.cli.byposition import print_stored
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, place, queue_of
 from fdbqueue.cli.output import wants_table
-from fdbqueue.cli.sessioning import name_shown, no_session, session_named, sessions_of, tell_none
+from fdbqueue.cli.sessioning import no_session, session_named, sessions_of, tell_none
 from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows, time_text
-from fdbqueue.cli.values import encode_json
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo, Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
+from fdbqueue.stored.names import name_json, session_text
 
 MOST_ITEMS = 1_000
 """How many items of a session are printed if no number is given: one transaction reads them."""
@@ -170,7 +170,7 @@ def _present(db: Any, source: Sessions[Any], queue: str, text: str, name: Sessio
 
 def _record(one: SessionInfo) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "session": name_shown(one.session),
+        "session": name_json(one.session),
         "status": one.status,
         "items": one.items,
         "delayed": one.delayed,
@@ -181,7 +181,7 @@ def _record(one: SessionInfo) -> dict[str, Any]:
         "since": one.since,
         "until": one.until,
         "reason": one.reason or None,
-        "gate": None if one.gate is None else name_shown(one.gate),
+        "gate": None if one.gate is None else name_json(one.gate),
         "paused": one.paused or None,
         "closing": one.closing or None,
     }
@@ -189,7 +189,7 @@ def _record(one: SessionInfo) -> dict[str, Any]:
 
 
 def _reason(one: SessionInfo) -> str:
-    return " ".join(one.reason.split()) if one.gate is None else f"waits at the gate {one.gate!r}"
+    return " ".join(one.reason.split()) if one.gate is None else f"waits at the gate {session_text(one.gate)}"
 
 
 def _status(one: SessionInfo) -> str:
@@ -198,8 +198,7 @@ def _status(one: SessionInfo) -> str:
 
 
 def _name(one: SessionInfo) -> str:
-    name = name_shown(one.session)
-    return name if isinstance(name, str) else encode_json(name)
+    return session_text(one.session)
 
 
 COLUMNS: tuple[TableColumn[SessionInfo], ...] = (

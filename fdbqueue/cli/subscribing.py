@@ -9,13 +9,16 @@ import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.opening import Create, opened_queue
-from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
+from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of, text_of
 from fdbqueue.cli.output import say, wants_table
 from fdbqueue.cli.sessioning import Plain, refuse_among_sessions
 from fdbqueue.cli.tables import TableColumn, line_of, print_rows
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
+from fdbqueue.stored.names import session_text
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the subscription.", callback=text_of("subscription"))
+]
 
 
 def subscribe(
@@ -49,7 +52,7 @@ def subscribe(
             refuse_among_sessions(db, own, "Run a Consumer of its Sessions")
         subscription = Subscriptions(own).subscribe(db, name, selector=selector)
         subscription.grant(db, items=credit, size_bytes=credit_bytes)
-    say(f"{name} is subscribed")
+    say(f"{session_text(name)} is subscribed")
 
 
 def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
@@ -73,7 +76,7 @@ def unsubscribe(queue: QueueName, name: Name, url: Url = None) -> None:
     with opened_queue(url, own) as db:
         if not Subscriptions(own).unsubscribe(db, name):
             raise typer.Exit(errors.EMPTY)
-    say(f"{name} is not subscribed any more")
+    say(f"{session_text(name)} is not subscribed any more")
 
 
 def _state(one: SubscriptionStats) -> str:
@@ -81,7 +84,7 @@ def _state(one: SubscriptionStats) -> str:
 
 
 COLUMNS: tuple[TableColumn[SubscriptionStats], ...] = (
-    TableColumn("name", lambda one: one.name),
+    TableColumn("name", lambda one: session_text(one.name)),
     TableColumn("selector", lambda one: "a function" if one.selector is None else one.selector),
     TableColumn("state", _state),
     TableColumn("credit", lambda one: "" if one.credit is None else f"{one.credit:,}", number=True),

@@ -8,9 +8,9 @@ from typing import Any
 from rich.text import Text
 
 from fdbqueue.base.reprs import utc
-from fdbqueue.cli.sessioning import name_shown
 from fdbqueue.cli.tables import print_shown
 from fdbqueue.reads.trouble import Severity, Trouble, Troubles
+from fdbqueue.stored.names import name_json
 
 STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "bold yellow", "note": "bold"}
 MOST_SHOWN = 50
@@ -20,7 +20,7 @@ MOST_SHOWN = 50
 def trouble_record(one: Trouble) -> dict[str, Any]:
     """Return a trouble in a form that JSON can hold."""
     record = one.record()
-    return record if one.session is None else {**record, "session": name_shown(one.session)}
+    return record if one.session is None else {**record, "session": name_json(one.session)}
 
 
 def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:

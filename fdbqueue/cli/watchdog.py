@@ -15,13 +15,14 @@ from fdbqueue.cli.errors import OutputFailed
 from fdbqueue.cli.opening import Create, opened_queue
 from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
 from fdbqueue.cli.output import say, write_lines
-from fdbqueue.cli.sessioning import name_shown, sessions_of
+from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.cli.stopping import OnSignals
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import Leases, Reclaimed
+from fdbqueue.stored.names import name_json
 
 HOOK_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
@@ -107,7 +108,7 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
             "fate": found.fate.value,
         }
         if found.session is not None:
-            told = {"session": name_shown(found.session), **told}
+            told = {"session": name_json(found.session), **told}
         try:
             write_lines([encode_json(told).encode() + b"\n"])
         except OutputFailed as error:

@@ -76,7 +76,7 @@ def web(
         names.add(f"[{address}]" if ":" in address else address)
     with listening("the page", listen, "--listen"):
         check_free(address, port)
-    below = None if within is None else named(within)
+    below = None if within is None else named(within, "--within")
     with system_errors(), opened(url) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
         config = uvicorn.Config(

@@ -23,7 +23,7 @@ from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.lease import Lease, LeaseHandle
 from fdbqueue.observe.headers import carried, links_to
 from fdbqueue.observe.telemetry import Telemetry, end
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text
 
 VERBS: Final = {
     **dict.fromkeys(("enqueue", "enqueue_many"), "send"),

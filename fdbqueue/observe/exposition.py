@@ -13,7 +13,7 @@ from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.observe.ages import Ages
 from fdbqueue.observe.figures import QueueFigures, Wanted, find_wanted, read_these
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric

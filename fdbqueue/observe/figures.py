@@ -30,11 +30,12 @@ from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, Seen, judged
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
 from fdbqueue.reads.trouble import Trouble
-from fdbqueue.stored.catalogue import queue_text, read_about
+from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
+from fdbqueue.stored.names import queue_text
 
 PAGE_QUEUES = 1_000
 """How many names one read of the catalogue returns."""

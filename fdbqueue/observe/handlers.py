@@ -13,7 +13,7 @@ from fdbqueue.layers.common.middleware import Next
 from fdbqueue.layers.leases import Lease
 from fdbqueue.observe.headers import context_in
 from fdbqueue.observe.telemetry import Telemetry, end
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text, session_text
 
 
 class TraceItems:
@@ -64,4 +64,4 @@ def _attributes(lease: Lease) -> dict[str, Any]:
         "fdbqueue.attempt": lease.attempt,
     }
     session = getattr(lease, "session", None)
-    return found if session is None else {**found, "fdbqueue.session": str(session)}
+    return found if session is None else {**found, "fdbqueue.session": session_text(session)}

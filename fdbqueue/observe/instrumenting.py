@@ -17,8 +17,8 @@ from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.done import FollowUp
 from fdbqueue.layers.leases.timers import Reclaimed, on_reclaimed
 from fdbqueue.lowlevel import Layout
-from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.layout import LEASE
+from fdbqueue.stored.names import queue_text
 
 try:
     from opentelemetry import trace as _trace  # noqa: F401 - before the modules that need it

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fdbqueue.base.reprs import brief, counted, utc
+from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.errors import FormatError
@@ -23,9 +23,9 @@ from fdbqueue.moves.pausing import Pause, pause_of
 from fdbqueue.moves.quotas import items_in, quota_of
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
-from fdbqueue.stored.catalogue import name_text, queue_text
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, described, name_of
+from fdbqueue.stored.names import name_text, queue_text, session_text
 from fdbqueue.stored.rename_marks import mark_of
 
 GRACE_SECONDS = 5.0
@@ -542,5 +542,4 @@ def _python(name: Any) -> str:
 
 def _quoted(name: Any) -> str:
     """Return the name of a session as it is typed in a shell, for a text that `format` sees."""
-    text = name if isinstance(name, str) else name_text(name) if isinstance(name, tuple) else brief(name)
-    return shlex.quote(text).replace("{", "{{").replace("}", "}}")
+    return shlex.quote(session_text(name)).replace("{", "{{").replace("}", "}}")

@@ -26,6 +26,7 @@ from fdbqueue.spark.optionvalues import name_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.stored.names import queue_text
 
 DEFAULT_PARTITIONS = 8
 
@@ -131,8 +132,7 @@ def enqueue_dataframe(
     register(df.sparkSession)
     arguments: dict[str, Any] = {
         "url": url,
-        "queue": queue if isinstance(queue, str) else None,
-        "queue_key": None if queue is None or isinstance(queue, str) else Layout(queue).prefix.hex(),
+        "queue": None if queue is None else queue_text(Layout(queue).prefix),
         "job_id": job_id if job_id is not None or delivery != AT_LEAST_ONCE else f"at-least-once {uuid.uuid4()}",
         "partitions": None if partitions is None else str(partitions),
         "codec": codec,

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue.engine import Subspace
 from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.stored.names import queue_named, queue_text
 
 Reader: TypeAlias = Callable[[str, str | None], Any]
 """Takes an option's name and its text, if it was given, and returns the value."""
@@ -131,12 +132,12 @@ def _absolute(path: str) -> str:
 
 
 def queue_of(values: Mapping[str, str]) -> str | bytes:
-    """Return the queue's name, or the prefix of its subspace, from the options ``queue`` and ``queueKey``.
+    """Return the text of the queue's name, or its prefix, from the options ``queue`` and ``queueKey``.
 
     Raises:
-        ValueError: both or none are given.
+        ValueError: both or none are given, or no queue has this name.
     """
-    queue, key = not_empty("queue", values.get("queue")), from_hex("queueKey", values.get("queueKey"))
+    queue, key = named("queue", values.get("queue")), from_hex("queueKey", values.get("queueKey"))
     if queue is not None and key is not None:
         raise ValueError("Give one of the options queue and queueKey, not both.")
     if queue is not None:
@@ -148,16 +149,27 @@ def queue_of(values: Mapping[str, str]) -> str | bytes:
 
 def layout_of(queue: str | bytes) -> Layout:
     """Return the keys of the queue that `queue_of` returned."""
-    return Layout(Subspace(rawPrefix=queue)) if isinstance(queue, bytes) else Layout(queue)
+    return Layout(Subspace(rawPrefix=queue) if isinstance(queue, bytes) else queue_named(queue))
 
 
 def naming(queue: Name) -> dict[str, str]:
-    """Return the options that name a queue.
+    """Return the option that names a queue, by the text of its name.
 
     Raises:
         TypeError: it is no queue's name. ValueError: the name is not valid.
     """
-    return {"queue": queue} if isinstance(queue, str) and queue else {"queueKey": Layout(queue).prefix.hex()}
+    return {"queue": queue_text(Layout(queue).prefix)}
+
+
+def named(option: str, text: str | None) -> str | None:
+    """Return the text of a queue's name, which may be missing.
+
+    Raises:
+        ValueError: no queue has this name.
+    """
+    if not_empty(option, text) is not None:
+        queue_named(str(text))
+    return text
 
 
 def not_empty(name: str, value: str | None) -> str | None:

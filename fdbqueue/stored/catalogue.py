@@ -17,7 +17,6 @@ the items of every queue as they are stored, so that they can be rescued. It add
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 from weakref import ref
 
@@ -29,7 +28,9 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
-from fdbqueue.stored.layout import Layout, name_of
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.names import name_text as name_text
+from fdbqueue.stored.names import queue_text as queue_text
 from fdbqueue.stored.places import has_items
 
 KNOWN_SECONDS = 60.0
@@ -54,29 +55,6 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its path in the directory layer; empty if it is in none."""
     format: int = msgspec.field(default=1, name="f")
     """The version of this format."""
-
-
-def name_text(name: tuple[Any, ...] | bytes) -> str:
-    """Return a queue's name as the command line takes it.
-
-    >>> name_text(("orders",)), name_text(("shop", 7))
-    ('orders', '["shop", 7]')
-    """
-    if isinstance(name, bytes):
-        return repr(name)
-    if len(name) == 1 and isinstance(name[0], str) and name[0] and not name[0].startswith("["):
-        return name[0]
-    if all(isinstance(part, str | int) and not isinstance(part, bool) for part in name):
-        import json
-
-        return json.dumps(list(name), ensure_ascii=False)
-    return repr(name)
-
-
-@lru_cache(maxsize=1_000)
-def queue_text(prefix: bytes) -> str:
-    """Return the name of the queue with this prefix, as the command line takes it."""
-    return name_text(name_of(prefix))
 
 
 def path_of(name: object) -> tuple[str, ...]:

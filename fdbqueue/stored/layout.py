@@ -576,7 +576,12 @@ def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
 
 
 def described(name: tuple[Any, ...] | bytes) -> str:
-    """Return a queue's name as a program gives it: a tuple of one text is that text."""
+    """Return a queue's name as a program gives it: a tuple of one text is that text.
+
+    `fdbqueue.stored.names` has the names as people type them.
+    """
+    if isinstance(name, bytes):
+        return f"Subspace(rawPrefix={name!r})"
     return repr(name[0] if len(name) == 1 and isinstance(name[0], str) else name)
 
 

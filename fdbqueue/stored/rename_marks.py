@@ -14,9 +14,9 @@ import msgspec
 from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, QueueRenamed
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout, name_of
+from fdbqueue.stored.names import name_text
 
 _BEGIN = b"renamed"
 

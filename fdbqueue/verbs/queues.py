@@ -20,9 +20,10 @@ from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, read_quota
 from fdbqueue.reads.registry import page_parts
-from fdbqueue.stored.catalogue import About, name_text, read_about
+from fdbqueue.stored.catalogue import About, read_about
 from fdbqueue.stored.counters import Stats, read_stats
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described, name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.stored.rename_marks import renamed
 
 if TYPE_CHECKING:

@@ -36,11 +36,12 @@ from fdbqueue.engine.waiting import pause
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
-from fdbqueue.stored.catalogue import name_text, path_of
+from fdbqueue.stored.catalogue import path_of
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.stored.rename_marks import Mark, keys_of_marks, mark_of, pack_mark, refusal
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import nearest

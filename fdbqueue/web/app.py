@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import anyio.to_thread
 import jinja2
+from markupsafe import escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -21,8 +22,7 @@ from starlette.routing import Route
 from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
-from fdbqueue.stored.catalogue import name_text
-from fdbqueue.stored.layout import name_of as tuple_of
+from fdbqueue.stored.names import queue_text, session_named, session_text, text_named
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
 from fdbqueue.web.said import Sayings
@@ -110,6 +110,7 @@ class AdminApp:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
+            finalize=shown.clean,
         )
         self._pages.filters.update(
             number=shown.number,
@@ -117,6 +118,7 @@ class AdminApp:
             span=shown.span,
             cell=shown.cell,
             clean=shown.clean,
+            exact=escape,
             column=shown.column,
             heading=shown.heading,
             dict=dict,
@@ -182,10 +184,10 @@ class AdminApp:
         rows, failed = [], looks.first_attempts(self._db, page)
         blocked = looks.blocked_sessions(self._db, page)
         for info in page:
-            history = self._sampler.history(info.name)
+            history = self._sampler.history(info.text)
             came, went = history.rates()
             line = shown.spark(history.depths)
-            seen = {"failed": failed.get(info.name), "blocked": blocked.get(info.name, 0)}
+            seen = {"failed": failed.get(info.text), "blocked": blocked.get(info.text, 0)}
             rows.append({"info": info, "in": came, "out": went, "spark": line, **seen})
         more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
         return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": time.time() - sample.at}
@@ -196,7 +198,7 @@ class AdminApp:
     def _queue_of(self, request: Request) -> dict[str, Any]:
         queue = self._opened(request)
         page = queue.inspect(self._db)
-        history = self._sampler.history(tuple_of(queue.layout.prefix))
+        history = self._sampler.history(queue_text(queue.layout.prefix))
         came, went = history.rates()
         sessions = page.sessions
         return {
@@ -238,7 +240,7 @@ class AdminApp:
         problem, item, notes = "", None, None
         try:
             if session:
-                item = looks.sessions_of(queue).get(self._db, shown.session_name(session), position)
+                item = looks.sessions_of(queue).get(self._db, session_named(session), position)
             else:
                 item = queue.get(self._db, position)
                 notes = looks.notes_at(self._db, queue, position)
@@ -275,25 +277,26 @@ class AdminApp:
         status, after = given.get("status", ""), given.get("after", "")
         if status and status not in SESSION_STATES:
             raise ValueError(f"A session is {', '.join(SESSION_STATES)}, not {status[:40]!r}.")
-        begin = shown.session_name(after) if after else None
+        begin = session_named(after) if after else None
         chosen: Any = status or None
         found = list(sessions.list(self._db, status=chosen, after=begin, limit=looks.MOST_LISTED + 1))
         page = found[: looks.MOST_LISTED]
         return {
-            "found": [(shown.session_text(one.session), one) for one in page],
+            "found": [(session_text(one.session), one) for one in page],
             "status": status,
             "states": SESSION_STATES,
             "totals": sessions.stats(self._db),
-            "gates": [(shown.session_text(one.gate), one) for one in looks.some(sessions.gates(self._db))],
-            "more": shown.session_text(page[-1].session) if len(found) > len(page) else "",
+            "gates": [(session_text(one.gate), one) for one in looks.some(sessions.gates(self._db))],
+            "more": session_text(page[-1].session) if len(found) > len(page) else "",
         }
 
     async def _session(self, request: Request) -> Response:
         return await self._shown(request, "session.html", self._session_of)
 
     def _session_of(self, request: Request) -> dict[str, Any]:
-        sessions, text = looks.sessions_of(self._opened(request)), request.query_params.get("session", "")
-        name = shown.session_name(text)
+        sessions = looks.sessions_of(self._opened(request))
+        name = session_named(request.query_params.get("session", ""))
+        text = session_text(name)
         info = sessions.info(self._db, name)
         if info is None:
             raise HTTPException(404, f"The session {text} has no items, no dead letters and no pause.")
@@ -305,7 +308,8 @@ class AdminApp:
         return await self._shown(request, "parts.html", self._parts_of)
 
     def _parts_of(self, request: Request) -> dict[str, Any]:
-        queue, after = self._opened(request), request.query_params.get("after") or None
+        queue, text = self._opened(request), request.query_params.get("after")
+        after = text_named(text, "group") if text else None
         return {
             "subscriptions": looks.subscriptions_of(self._db, queue, after),
             "streams": looks.streams_of(self._db, queue),
@@ -344,7 +348,7 @@ class AdminApp:
         query = {"queue": fields["queue"], "told": told}
         if page == "session":
             query["session"] = fields["session"]
-            if looks.sessions_of(queue).info(self._db, shown.session_name(fields["session"])) is None:
+            if looks.sessions_of(queue).info(self._db, session_named(fields["session"])) is None:
                 page = "sessions"
         return _url(request, page, **query)
 
@@ -370,6 +374,7 @@ class AdminApp:
         queue = looks.queue_named(self._db, text)
         if self._within is not None and not _is_below(queue.layout, self._within):
             raise HTTPException(404, f"The queue {text} is not among those of this page.")
+        request.scope["fdbqueue.queue"] = queue_text(queue.layout.prefix)
         return queue
 
     async def _shown(self, request: Request, template: str, read: Any) -> Response:
@@ -386,12 +391,11 @@ class AdminApp:
             "changes": self._changes,
             "kinds": changes.CHANGES,
             "item_states": STATES,
-            "queue": given.get("queue", ""),
+            "queue": request.scope.get("fdbqueue.queue", given.get("queue", "")),
             "given": given,
             "told": self._told.take(request.query_params.get("told", "")),
             "plain": lambda value: shown.plain(value)[0],
-            "session_text": shown.session_text,
-            "name_text": name_text,
+            "session_text": session_text,
         }
         return HTMLResponse(page.render({**common, **found}), status)
 

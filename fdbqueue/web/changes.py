@@ -20,8 +20,8 @@ from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions.operators.changes import Operating
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.moves.quotas import Quota
+from fdbqueue.stored.names import session_named, text_named
 from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
-from fdbqueue.web.shown import session_name
 
 Fields = Mapping[str, str]
 LETTERS_AT_ONCE = 100
@@ -136,7 +136,7 @@ def _all_dead(change: Callable[[], int]) -> int:
 def _of_session(verb: str) -> Callable[..., int]:
     def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
         sessions = Sessions(queue)
-        name = session_name(fields.get("session", ""))
+        name = session_named(fields.get("session", ""))
         if sessions.info(db, name) is None:
             return 0
         if verb in ("purge", "redrive"):
@@ -160,7 +160,7 @@ def _marks(db: Any, sessions: Sessions[Any], name: Any) -> tuple[bool, int] | No
 
 def _try_now(db: Any, queue: Queue[Any], fields: Fields) -> int:
     """Make the first item of a waiting session due: that of the back-off, or the first that has its time."""
-    sessions, name = Sessions(queue), session_name(fields.get("session", ""))
+    sessions, name = Sessions(queue), session_named(fields.get("session", ""))
     session = sessions.info(db, name)
     waits = sessions.scheduled(db, name) if session is not None and session.status == "waiting" else []
     if not waits:
@@ -171,13 +171,13 @@ def _try_now(db: Any, queue: Queue[Any], fields: Fields) -> int:
 
 def _cancel_in_session(db: Any, queue: Queue[Any], fields: Fields) -> int:
     position = Position.parse(fields.get("position", ""))
-    return int(Sessions(queue).cancel(db, session_name(fields.get("session", "")), position))
+    return int(Sessions(queue).cancel(db, session_named(fields.get("session", "")), position))
 
 
 def _of_schedule(verb: str) -> Callable[..., int]:
     def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
         try:
-            getattr(Schedules(queue, time.time), verb)(db, fields.get("schedule", ""))
+            getattr(Schedules(queue, time.time), verb)(db, text_named(fields.get("schedule", ""), "schedule"))
         except LookupError as error:
             raise ValueError(str(error.args[0])) from error
         return 1

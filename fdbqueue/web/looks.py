@@ -17,13 +17,13 @@ from fdbqueue.layers.sessions.reading.page import is_blocked
 from fdbqueue.layers.sessions.session.records import Keys
 from fdbqueue.layers.streams import Stream
 from fdbqueue.reads.inspecting import Inspection
+from fdbqueue.stored import names
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import MANY_ATTEMPTS, NO_NOTES, Notes, salvaged_notes
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import is_there
-from fdbqueue.web.shown import name_of
 
 MOST_LISTED = 50
 """How many sessions, gates, groups or subscriptions a page lists; it offers to go on."""
@@ -68,7 +68,7 @@ def queue_named(db: Any, text: str) -> Queue[Any]:
     Raises:
         UnknownQueue: there is none. ValueError: the text is no name.
     """
-    name = name_of(text)
+    name = names.queue_named(text)
     try:
         return Queue.open(db, name)
     except CodecError:
@@ -124,13 +124,13 @@ def with_states(db: Any, queue: Queue[Any], largest: Iterable[Any]) -> list[tupl
     return [(one, sessions.info(db, one.session)) for one in largest]
 
 
-def first_attempts(db: Any, infos: Iterable[QueueInfo]) -> dict[Any, tuple[str, int]]:
-    """Return the first items that failed often, with their attempts, by the names of their queues.
+def first_attempts(db: Any, infos: Iterable[QueueInfo]) -> dict[str, tuple[str, int]]:
+    """Return the first items that failed often, with their attempts, by the texts of their queues' names.
 
     *Conflicts:* none. *Cost:* one read for each queue with available items, in parallel.
     """
     layouts = {
-        info.name: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
+        info.text: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
         for info in infos
         if info.stats.available
     }
@@ -151,13 +151,13 @@ def first_attempts(db: Any, infos: Iterable[QueueInfo]) -> dict[Any, tuple[str, 
     return first
 
 
-def blocked_sessions(db: Any, infos: Iterable[QueueInfo]) -> dict[Any, int]:
-    """Return how many of the first 100 sessions are blocked, by the names of the queues that have any.
+def blocked_sessions(db: Any, infos: Iterable[QueueInfo]) -> dict[str, int]:
+    """Return how many of the first 100 sessions are blocked, by the texts of the names of queues that have any.
 
     *Conflicts:* none. *Cost:* one read for each queue with sessions, in parallel.
     """
     layouts = {
-        info.name: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
+        info.text: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
         for info in infos
         if info.sessions is not None
     }
@@ -185,7 +185,7 @@ def streams_of(db: Any, queue: Queue[Any]) -> list[Any]:
 def groups_of(db: Any, queue: Queue[Any], after: str | None) -> list[tuple[str, Any]]:
     """Return the names and the stats of the next groups."""
     found = Groups(Leases(queue)).list(db, after=after, limit=MOST_LISTED)
-    return [(group.name, group.stats(db)) for group in found]
+    return [(names.session_text(group.name), group.stats(db)) for group in found]
 
 
 def subscriptions_of(db: Any, queue: Queue[Any], after: str | None) -> list[Any]:

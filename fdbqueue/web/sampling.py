@@ -92,7 +92,7 @@ class Sampler:
     def __init__(self, db: Any, within: Any = None) -> None:
         self._db = db
         self._within = within
-        self._histories: dict[Any, History] = {}
+        self._histories: dict[str, History] = {}
         self._last: Sample | None = None
         self._lock = threading.Lock()
         self._ready = threading.Event()
@@ -119,9 +119,9 @@ class Sampler:
             raise TimeoutError("The database has not answered for 20 seconds.")
         return self._last
 
-    def history(self, name: Any) -> History:
-        """Return the last hour of a queue."""
-        return self._histories.get(name) or History()
+    def history(self, text: str) -> History:
+        """Return the last hour of a queue, by the text of its name: names such as (1,) and (1.0,) are equal."""
+        return self._histories.get(text) or History()
 
     def refresh(self) -> None:
         """Read again soon, after a change."""
@@ -172,8 +172,8 @@ class Sampler:
             totals = info.stats, info.sessions
             came = sum(getattr(one, "enqueued", 0) for one in totals)
             went = sum(getattr(one, "dequeued", 0) for one in totals)
-            self._histories.setdefault(info.name, History()).add(now, depth_of(info), came, went, most)
-        known = {info.name for info in found}
+            self._histories.setdefault(info.text, History()).add(now, depth_of(info), came, went, most)
+        known = {info.text for info in found}
         for gone in self._histories.keys() - known:
             del self._histories[gone]
         self._last = Sample(now, time.monotonic() - begun, found)

@@ -4,64 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 from fdbqueue.base.position import Position
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.items import Blob
+from fdbqueue.stored.names import escaped
 
 CELL_CHARACTERS = 120
 PAGE_CHARACTERS = 20_000
 """The longest text of one item's page; the rest is left out, and the page says so."""
 
 
-def name_of(text: str) -> Any:
-    """Return the name of a queue from its text: plain, or a key tuple as JSON.
-
-    Raises:
-        ValueError: it is no name.
-    """
-    if not text:
-        raise ValueError("The name of the queue is missing.")
-    if not text.startswith("["):
-        return text
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text[:60]!r} is no key tuple: {error}.") from error
-    if not isinstance(found, list) or not all(type(part) in (str, int) for part in found) or not found:
-        raise ValueError(f"{text[:60]!r} is no key tuple of texts and numbers.")
-    return tuple(found)
-
-
-def session_text(name: Any) -> str:
-    """Return the name of a session as the page and the command line take it."""
-    if isinstance(name, tuple):
-        return name_text(name) if len(name) != 1 else json.dumps(list(name), default=str, ensure_ascii=False)
-    return name if isinstance(name, str) else str(name)
-
-
-def session_name(text: str) -> Any:
-    """Return the name of a session from its text.
-
-    Raises:
-        ValueError: it is no name.
-    """
-    if not text:
-        raise ValueError("The name of the session is missing.")
-    return name_of(text) if text.startswith("[") else text
-
-
-def clean(text: str) -> str:
-    """Return text with every control character, and every character that turns the writing around, as its code."""
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Co") else f"\\u{ord(char):04x}"
-        for char in text
-    )
+def clean(value: Any) -> Any:
+    """Return a text with the code of every character that is not shown as it is, except the ends of lines and tabs."""
+    return escaped(value, but="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def plain(value: Any, most: int = PAGE_CHARACTERS, indent: int | None = 2) -> tuple[str, int]:

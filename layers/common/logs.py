@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue import Position, Queue
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import KeyName, queue_text, session_text
 
 from ..leases import Lease
 
@@ -16,12 +16,14 @@ NO_FIELDS: dict[str, Any] = dict.fromkeys(FIELDS, "")
 
 def item_fields(queue: Queue, lease: Lease) -> dict[str, Any]:
     """Return the fields of a record about a leased item."""
-    session = getattr(lease, "session", "")
+    session = getattr(lease, "session", None)
     return fields(queue, lease.position, attempt=lease.attempt, consumer=lease.consumer, session=session)
 
 
-def fields(queue: Queue, position: Position | None = None, *, session: object = "", **others: Any) -> dict[str, Any]:
+def fields(
+    queue: Queue, position: Position | None = None, *, session: KeyName | None = None, **others: Any
+) -> dict[str, Any]:
     """Return the fields of a record about a queue, or about one of its items."""
     where = "" if position is None else position.text
-    named = session if isinstance(session, str) else "" if session is None else repr(session)
+    named = session_text(session) if session else ""
     return {**NO_FIELDS, "queue": queue_text(queue.layout.prefix), "position": where, "session": named, **others}

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 from fdbqueue import Queue
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.entrance import Beside, at_signals, in_event_loop

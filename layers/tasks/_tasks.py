@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text
 
 from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential

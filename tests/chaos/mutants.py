@@ -902,4 +902,30 @@ MUTANTS = (
             "tests/layers/leases/test_leases_unreadable.py::test_an_item_whose_numbers_are_out_of_range_is_refused_and_can_be_removed",
         ),
     ),
+    Mutant(
+        "the text of a session that looks like a tuple is the text itself",
+        "fdbqueue/stored/names.py",
+        (('        and name[0] != "["\n', ""),),
+        tests=(
+            "tests/unit/test_names.py::test_the_text_of_a_session_or_a_gate_names_it_and_no_other",
+            "tests/web/test_names.py::test_the_session_that_a_link_shows_is_the_one_that_its_button_pauses",
+        ),
+    ),
+    Mutant(
+        "the text of a name may have control characters",
+        "fdbqueue/stored/names.py",
+        (
+            (
+                "        and (name.isprintable() or not any(unicodedata.category(char) in UNSEEN for char in name))\n",
+                "",
+            ),
+        ),
+        tests=("tests/unit/test_names.py::test_the_text_of_a_queue_names_that_queue_and_no_other",),
+    ),
+    Mutant(
+        "the page shows characters as they are",
+        "fdbqueue/web/app.py",
+        (("            finalize=shown.clean,\n", ""),),
+        tests=("tests/web/test_names.py::test_no_page_shows_control_characters_and_none_is_broken_by_a_name",),
+    ),
 )

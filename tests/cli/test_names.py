@@ -16,7 +16,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.errors import ClusterError, LeaseLost, SessionClosed, StorageError, StreamError
 from fdbqueue.layers.leases import LeaseHandle
-from fdbqueue.stored.catalogue import name_text
+from fdbqueue.stored.names import name_text
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 
@@ -118,7 +118,7 @@ def test_a_command_makes_the_queue_and_its_database_if_it_is_told_to(run: Run, c
 
 
 @pytest.mark.engines("file")
-@pytest.mark.parametrize("wrong", ["[1", "[1.5]"])
+@pytest.mark.parametrize("wrong", ["[1", "[1.5, {}]"])
 def test_a_name_that_is_no_key_tuple_is_blamed_on_the_queue(run: Run, wrong: str) -> None:
     told = run("enqueue", wrong, "1")
     assert told.exit_code == 2

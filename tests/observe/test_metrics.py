@@ -28,9 +28,9 @@ from fdbqueue.observe import MetricsServer, exposition, reading
 from fdbqueue.observe.ages import MOST_POINTS, Ages
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
-from fdbqueue.stored.catalogue import queue_text
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.names import queue_text
 from tests.helpers import forked
 from tests.helpers.counted import Counted
 from tests.helpers.staging import wait_until

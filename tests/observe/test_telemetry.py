@@ -28,7 +28,7 @@ from fdbqueue.layers import (
     Tasks,
 )
 from fdbqueue.lowlevel import run
-from fdbqueue.stored.catalogue import queue_text
+from fdbqueue.stored.names import queue_text
 from tests.helpers.clock import Clock
 from tests.observe.conftest import Heard
 

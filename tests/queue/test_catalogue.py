@@ -28,8 +28,9 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.moves.exclusive import LOOK_SECONDS
-from fdbqueue.stored.catalogue import KNOWN_SECONDS, queue_text
+from fdbqueue.stored.catalogue import KNOWN_SECONDS
 from fdbqueue.stored.layout import Layout, name_of
+from fdbqueue.stored.names import queue_text
 from fdbqueue.verbs.queues import _prefixes
 from tests.helpers.counted import Counted
 
@@ -319,7 +320,7 @@ def test_a_prefix_that_no_program_packs_is_named_by_its_bytes(db: Any, space: Su
         Queue(one, codec="json").enqueue(db, 1)
 
     assert [info.name for info in listed(db, space)] == [name_of(plain.key()), odd.key()]
-    assert Layout(odd).describe() == repr(odd.key())
+    assert Layout(odd).describe() == f"Subspace(rawPrefix={odd.key()!r})"
 
 
 @given(key=st.binary(min_size=1, max_size=40) | st.sampled_from(STRANGE))

@@ -11,10 +11,12 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
+from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema
 from fdbqueue.spark.look.options import LookOptions, parse_look
 from fdbqueue.spark.look.ranges import Stored
-from fdbqueue.spark.look.session_ranges import session_pages, session_ranges, shown_name
+from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
+from fdbqueue.stored.names import session_text
 from fdbqueue.stored.states import ALL_STATES
 from tests.helpers.clock import Clock
 
@@ -38,10 +40,12 @@ def look(db: Any, sessions: Sessions[Any], *, parts: int = 1, **how: Any) -> lis
     return [item for span in spans for page in session_pages(db, layout, span, **given) for item in page]
 
 
+def shown(packed: bytes) -> str:
+    return session_text(name_of(packed))
+
+
 def seen(db: Any, sessions: Sessions[Any], **how: Any) -> list[tuple[str, str, bytes]]:
-    return [
-        (shown_name(item.session), item.state, item.payload or item.value[-1:]) for item in look(db, sessions, **how)
-    ]
+    return [(shown(item.session), item.state, item.payload or item.value[-1:]) for item in look(db, sessions, **how)]
 
 
 def test_items_in_every_state_are_shown_once_by_session_and_in_order(
@@ -57,7 +61,7 @@ def test_items_in_every_state_are_shown_once_by_session_and_in_order(
     second = sessions.lease(db, duration=9)
     assert second is not None
     states: dict[Any, list[str]] = {"ann": ["delayed", "dead", "leased", "available"]}
-    names = [(b"\x00", "b'\\x00'"), ("ann", "ann"), (("bob", 7), "('bob', 7)")]
+    names = [(b"\x00", '{"base64": "AA=="}'), ("ann", "ann"), (("bob", 7), '["bob", 7]')]
     expected = [
         (text, state, value)
         for name, text in names
@@ -93,7 +97,7 @@ def test_sessions_of_any_size_are_whole_in_any_ranges(db: Any, sessions: Session
     for parts in 1, 3:
         found = look(db, sessions, parts=parts)
         assert len({(item.session, item.packed) for item in found}) == len(found) == sum(counts)
-        assert {name: sum(shown_name(item.session) == name for item in found) for name in wanted} == wanted
+        assert {name: sum(shown(item.session) == name for item in found) for name in wanted} == wanted
     assert len(look(db, sessions, limit=70)) == min(70, sum(counts))
 
 

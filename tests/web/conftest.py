@@ -13,8 +13,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.layers import Gate, Leases, Sessions
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
 
 EVIL = "</td><script>alert('x')</script>\x00\x1b[31m\u202e"

@@ -13,8 +13,8 @@ import fdbqueue
 from fdbqueue import Quota
 from fdbqueue.layers import Leases, Sessions, Tasks
 from fdbqueue.layers.schedules import Schedules
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
 from tests.web.conftest import Browser, Shop
 

@@ -14,8 +14,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, Tasks
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
 from fdbqueue.web.changes import CHANGES
 from tests.web.conftest import Browser

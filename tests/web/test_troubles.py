@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 import fdbqueue
 from fdbqueue.cli.options import queue_of
 from fdbqueue.layers import Leases, Sessions, constant
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_text
 from tests.web.conftest import Browser, Shop
 
 

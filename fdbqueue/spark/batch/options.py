@@ -42,6 +42,7 @@ from fdbqueue.spark.optionvalues import (
     from_hex,
     known,
     layout_of,
+    named,
     names_of,
     not_empty,
     option,
@@ -65,7 +66,7 @@ class BatchOptions:
     """The parsed options. The tasks get them with the writer."""
 
     url: str = option("url", database, required=True)
-    queue: str | None = option("queue", not_empty)
+    queue: str | None = option("queue", named)
     queue_key: bytes | None = option("queueKey", from_hex)
     queue_column: str | None = option("queueColumn", not_empty)
     codec: str = option("codec", choice("bytes", *CODECS))

@@ -10,9 +10,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from fdbqueue.arrow.columns import Columns, look_fields
 from fdbqueue.arrow.stored import Stored
+from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.spark.look.options import NULL, LookOptions, ReadOptions
-from fdbqueue.spark.look.session_ranges import shown_name
 from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named, reason_of
+from fdbqueue.stored.names import queue_text, session_text
 
 
 def look_schema(options: LookOptions) -> t.StructType:
@@ -69,8 +70,8 @@ class ItemTable:
             codec_named(options.codec),
             to_arrow_schema(schema, timezone="UTC"),
             on_bad="null" if options.on_bad == NULL else "fail",
-            queue=layout.describe() if isinstance(options.queue, bytes) else options.queue,
-            session_name=shown_name,
+            queue=queue_text(layout.prefix),
+            session_name=_session,
         )
 
     @property
@@ -85,6 +86,10 @@ class ItemTable:
             CodecError, FormatError: an item can't be read, and ``onBadItem`` is ``fail``.
         """
         return self._columns.batch(items)
+
+
+def _session(packed: bytes) -> str:
+    return session_text(name_of(packed))
 
 
 def bad_payload(codec: str) -> Callable[[bytes], str]:

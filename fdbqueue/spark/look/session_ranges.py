@@ -23,7 +23,7 @@ from fdbqueue.engine.steps import Steps, rows, run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
-from fdbqueue.layers.sessions.session.records import SessionPointer, name_of, pointer_of
+from fdbqueue.layers.sessions.session.records import SessionPointer, pointer_of
 from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
@@ -86,12 +86,6 @@ def session_pages(
                     return
         begin = found.following
         wanted = max(1, min(PAGE_ROWS, PAGE_BYTES // (found.row_bytes + 1)))
-
-
-def shown_name(packed: bytes) -> str:
-    """Return a session's name as text: bytes and tuples as Python writes them."""
-    name = name_of(packed)
-    return name if isinstance(name, str) else repr(name)
 
 
 def _sessions(layout: Layout) -> Sessions:

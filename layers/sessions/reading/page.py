@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
+from fdbqueue.stored.names import session_text
 
 from ..line.shards import Shards
 from ..session.records import Keys, SessionName, name_of, pointer_of, unpack_record
@@ -92,12 +93,14 @@ class SessionsPage(Shown):
     def tables(self) -> Iterator[TextTable]:
         """Yield the tables that have rows."""
         if self.busy:
-            held = tuple((repr(one.session), one.consumer, one.since, one.expires_at) for one in self.busy[:SHOWN])
+            held = tuple(
+                (session_text(one.session), one.consumer, one.since, one.expires_at) for one in self.busy[:SHOWN]
+            )
             more = self.totals.busy > len(held)
             yield TextTable("who works on what", ("session", "consumer", "since_at", "expires_at"), held, more)
         if self.largest:
             part = f", of {self.counted:,} that were counted" if self.more else ""
-            cells = tuple((repr(one.session), one.available, one.delayed, one.dead) for one in self.largest)
+            cells = tuple((session_text(one.session), one.available, one.delayed, one.dead) for one in self.largest)
             yield TextTable(f"largest sessions{part}", ("session", "items", "delayed", "dead"), cells)
 
 

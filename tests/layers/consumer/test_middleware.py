@@ -489,7 +489,7 @@ def test_what_a_handler_logs_has_the_items_fields(db: Any, queue: Queue, caplog:
 
     inside: Any = next(one for one in caplog.records if one.getMessage() == "working")
     outside: Any = next(one for one in caplog.records if one.getMessage() == "idle")
-    assert (inside.attempt, inside.consumer, inside.session) == (1, "printer", "('shop', 7)")
+    assert (inside.attempt, inside.consumer, inside.session) == (1, "printer", '["shop", 7]')
     assert (outside.queue, outside.session) == ("", "")
 
 

@@ -22,8 +22,8 @@ from fdbqueue.layers.subscriptions._cursor import Habit
 from fdbqueue.layers.subscriptions._waiters import Waiters
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
-from fdbqueue.stored.catalogue import name_text
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
 from tests.helpers.subscribing import stand_in_line
 from tests.web.conftest import Browser
