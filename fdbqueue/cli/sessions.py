@@ -136,9 +136,9 @@ def _print_items(
     db: Any, source: Sessions[Any], name: SessionName, codec: CodecName, limit: int, *, table: bool
 ) -> bool:
     """Print what waits in a session, and then its dead letters. Return whether there was something."""
-    found = list(source.scheduled(db, name, limit=limit))
+    found = list(source.scheduled(db, name, limit=limit, on_bad="null"))
     if len(found) < limit:
-        found += source.dead(db, name, limit=limit - len(found))
+        found += source.dead(db, name, limit=limit - len(found), on_bad="null")
     print_stored(found, codec, table=table)
     return bool(found)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -19,6 +19,7 @@ from fdbqueue.engine.steps import Steps, started
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.groups import begin_sweep, count_members, group_record, settle
+from fdbqueue.moves.rescue import FoundNotes, found_notes
 from fdbqueue.stored.counters import as_count, count, count_levels
 from fdbqueue.stored.items import (
     NO_NOTES,
@@ -27,7 +28,6 @@ from fdbqueue.stored.items import (
     has_parts,
     kept_size_of,
     notes_of,
-    salvaged_notes,
     with_notes,
 )
 from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
@@ -228,7 +228,10 @@ class Moves:
 
     def enter_new(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the available ones that no transaction has seen there before."""
-        self._tr.set(self._layout.available.key(packed), with_notes(stored, notes))
+        self._enter(packed, with_notes(stored, notes), notes)
+
+    def _enter(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        self._tr.set(self._layout.available.key(packed), stored)
         if notes.ttl_at_us:
             self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
         self._count_level(packed, 1)
@@ -272,24 +275,42 @@ class Moves:
         self.tally("dead", 1)
         count(self._tr, self._home, died=1)  # in total. Those of sessions are counted beside their line.
 
-    def bury(self, packed: bytes, stored: bytes, error: str | None, *, cleared: bool = False) -> None:
+    def read_notes(self, stored: Mapping[bytes, bytes]) -> Steps[dict[bytes, FoundNotes]]:
+        """Return the notes of items to take away, by packed position. Of one that can't be read, ask its keys.
+
+        *Conflicts:* none. *Cost:* none for items that can be read; for others see `fdbqueue.moves.rescue.found_notes`.
+        """
+        return found_notes(self._tr, self._layout, self._home, stored, self._address)
+
+    def bury(
+        self, packed: bytes, stored: bytes, found: FoundNotes, error: str | None, *, cleared: bool = False
+    ) -> None:
         """Make an available item a dead letter, also one that can't be read. Of that, the stored bytes stay.
 
         Args:
             packed: its packed position.
             stored: its stored bytes.
+            found: its notes, by `read_notes`.
             error: why; None: the item keeps its last error.
             cleared: the caller clears its key together with others.
         """
-        notes, is_readable = salvaged_notes(stored)
-        self.leave_available(packed, notes, cleared=cleared)
-        error = notes.error if error is None else error
+        self.leave_available(packed, found.notes, cleared=cleared)
+        self.die(packed, stored, found, found.notes.error if error is None else error)
+
+    def die(self, packed: bytes, stored: bytes, found: FoundNotes, error: str) -> None:
+        """Add an item that has left its place to the dead letters, also one that can't be read."""
+        notes, is_readable = found
         if is_readable:
             told = cut_error(error, notes)
             self.enter_dead(packed, stored, at_rest(notes, error=told, died_at_us=self.now_us()))
             return
         self._tr.set(self._layout.dead.key(packed), stored)
         self._die(packed, structs.replace(notes, error=error))
+
+    def put_back_unread(self, packed: bytes, stored: bytes, notes: Notes) -> None:
+        """Add an item that can't be read to the available ones again, in its own place. Its bytes stay."""
+        self._enter(packed, stored, notes)
+        self._tr.add_write_conflict_key(self._layout.available.key(packed) + TAKEN)
 
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
         """Store an available or delayed item again in its place. This is not an arrival."""
@@ -317,6 +338,7 @@ class Moves:
         notes: Notes | None = None,
         how: str = "",
         result: bytes = b"",
+        is_readable: bool = True,
     ) -> None:
         """Remove an item, and count it as "dequeued", "expired", "purged" or "deleted".
 
@@ -324,8 +346,9 @@ class Moves:
             notes: the notes in `stored`, if the caller has read them already.
             how: "cancelled" if its group was cancelled.
             result: the encoded result of its handler, for its completion.
+            is_readable: whether its envelope can be read; else its bytes don't say whether it has chunks.
         """
-        if has_parts(stored):
+        if has_parts(stored) or not is_readable:
             clear_parts(self._tr, self._layout, packed, stored, self._home)
         if notes is None:
             notes = notes_of(stored) if has_notes(stored) else NO_NOTES

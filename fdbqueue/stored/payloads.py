@@ -14,17 +14,19 @@ def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, h
 
     Args:
         packed: the item's packed position.
-        stored: the item's stored value. `fdbqueue.stored.items.has_parts` is true for it.
+        stored: the item's stored value: `fdbqueue.stored.items.has_parts` is true for it, or it can't be read.
         home: the layout of its blob; None: the same as that of its other keys.
 
     *Conflicts:* none. The item's own key decides about conflicts. *Cost:* one range clear each, whatever their size.
     """
-    if is_chunked(stored):
-        tr.clear_range(*layout.chunk_range_of(packed))
+    chunked = is_chunked(stored)
     try:
         blob = blob_of(stored)
     except FormatError:
-        blob = None  # nothing says which one it is; a check reports its keys
+        # Nothing says whether it has chunks, nor which blob: a check reports the keys of that.
+        chunked, blob = True, None
+    if chunked:
+        tr.clear_range(*layout.chunk_range_of(packed))
     if blob is not None:
         clear_blob(tr, home or layout, blob)
 

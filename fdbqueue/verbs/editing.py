@@ -23,6 +23,7 @@ from fdbqueue.moves.groups import group_keys
 from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error, is_over
 from fdbqueue.moves.outcomes import CANCELLED, read_record
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.stored.catalogue import check_encodes
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.codecs import V
@@ -33,7 +34,6 @@ from fdbqueue.stored.items import (
     envelope,
     is_chunked,
     notes_of,
-    salvaged_notes,
     with_blob,
     with_headers,
     with_notes,
@@ -153,8 +153,9 @@ class Editing(Generic[V]):
         """Remove the items at packed positions. Return which were there."""
         there = yield from self._to_change(tr, places)
         moves = Moves(tr, self._layout, self.now_us())
-        for one in there.values():
-            cancel_one(moves, one)
+        found = yield from moves.read_notes({packed: one.stored for packed, one in there.items()})
+        for packed, one in there.items():
+            cancel_one(moves, one, found[packed])
         yield from moves.settle()
         moves.finish()
         return {packed: packed in there for packed in places}
@@ -431,23 +432,24 @@ class Editing(Generic[V]):
         return self._layout.available.position(self._layout.prefix + packed)
 
 
-def cancel_one(moves: Moves, one: Standing, lease: Notes | None = None) -> None:
-    """Remove an item in any state. Of one that can't be read, remove what can be found of its other keys.
+def cancel_one(moves: Moves, one: Standing, found: FoundNotes, lease: Notes | None = None) -> None:
+    """Remove an item in any state, also one that can't be read.
 
     Args:
+        found: its notes, by `Moves.read_notes`.
         lease: the notes with the end and the holder of its lease; None: its own, if it is leased.
     """
-    notes, is_readable = salvaged_notes(one.stored)
+    notes, is_readable = found
     if one.state == "leased":
         lease = notes
     if lease is not None and is_readable:
         notes = notes_of(told_cancelled(one.stored, notes, lease, moves.now_us()))
     if one.state == "dead":
         moves.leave_dead(one.packed)
-        moves.vanish(one.packed, one.stored, "purged", notes=notes)
+        moves.vanish(one.packed, one.stored, "purged", notes=notes, is_readable=is_readable)
         return
     moves.leave(one.state, one.packed, notes)
-    moves.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED)
+    moves.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED, is_readable=is_readable)
 
 
 def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> bytes:

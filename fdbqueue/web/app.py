@@ -300,8 +300,8 @@ class AdminApp:
         info = sessions.info(self._db, name)
         if info is None:
             raise HTTPException(404, f"The session {text} has no items, no dead letters and no pause.")
-        scheduled = sessions.scheduled(self._db, name, limit=looks.MOST_LISTED)
-        dead = sessions.dead(self._db, name, limit=looks.MOST_LISTED)
+        scheduled = sessions.scheduled(self._db, name, limit=looks.MOST_LISTED, on_bad="null")
+        dead = sessions.dead(self._db, name, limit=looks.MOST_LISTED, on_bad="null")
         return {"info": info, "session": text, "scheduled": scheduled, "dead": dead}
 
     async def _parts(self, request: Request) -> Response:

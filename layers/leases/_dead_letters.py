@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias, cast
 
 from msgspec import structs
 
-from fdbqueue import FormatError, Position, Queue
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     Browser,
     Database,
@@ -24,7 +24,6 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_chunked,
     new_random,
-    notes_of,
     pack,
     rows,
     started,
@@ -33,6 +32,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import check_renamed
 
 from .browsing import OnBad, StoredItem, browse
@@ -44,8 +44,8 @@ BATCH_BYTES = 1_000_000
 """About how many bytes one transaction of a redrive moves, chunks included."""
 
 Where: TypeAlias = Literal["place", "tail"]
-_Deal: TypeAlias = Callable[[Transaction, Transitions, KeyValue, Notes], Steps[int]]
-"""Handles one dead letter; returns about how many bytes that writes."""
+_Deal: TypeAlias = Callable[[Transaction, Transitions, KeyValue, Notes, bool], Steps[int]]
+"""Handles one dead letter, given its notes and whether they can be read; returns about how many bytes that writes."""
 
 
 class DeadLetters(Named, Generic[V]):
@@ -128,7 +128,8 @@ class DeadLetters(Named, Generic[V]):
                 yield from check_renamed(tr, self._layout)
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
-            moves.bury(packed, bytes(found), error)
+            notes = yield from moves.read_notes({packed: bytes(found)})
+            moves.bury(packed, bytes(found), notes[packed], error)
             yield from moves.settle()
             moves.finish()
             return True
@@ -172,7 +173,10 @@ class DeadLetters(Named, Generic[V]):
         limit: int | None = None,
         older_than: float = 0.0,
     ) -> Steps[int]:
-        """Remove dead letters for good. Return how many. Unreadable dead letters stay.
+        """Remove dead letters for good, also those that can't be read. Return how many.
+
+        `older_than` removes a dead letter of a newer version by the time in its notes. One whose notes can't be read at
+        all has no such time, and stays.
 
         Args:
             tr: a transaction, or a database. A database uses several transactions if needed.
@@ -182,7 +186,8 @@ class DeadLetters(Named, Generic[V]):
 
         *Conflicts:* with a transaction that redrives or purges the same ones. *Cost:* one read and one write each.
         """
-        died_until_us = self._now_us() - not_negative(older_than, "older_than")
+        age_us = not_negative(older_than, "older_than")
+        died_until_us = self._now_us() - age_us if age_us else None
         return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position, limit))
 
     def _all(
@@ -256,21 +261,21 @@ class DeadLetters(Named, Generic[V]):
             if size > BATCH_BYTES:
                 break
             looked_at += 1
-            try:
-                notes = None if row is None else notes_of(row.value)
-            except FormatError:
-                continue  # left to the newer version of the library that wrote it; the check reports it
-            if row is None or notes is None:
+            if row is None:
                 continue  # another transaction has handled it
             tr.add_read_conflict_key(row.key)
-            written = yield from deal(tr, moves, row, notes)
+            written = yield from deal(tr, moves, row, *salvaged_notes(row.value))
             dealt += bool(written)
             size += written
         yield from moves.settle()
         moves.finish()
         return dealt, looked_at
 
-    def _to_place(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
+    def _to_place(
+        self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool
+    ) -> Steps[int]:
+        if not is_readable:
+            return 0  # left to the newer version of the library that wrote it; the check reports it
         packed = self._layout.dead.packed(row.key)
         yield from reopen_outcome(tr, self._layout, packed, as_new(notes))
         moves.leave_dead(packed)
@@ -278,7 +283,11 @@ class DeadLetters(Named, Generic[V]):
         moves.set_dependent(packed, notes)
         return len(row.value)
 
-    def _to_tail(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes) -> Steps[int]:
+    def _to_tail(
+        self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool
+    ) -> Steps[int]:
+        if not is_readable:
+            return 0
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
         order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
@@ -301,13 +310,15 @@ class DeadLetters(Named, Generic[V]):
         tr.clear_range(*self._layout.chunk_range(old))
         return sum(len(chunk.value) for chunk in chunks)
 
-    def _purge(self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, until_us: int) -> Steps[int]:
+    def _purge(
+        self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool, until_us: int | None
+    ) -> Steps[int]:
         yield from ()
-        if notes.died_at_us > until_us:
+        if until_us is not None and (notes.died_at_us > until_us or not (is_readable or notes.died_at_us)):
             return 0
         packed = self._layout.dead.packed(row.key)
         moves.leave_dead(packed)
-        moves.vanish(packed, row.value, "purged")
+        moves.vanish(packed, row.value, "purged", notes=notes, is_readable=is_readable)
         return len(row.key)
 
 

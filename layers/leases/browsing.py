@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from fdbqueue import CodecError, FormatError, Item, Position, Queue, StoredItem
 from fdbqueue.base.arguments import check_borders
@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import salvaged_notes
 
+T = TypeVar("T")
 OnBad: TypeAlias = Literal["fail", "null"]
 """What a look does with an item that can't be read."""
 
@@ -55,8 +56,7 @@ def browse(
     Raises:
         ValueError: there is no such state, or no such choice.
     """
-    if on_bad not in ("fail", "null"):
-        raise ValueError(f"on_bad is 'fail' or 'null', not {on_bad!r}.")
+    check_on_bad(on_bad)
     if state not in STATES:
         raise ValueError(f"state is one of {', '.join(map(repr, STATES))}, not {state!r}.")
     check_borders(after, before)
@@ -68,21 +68,30 @@ def browse(
         if wanted is not None and not wanted(row):
             return None
         found = _open(tr, queue, place, row, state)
-        return found if on_bad == "fail" else _or_unreadable(found, place.position(row.key), row.value, state)
+        return found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state)
 
     read = limit if wanted is None else None
     found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=BrowsePace(duty_cycle), layout=queue.layout)
     return Browser(found, look, limit=limit)
 
 
-def _or_unreadable(
-    found: Steps[StoredItem[V] | None], position: Position, stored: bytes, state: State
-) -> Steps[StoredItem[V] | None]:
+def check_on_bad(on_bad: object) -> None:
+    """Refuse what is no choice for items that can't be read.
+
+    Raises:
+        ValueError: it is neither "fail" nor "null".
+    """
+    if on_bad not in ("fail", "null"):
+        raise ValueError(f"on_bad is 'fail' or 'null', not {on_bad!r}.")
+
+
+def or_unreadable(found: Steps[T], position: Position, stored: bytes, state: State) -> Steps[T | StoredItem[Any]]:
+    """Return an item; without its value if it can't be read, and with that error if it has none of its own."""
     try:
         return (yield from found)
     except (CodecError, FormatError) as error:
         notes, _ = salvaged_notes(stored)
-        shown = stored_item(Item(position, cast(V, None), {}), stored, state, notes=notes)
+        shown: StoredItem[Any] = stored_item(Item(position, None, {}), stored, state, notes=notes)
         return replace(shown, error=notes.error or str(error))
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fdbqueue import Position
 from fdbqueue.engine.keys import behind
-from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rows
+from fdbqueue.lowlevel import Layout, Standing, Steps, Transaction, rows
 from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
+from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
+from fdbqueue.stored.states import InQueue
 
 from .transitions import Custody, Transitions
 
@@ -53,7 +57,8 @@ def sweep(
 ) -> Steps[bool]:
     """Remove some waiting members of a cancelled group, in the order of their positions. Return whether more are left.
 
-    A cursor in the database says where the next transaction goes on, so that no number of members, and none at work,
+    A member whose item is nowhere, as after the loss of a damaged item, leaves the group: it could not end any more. A
+    cursor in the database says where the next transaction goes on, so that no number of members, and none at work,
     ends it too early.
 
     *Conflicts:* with a transaction that takes or moves one of these members. *Cost:* three reads, and two reads in
@@ -68,29 +73,67 @@ def sweep(
     begin = stored[8:]
     # By snapshot: each member that is removed is read with a conflict of its own.
     found = yield from rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
-    reads = []
-    for row in found:
-        packed = row.key[len(keys.members) :]
-        if custody is not None:
-            yield from custody.release(
-                tr, moves, layout.available.position(layout.available.key(packed)), SWEEP, now_us
-            )
-            continue
-        reads.append((packed, tr.get(layout.available.key(packed)), tr.get(layout.delayed.key(packed))))
-    for packed, available, delayed in reads:
-        value = yield available
-        if value.present():
-            moves.leave_available(packed, notes_of(bytes(value)))
-            moves.vanish(packed, bytes(value), "deleted", how="cancelled")
-        value = yield delayed
-        if value.present():
-            moves.leave_delayed(packed, notes_of(bytes(value)))
-            moves.vanish(packed, bytes(value), "deleted", how="cancelled")
+    members = [row.key[len(keys.members) :] for row in found]
+    if custody is None:
+        yield from _remove_waiting(tr, layout, moves, name, members)
+    else:
+        for packed in members:
+            address = layout.available.position(layout.available.key(packed))
+            if not (yield from custody.release(tr, moves, address, SWEEP, now_us)):
+                _leave_group(tr, layout, moves, name, packed)
     if len(found) < SWEEP_ITEMS:
         tr.clear(keys.cursor)
         return False
     begin_sweep(tr, layout, name, now_us, found[-1].key + b"\x00")
     return True
+
+
+def _remove_waiting(
+    tr: Transaction, layout: Layout, moves: Transitions, name: str, members: list[bytes]
+) -> Steps[None]:
+    """Remove the members that wait, also those that can't be read. Those at work run to their end."""
+    states: tuple[InQueue, ...] = ("available", "delayed")
+    reads = [(packed, state, tr.get(getattr(layout, state).key(packed))) for packed in members for state in states]
+    waiting: dict[bytes, Standing] = {}
+    for packed, state, read in reads:
+        value = yield read
+        if value.present():
+            waiting[packed] = Standing(packed, state, bytes(value))
+    known = yield from moves.read_notes({packed: one.stored for packed, one in waiting.items()})
+    for packed, one in waiting.items():
+        notes, is_readable = known[packed]
+        notes = notes if is_readable else replace(notes, group=name)  # a key of the group has named it
+        moves.leave(one.state, packed, notes)
+        moves.vanish(packed, one.stored, "deleted", notes=notes, how="cancelled", is_readable=is_readable)
+    rest = [packed for packed in members if packed not in waiting]
+    for packed in (yield from _nowhere(tr, layout, rest)):
+        _leave_group(tr, layout, moves, name, packed)
+
+
+def _nowhere(tr: Transaction, layout: Layout, members: list[bytes]) -> Steps[list[bytes]]:
+    """Return the members that do not wait, are not at work and are in no stream's batch."""
+    # By snapshot: a member at work may be acked meanwhile. Only one that is not there is read with a conflict.
+    reads = [(packed, tr.snapshot.get(layout.leased.key(packed))) for packed in members]
+    gone = []
+    for packed, read in reads:
+        value = yield read
+        if not value.present():
+            tr.add_read_conflict_key(layout.leased.key(packed))
+            gone.append(packed)
+    for batch in (yield from claimed_places(tr, layout)) if gone else ():
+        claims = [(packed, tr.get(batch.place.key(packed))) for packed in gone]
+        gone = []
+        for packed, read in claims:
+            value = yield read
+            gone += [] if value.present() else [packed]
+    return gone
+
+
+def _leave_group(tr: Transaction, layout: Layout, moves: Transitions, name: str, packed: bytes) -> None:
+    """Note that a member is not open any more whose item is nowhere: an older version of the library left its key."""
+    tr.clear(group_keys(layout, name).members + packed)
+    moves.any = True
+    moves.changed_groups |= {name}
 
 
 def _end_holds(tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int) -> Steps[None]:

@@ -157,10 +157,12 @@ def fire_due(
             stale = stale or bool(back)
             continue
         if kind in (GO, DROP) and retry.custody is not None:
+            try:
+                yield from retry.custody.release(tr, moves, position, kind, now_us)
+            except FormatError:
+                continue  # left to the newer version that wrote the follow-up, as a plain one below
             tr.clear(key)
-            moves.any = True
-            yield from retry.custody.release(tr, moves, position, kind, now_us)
-            stale = True
+            moves.any = stale = True
             continue
         found = []
         for state, future in _reads_of(tr, layout, packed, kind) if stale else futures:

@@ -73,8 +73,14 @@ class Custody(Protocol):
     def about(self, stored: bytes) -> tuple[Any, Position | None]:
         """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
 
-    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
-        """Release or remove an item that an item of the queue stands for; `kind` is that of a timer."""
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[bool]:
+        """Release or remove an item that an item of the queue stands for; `kind` is that of a timer.
+
+        Returns False if it is not in the queue.
+
+        Raises:
+            FormatError: a follow-up can't be read, and so not be released; nothing was written.
+        """
 
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every such item that has a completion or a group."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fdbqueue import Item, Position
-from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, notes_of, pack
+from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, pack
 
 from ..leases.transitions import Transitions
 from .recipients import Recipients
@@ -108,8 +108,9 @@ class Copies:
         # Plain reads: a concurrent transaction that moves or takes the item conflicts with this one.
         for item in (yield from locate(tr, self._layout, [packed])):
             moves = Transitions(tr, self._layout)
-            moves.leave(item.state, packed, notes_of(item.stored))
-            moves.vanish(packed, item.stored, counter)
+            notes, is_readable = (yield from moves.read_notes({packed: item.stored}))[packed]
+            moves.leave(item.state, packed, notes)
+            moves.vanish(packed, item.stored, counter, notes=notes, is_readable=is_readable)
             yield from moves.settle()
             moves.finish()
             return True

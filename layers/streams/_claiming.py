@@ -32,6 +32,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.pausing import pause_of, paused_error
+from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.stored.items import blob_of, notes_if_readable
 
 from ..leases.taking import CancelledGroups
@@ -111,8 +112,11 @@ class Claiming:
         haul = _Moved()
         groups = CancelledGroups()
         groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found if not _is_plain(row)])
+        lost: dict[bytes, FoundNotes] = {}
         if self._terms.bad is None:
             self._take_plain(moves, haul, found, batch)
+        else:  # all that can't be read at once: their keys are looked for once
+            lost = yield from moves.read_notes({self._layout.available.packed(row.key): row.value for row in found})
         for row in found[haul.dealt :]:
             try:
                 notes = notes_of(row.value)
@@ -124,7 +128,8 @@ class Claiming:
                 taken = self._take(moves, haul, row, notes, batch, error)
             except (CodecError, FormatError) as refused:
                 if self._terms.bad is not None and isinstance(refused, FormatError):
-                    moves.bury(self._layout.available.packed(row.key), row.value, str(refused), cleared=True)
+                    packed = self._layout.available.packed(row.key)
+                    moves.bury(packed, row.value, lost[packed], str(refused), cleared=True)
                     haul.dealt += 1
                     continue
                 if not haul.keys and not batch.count:

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue import FormatError, Queue
-from fdbqueue.lowlevel import NO_NOTES, Database, KeyValue, Notes, Steps, Transaction, notes_of, rows, started
+from fdbqueue import Queue
+from fdbqueue.lowlevel import Database, KeyValue, Notes, Steps, Transaction, rows, started
+from fdbqueue.moves.rescue import FoundNotes
 
 from ..leases.leases import CONSUMER_BYTES
 from ..leases.transitions import Transitions, cut
@@ -68,10 +69,11 @@ class Returning:
         found = yield from rows(tr, *keys.claims(), limit=ROWS)
         yield from asked
         done = size = 0
+        known = yield from moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
         for row in found:
             if size > SIZE_BYTES:
                 break
-            self._return(tr, moves, row)
+            self._return(tr, moves, row, known[keys.packed_of(row.key)[1]])
             size += len(row.value)
             done += 1
         moves.tally("claimed", -done)
@@ -84,18 +86,18 @@ class Returning:
             return done, False
         return done, True
 
-    def _return(self, tr: Transaction, moves: Transitions, row: KeyValue) -> None:
+    def _return(self, tr: Transaction, moves: Transitions, row: KeyValue, found: FoundNotes) -> None:
         batch, packed = self._keys.packed_of(row.key)
         tr.clear(row.key)
-        try:
-            notes = notes_of(row.value)
-        except FormatError:  # a claim takes none
-            notes = NO_NOTES
+        notes = found.notes
         if notes.is_tracked:
             tr.clear(self._keys.tracked(batch, packed))
             moves.count_claimed(notes, -1)
-        again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
-        moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
+        if found.is_readable:
+            again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
+            moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
+        else:  # damaged since the claim, which takes none that can't be read
+            moves.put_back_unread(packed, row.value, notes)
         if moves.arrived and moves.arrived[-1] == packed:
             moves.set_dependent(packed, notes)
         tr.clear(self._keys.chunks(batch, packed))

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
 from fdbqueue import FormatError
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     KeyValue,
-    Notes,
     Steps,
     Transaction,
     is_chunked,
     join_chunks,
-    notes_of,
     parse,
     rows,
     size_of,
 )
+from fdbqueue.moves.rescue import FoundNotes
 
-from ..leases.transitions import Transitions, at_rest, cut, size_beside
-from ._claiming import ERROR_BYTES
+from ..leases.transitions import Transitions
 from ._terms import Terms
 from .keys import StreamKeys
 from .records import BatchRecord
@@ -56,7 +56,8 @@ class Sifting:
         for number, row in enumerate(found, 1):
             error = yield from self._error(tr, row)
             if error:
-                batch = self._without(tr, moves, batch, row, error)
+                lost = yield from moves.read_notes({self._place.packed(row.key): row.value})
+                batch = self._without(tr, moves, batch, row, lost, error)
             size += size_of(row.value)
             if size >= SIFT_BYTES or number == limit:
                 after = row.key + b"\x00"
@@ -79,16 +80,23 @@ class Sifting:
         return "" if self._terms.bad is None else self._terms.bad(payload)
 
     def _without(
-        self, tr: Transaction, moves: Transitions, batch: BatchRecord, row: KeyValue, error: str
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        batch: BatchRecord,
+        row: KeyValue,
+        lost: Mapping[bytes, FoundNotes],
+        error: str,
     ) -> BatchRecord:
-        packed, notes = self._place.packed(row.key), notes_of(row.value)
+        packed = self._place.packed(row.key)
+        notes = lost[packed].notes
         number, size = self._terms.batch, size_of(row.value)
         tr.clear(row.key)
         tr.clear(self._keys.chunks(number, packed))
         if notes.is_tracked:
             tr.clear(self._keys.tracked(number, packed))
             moves.count_claimed(notes, -1)
-        moves.enter_dead(packed, row.value, self._dead(notes, error))
+        moves.die(packed, row.value, lost[packed], error)
         moves.tally("claimed", -1)
         splits = [
             replace(split, count=split.count - 1, size_bytes=max(0, split.size_bytes - size))
@@ -104,7 +112,3 @@ class Sifting:
             chunked=batch.chunked - is_chunked(row.value),
             tracked=batch.tracked - notes.is_tracked,
         )
-
-    def _dead(self, notes: Notes, error: str) -> Notes:
-        told = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
-        return at_rest(notes, error=told, died_at_us=self._now_us)

@@ -928,4 +928,41 @@ MUTANTS = (
         (("            finalize=shown.clean,\n", ""),),
         tests=("tests/web/test_names.py::test_no_page_shows_control_characters_and_none_is_broken_by_a_name",),
     ),
+    Mutant(
+        "the keys of an item that can't be read are not asked",
+        "fdbqueue/moves/rescue.py",
+        (("    if lost:\n", "    if False:\n"),),
+        tests=(
+            "tests/layers/together/test_rescue.py::test_its_completion_ends",
+            "tests/layers/together/test_rescue.py::test_its_group_ends_and_releases_the_follow_up",
+            "tests/layers/together/test_rescue.py::test_its_smart_index_deadlines_and_copies_are_cleared",
+        ),
+    ),
+    Mutant(
+        "the look for the keys of an item that can't be read has no limit",
+        "fdbqueue/moves/rescue.py",
+        (("        while left > 0:\n", "        while True:\n"), ("limit=min(left, PAGE_KEYS)", "limit=PAGE_KEYS")),
+        tests=("tests/layers/together/test_rescue.py::test_a_scan_ends_at_its_limit",),
+    ),
+    Mutant(
+        "a member whose item is nowhere stays in its cancelled group",
+        "layers/leases/sweeping.py",
+        (("    tr.clear(group_keys(layout, name).members + packed)\n", ""),),
+        tests=(
+            "tests/layers/together/test_rescue.py::test_a_cancel_of_the_group_ends_members_whose_items_are_nowhere",
+        ),
+    ),
+    Mutant(
+        "a follow-up in a session that can't be read stops every lease",
+        "layers/leases/timers.py",
+        (
+            (
+                "except FormatError:\n                continue  # left to the newer version that wrote the follow-up",
+                "except ZeroDivisionError:\n                continue  #",
+            ),
+        ),
+        tests=(
+            "tests/layers/together/test_rescue.py::test_a_follow_up_in_a_session_that_cannot_be_read_holds_up_no_lease",
+        ),
+    ),
 )

@@ -236,6 +236,30 @@ def test_all_ranges_of_keys_know_tuples(repository: Path) -> None:
     assert BY_BYTES.keys() <= others.keys(), "a file that no longer needs it"
 
 
+SALVAGES = {
+    "fdbqueue/moves/rescue.py": "adds what the keys know, for all calls that take an item away",
+    "layers/leases/browsing.py": "shows items",
+    "layers/leases/_dead_letters.py": "purges dead letters, whose ends were told when they died",
+    "layers/sessions/operators/changes.py": "purges dead letters, whose ends were told when they died",
+    "layers/sessions/operators/editing.py": "asks whether an item blocked its session",
+}
+"""Files that may use what is left of the notes of an item that can't be read, of those that change items, and why."""
+
+
+def test_all_removals_of_items_that_cannot_be_read_ask_their_keys(repository: Path) -> None:
+    """What is left of damaged notes names neither the completion nor the group: see `fdbqueue.moves.rescue`."""
+    changing = ("fdbqueue/moves/", "fdbqueue/writes/", "fdbqueue/verbs/", "fdbqueue/transfer/", "layers/")
+    named = {str(file.relative_to(repository)) for file, _ in files_of(repository) if salvages(file.read_text())}
+
+    assert {file for file in named if file.startswith(changing)} == SALVAGES.keys()
+
+
+def salvages(source: str) -> bool:
+    """Whether a file uses `salvaged_notes`."""
+    nodes = ast.walk(ast.parse(source))
+    return any(isinstance(node, ast.alias) and node.name == "salvaged_notes" for node in nodes)
+
+
 def test_no_file_imports_a_private_module_of_another_folder(repository: Path) -> None:
     assert reach_into(["fdbqueue", "layers", "staged", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])
     assert not reach_into(["fdbqueue", "layers", "leases", "_a"], ["fdbqueue", "layers", "leases", "_b", "C"])

@@ -216,12 +216,13 @@ class Line:
         item = available.position(available.key(pointer.current)) if pointer.current else None
         return name_of(pointer.name), item
 
-    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[None]:
+    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[bool]:
         """Release or remove one item of a session, named by its address."""
         own = self.moves(tr, now_us)
-        yield from release(tr, self, own, address, kind, now_us)
+        there = yield from release(tr, self, own, address, kind, now_us)
         own.finish()
         moves.any = moves.any or own.any
+        return there
 
     def moves(self, tr: Transaction, now_us: int | None = None) -> PointerMoves:
         """Return the moves of pointers in a transaction, to be finished by the caller."""

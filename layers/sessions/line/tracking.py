@@ -92,14 +92,17 @@ def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Sessio
     return at_address(line, position)
 
 
-def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position, kind: str, now_us: int) -> Steps[None]:
-    """Release or remove one item of a session.
+def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position, kind: str, now_us: int) -> Steps[bool]:
+    """Release or remove one item of a session, unless it is in progress. Return False if it is not in the session.
 
     Args:
         moves: the moves of the line, to be finished by the caller.
         address: the item's address.
         kind: `GO` releases a held follow-up, `DROP` removes it. `SWEEP` removes a member of a cancelled group, and
-            `TTL` an item whose life is over, unless it is in progress.
+            `TTL` an item whose life is over. An item that can't be read is removed too, and not released.
+
+    Raises:
+        FormatError: the follow-up to release can't be read; nothing was written.
 
     *Conflicts:* with a transaction that moves the item, or leases its session. *Cost:* three reads in parallel, two
     more if something is moved.
@@ -110,15 +113,18 @@ def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position,
     delayed, available = (yield waits), (yield there)
     record = record_of((yield recorded))
     if record is None or not (delayed.present() or available.present()):
-        return
+        return False
     stored = bytes(delayed) if delayed.present() else bytes(available)
-    notes = notes_of(stored)
+    if kind == GO:
+        notes_of(stored)
+    own = SessionMoves(tr, session, now_us)
+    notes, is_readable = (yield from own.read_notes({packed: stored}))[packed]
     if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
-        return
+        return True
     if available.present() and record.pointer:
         leased = yield tr.get(line.shards.at(record.pointer).leased.key(record.pointer))
         if leased.present() and pointer_of(bytes(leased)).current == packed:
-            return  # it runs to its end
+            return True  # it runs to its end
         if leased.present():
             line.note_edit(tr, record.pointer, bytes(leased))
         # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
@@ -128,19 +134,20 @@ def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position,
     if available.present() and record.slots:
         entries = yield from line.slots.entries(tr.snapshot, session)
         if any(entry.current == packed for entry in entries.values()):
-            return  # it runs to its end, or its slot removes it when its back-off is over
+            return True  # it runs to its end, or its slot removes it when its back-off is over
         tr.add_read_conflict_key(session.mark(packed))
-    own = SessionMoves(tr, session, now_us)
     own.leave("delayed" if delayed.present() else "available", packed, notes)
     if kind == GO:
         own.put_back(packed, stored, notes, now_us=now_us, delay_us=notes.visible_at_us - HELD_US)
     elif kind == TTL:
-        own.vanish(packed, stored, "expired")
+        own.vanish(packed, stored, "expired", notes=notes, is_readable=is_readable)
     else:
-        own.vanish(packed, stored, "deleted", how="cancelled" if kind == SWEEP else "")
+        how = "cancelled" if kind == SWEEP else ""
+        own.vanish(packed, stored, "deleted", notes=notes, how=how, is_readable=is_readable)
     yield from own.settle()
     own.finish()
     yield from settle_line(tr, line, moves, session, record, now_us)
+    return True
 
 
 def settle_line(

@@ -91,7 +91,8 @@ class Operating:
     def redrive(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
         """Put dead letters back into their places, with no attempts counted, and unblock the session."""
         session, record = yield from self.read(tr, name)
-        found = yield from self._dead(tr, session, positions, limit)
+        # One that can't be read is left to the newer version of the library that wrote it.
+        found = yield from self._dead(tr, session, positions, limit, readable=True)
         moves = SessionMoves(tr, session)
         for row in found:
             packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
@@ -111,14 +112,15 @@ class Operating:
         return len(found)
 
     def purge(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
-        """Remove dead letters for good."""
+        """Remove dead letters for good, also those that can't be read."""
         session, record = yield from self.read(tr, name)
         found = yield from self._dead(tr, session, positions, limit)
         moves = SessionMoves(tr, session)
         for row in found:
             packed = session.layout.dead.packed(row.key)
+            notes, is_readable = salvaged_notes(row.value)
             moves.leave_dead(packed)
-            moves.vanish(packed, row.value, "purged")
+            moves.vanish(packed, row.value, "purged", notes=notes, is_readable=is_readable)
         moves.finish()
         if found and record is not None and not record.pointer:
             yield from self.go_on(tr, session, record)
@@ -139,24 +141,31 @@ class Operating:
         moves.finish()
 
     def _dead(
-        self, tr: Transaction, session: Session, positions: list[Position] | None, limit: int
+        self, tr: Transaction, session: Session, positions: list[Position] | None, limit: int, *, readable: bool = False
     ) -> Steps[list[KeyValue]]:
-        """Read dead letters, with a conflict for each."""
+        """Read up to `limit` dead letters, with a conflict for each; `readable`: only those that can be read."""
         dead = session.layout.dead
+        found: list[KeyValue] = []
         if positions is None:
-            found = yield from rows(tr.snapshot, dead.begin, dead.end, limit=limit)
+            begin = dead.begin
+            while page := (yield from rows(tr.snapshot, begin, dead.end, limit=limit)):
+                found += [row for row in page if not readable or salvaged_notes(row.value)[1]]
+                if len(found) >= limit or len(page) < limit:
+                    break
+                begin = page[-1].key + b"\x00"
         else:
-            found = []
             for key in dict.fromkeys(dead.key(pack(position)) for position in positions[:limit]):
-                found += yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
-        for row in found:
+                page = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+                found += [row for row in page if not readable or salvaged_notes(row.value)[1]]
+        for row in found[:limit]:
             tr.add_read_conflict_key(row.key)
-        # One that can't be read is left to the newer version of the library that wrote it, or to `cancel`.
-        return [row for row in found if salvaged_notes(row.value)[1]]
+        return found[:limit]
 
     def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> Steps[None]:
         """Make an item that can't be read a dead letter."""
         moves = SessionMoves(tr, session, self._line.leases.now_us())
-        moves.bury(session.layout.available.packed(row.key), row.value, error)
+        packed = session.layout.available.packed(row.key)
+        found = yield from moves.read_notes({packed: row.value})
+        moves.bury(packed, row.value, found[packed], error)
         yield from moves.settle()
         moves.finish()

@@ -174,7 +174,8 @@ class SessionEditing(Editing[Any]):
         unique = dict.fromkeys(there.values())  # an item may be given by its position and by its address
         for session, one, holder in unique:
             own = SessionMoves(tr, session, now_us)
-            cancel_one(own, one, None if holder is None else holder.notes)
+            found = yield from own.read_notes({one.packed: one.stored})
+            cancel_one(own, one, found[one.packed], None if holder is None else holder.notes)
             yield from own.settle()
             own.finish()
             yield from self.see_to_the_line(tr, session, one, now_us, ends_wait=True)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import CheckReport, Position
+from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
     Database,
+    KeyValue,
     Layout,
     Place,
     Steps,
@@ -22,7 +23,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...leases import ReclaimReport, State, StoredItem
-from ...leases.browsing import opened
+from ...leases.browsing import OnBad, check_on_bad, opened, or_unreadable
 from ..line.line import Line
 from ..line.shards import check_shards
 from ..line.tracking import named_by
@@ -189,7 +190,7 @@ class Operators(Items[V]):
     ) -> Steps[int]:
         """Put dead letters back into their places, with no attempts counted. Return how many.
 
-        A session that was blocked goes on with them.
+        A session that was blocked goes on with them. Dead letters that can't be read stay.
 
         Args:
             tr: a transaction, or a database.
@@ -213,7 +214,10 @@ class Operators(Items[V]):
         *,
         limit: int = ITEMS_AT_ONCE,
     ) -> Steps[int]:
-        """Remove dead letters for good. Return how many. Arguments, *Conflicts* and *Cost:* as `redrive`."""
+        """Remove dead letters for good, also those that can't be read. Return how many.
+
+        Arguments, *Conflicts* and *Cost:* as `redrive`.
+        """
         name, wanted = pack_name(session), self._wanted(session, position, limit)
         body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
         return (yield from self.queue.transact(tr, body))
@@ -238,27 +242,46 @@ class Operators(Items[V]):
 
     @verb
     def scheduled(
-        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+        on_bad: OnBad = "fail",
     ) -> Steps[list[StoredItem[V]]]:
         """Return the first items that wait in a session, in their order: urgent ones first.
 
         The item in progress does not wait. Delayed items come behind the available ones, in the order of their places.
 
+        Args:
+            on_bad: an item that can't be read: "fail" raises its error; "null" shows it without its value.
+
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads.
         """
         _check_limit(limit, "items")
-        body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit)
+        check_on_bad(on_bad)
+        body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit, on_bad=on_bad)
         return (yield from self.queue.read(tr, body))
 
     @verb
     def dead(
-        self, tr: Transaction | Database, session: SessionName, *, limit: int = ITEMS_AT_ONCE
+        self,
+        tr: Transaction | Database,
+        session: SessionName,
+        *,
+        limit: int = ITEMS_AT_ONCE,
+        on_bad: OnBad = "fail",
     ) -> Steps[list[StoredItem[V]]]:
         """Return the first dead letters of a session, in the order of their places.
+
+        Args:
+            on_bad: a dead letter that can't be read: "fail" raises its error; "null" shows it without its value, and
+                goes on. `purge` removes it.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads.
         """
         _check_limit(limit, "items")
+        check_on_bad(on_bad)
         name = pack_name(session)
 
         def body(tr: Transaction) -> Steps[list[StoredItem[V]]]:
@@ -267,7 +290,7 @@ class Operators(Items[V]):
             found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
             dead = []
             for row in found:
-                item = yield from opened(tr, own.queue, place, row, "dead")
+                item = yield from _shown(tr, own.queue, place, row, "dead", on_bad)
                 dead.append(item)
             return dead
 
@@ -390,7 +413,14 @@ class Operators(Items[V]):
         yield from self.queue.read(tr, body)
 
 
-def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[list[StoredItem[Any]]]:
+def _shown(
+    tr: Transaction, queue: Queue[Any], place: Place, row: KeyValue, state: State, on_bad: OnBad
+) -> Steps[StoredItem[Any]]:
+    found = opened(tr, queue, place, row, state)
+    return (yield from found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state))
+
+
+def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnBad) -> Steps[list[StoredItem[Any]]]:
     session, record = yield from Operating(line).read(tr.snapshot, name)
     places_in_line = [record.pointer] if record is not None and record.pointer else []
     if record is not None and record.slots:
@@ -410,7 +440,7 @@ def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int) -> Steps[li
         found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + len(current))
         for row in found:
             if len(waiting) < limit and place.packed(row.key) not in current:
-                item = yield from opened(tr, session.queue, place, row, state)
+                item = yield from _shown(tr, session.queue, place, row, state, on_bad)
                 waiting.append(item)
     return waiting
 

@@ -93,9 +93,9 @@ class SessionMoves(Transitions):
         """Remove an item in progress. It is among the available ones, and its session's pointer is leased."""
         self.leave_available(packed, notes)
 
-    def enter_dead(self, packed: bytes, stored: bytes, notes: Notes) -> None:
-        """Add an item to the dead letters. If it comes back, it comes before all items that are enqueued meanwhile."""
-        super().enter_dead(packed, stored, notes)
+    def _die(self, packed: bytes, notes: Notes) -> None:
+        super()._die(packed, notes)
+        # If it comes back, it comes before all items that are enqueued meanwhile.
         self._away = max(self._away, packed)
 
     def finish(self) -> None:
@@ -107,6 +107,16 @@ class SessionMoves(Transitions):
 
     def _count_level(self, packed: bytes, change: int) -> None:
         """Count nothing: a session's items are read in order of their levels, and no call asks for a number."""
+
+
+class QueueOfSession(Queue[Any]):
+    """The items of one session, which errors name as a program does."""
+
+    given: Queue[Any]
+    packed_name: bytes
+
+    def __repr__(self) -> str:
+        return f"the session {name_of(self.packed_name)!r} of {self.given!r}"
 
 
 class Session:
@@ -131,8 +141,8 @@ class Session:
         self.home = keys.line
         """The layout of the line, where outcomes, groups and blobs are kept."""
         self.layout = Layout.at(keys.items + name + fdb_tuple.pack((generation,)))
-        self.queue: Queue = object.__new__(Queue)  # with the same codec, and nothing else of its own
-        vars(self.queue).update(vars(queue) | {"layout": self.layout})
+        self.queue: Queue = object.__new__(QueueOfSession)  # with the same codec, and nothing else of its own
+        vars(self.queue).update(vars(queue) | {"layout": self.layout, "given": queue, "packed_name": name})
         self.record_key = keys.record(name)
         self.guard_key = keys.guard(name)
         self.state_key = keys.states + name
