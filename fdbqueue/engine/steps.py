@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fdbqueue.engine.answers import in_few_steps
@@ -98,6 +98,15 @@ def _nothing() -> None:
     """Do nothing, in place of a call that is not needed."""
 
 
+class Awaited:
+    """A coroutine that steps yield. Only `run_async` can run them."""
+
+    __slots__ = ("coroutine",)
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self.coroutine = coroutine
+
+
 async def run_async(steps: Steps[T]) -> T:
     """Run `steps` to the end in the running event loop, without another thread.
 
@@ -135,6 +144,8 @@ async def aio(future: Future[T]) -> T:
     False
     """
     if not hasattr(cast(object, future), "is_ready"):
+        if isinstance(future, Awaited):
+            return cast(T, await future.coroutine)
         raise TypeError(
             f"aio awaits a future of a transaction, as in await aio(tr[b'stock']), not {future!r}. Await a coroutine"
             " itself, and a verb by its form for event loops: await queue.dequeue.aio(db)."

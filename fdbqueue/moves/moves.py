@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.ends import parts_of_ends
@@ -101,6 +102,8 @@ class Moves:
 
     def finish(self) -> None:
         """Write the counters, the high-water mark, and arrivals for subscriptions."""
+        if self.any:
+            asks_marker(self._tr)
         for name, change in self._tally.items():
             if change:
                 self._tr.add(self._layout.count_key(name), as_count(change))

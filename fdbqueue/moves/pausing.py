@@ -13,6 +13,7 @@ import msgspec
 
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import ReadTransaction, Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, QueuePaused
 from fdbqueue.stored.codecs import UNREADABLE
@@ -56,6 +57,7 @@ _decoder = msgspec.msgpack.Decoder(_StoredPause)
 
 def write_pause(tr: Transaction, layout: Layout, by: str, reason: str, now_us: int) -> None:
     """Pause a queue, and its sessions. Consumers that wait look again, and learn it."""
+    asks_marker(tr)
     for each in (layout, _line(layout)):
         tr.set(each.paused_key, _encode(_StoredPause(by, reason, now_us)))
     span = layout.waiting.range()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
@@ -60,6 +61,7 @@ def count(tr: Transaction, layout: Layout, **changes: int) -> None:
 
     An atomic add has no read. If the counter were read and written, every enqueue would conflict with every other.
     """
+    asks_marker(tr)
     for name, change in changes.items():
         tr.add(layout.count_key(name), as_count(change))
 

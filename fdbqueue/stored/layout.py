@@ -15,7 +15,8 @@ by itself. A row names the parts of a key behind the queue's, the stored value, 
 An operation log has its own subspace, apart from its queue: ``(log, versionstamp)`` (`layers/oplog`).
 
 The catalogue has one key for each queue, outside all queues: `CATALOGUE`, and then the queue's prefix (`catalogue.py`).
-It begins with a byte that begins no tuple and no directory.
+It begins with a byte that begins no tuple and no directory. So do the commit markers of `transactional` functions:
+`TRANSACTIONS`, client and slot (`engine/marker.py`).
 
 >>> from fdbqueue import Position
 >>> from fdbqueue.stored.layout import Layout

@@ -27,6 +27,7 @@ from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.errors import FDBError
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
@@ -439,6 +440,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     ) -> Steps[T]:
         """Run `body` in the caller's transaction. Given a database, run it in a new one that takes effect exactly once.
 
+        The caller's transaction takes effect exactly once, too, if it is that of a `transactional` function.
+
         This is for layers: they write their keys about this queue's items under this queue's subspace too.
 
         Args:
@@ -456,6 +459,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         given: Any = tr
         if hasattr(given, "create_transaction") or is_database(given):
             return self._once.transact(given, body, on_retry=on_retry, takes=takes)
+        if not takes:  # one that takes asks when it finds an item, so that a look into an empty queue stays a read
+            asks_marker(given)
         return body(given)
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
@@ -557,6 +562,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             for group in sorted(groups):
                 yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
+        asks_marker(tr)
         tr.add(self.layout.dequeued_key, as_count(len(items)))
         if items[-1].position.rank is not None:
             gone = Counter(item.position.rank for item in items)
@@ -740,6 +746,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     def _clear(self, tr: Transaction) -> Steps[None]:
         yield from ()
+        asks_marker(tr)
         tr.clear_range(*self.layout.whole_range())
         forget_queue(tr, self.layout)
         forget(tr, self.layout)

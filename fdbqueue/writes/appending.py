@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.moves.admission import give_up_to
 from fdbqueue.moves.arrivals import Span, announce
@@ -44,6 +45,7 @@ def append_items(
     *Conflicts:* none: the keys are new, and everything else is atomic. *Cost:* one write for each item and chunk, and
     one to three more.
     """
+    asks_marker(tr)
     amount = len(stored)
     keys = layout.item_keys(index, amount, random, ranks)
     if amount == 1:

@@ -17,6 +17,7 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
+from fdbqueue.engine.marker import SlotClaim
 from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission
@@ -25,7 +26,7 @@ from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.adaptive_limit import TooMuch
 from fdbqueue.writes.appending import append_items
 from fdbqueue.writes.batches import BATCH_SECONDS, Batch, Batches, Encoding
-from fdbqueue.writes.once import Once, SlotClaim
+from fdbqueue.writes.once import Once
 
 COMMITS_IN_FLIGHT = 8
 """The limit for a database that does not state its own."""

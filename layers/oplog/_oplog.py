@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
 from fdbqueue.engine.keys import is_within
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, attempts, is_database, pages, verb
 from fdbqueue.stored.layout import Name
 
@@ -111,6 +112,7 @@ class OperationLog:
 
         def body(tr: Transaction) -> Steps[None]:
             yield from ()
+            asks_marker(tr)
             tr.clear_range(begin, end)
 
         if is_database(tr):

@@ -45,6 +45,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, rows, verb
 
 from ..leases.times import not_negative
@@ -150,6 +151,7 @@ class Deadlines:
         only_transaction(tr, "Deadlines.end")
         deadline = claim.deadline
         packed = self._layout.item_key(deadline.position)[len(self._layout.prefix) :]
+        asks_marker(tr)
         tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
 
     def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
@@ -176,6 +178,7 @@ class Deadlines:
         found = yield from rows(tr.snapshot, begin, end, limit=limit)
         claimed = []
         for row in found:
+            asks_marker(tr)
             tr.add_read_conflict_key(row.key)
             at_us, packed = deadline_of(self._layout, stage, row.key)
             tr.clear(row.key)
@@ -195,6 +198,7 @@ class Deadlines:
         found = yield from rows(tr.snapshot, space.range().start, space.pack((lapsed_us + 1,)), limit=1)
         claimed = []
         for row in found:
+            asks_marker(tr)
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)
             was_us, at_us, *_ = space.unpack(row.key)

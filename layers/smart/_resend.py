@@ -59,6 +59,7 @@ from typing import cast
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine.keys import behind, within
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
@@ -213,7 +214,9 @@ class Resend:
         if not is_database(tr):
             if timeout != 0:
                 raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
-            fetched, _ = yield from self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
+            fetched, written = yield from self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
+            if written:
+                asks_marker(tr)
             return fetched.copies
         if timeout != 0:
             yield from long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")

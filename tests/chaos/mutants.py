@@ -84,9 +84,49 @@ MUTANTS = (
     ),
     Mutant(
         "the marker is not read after an unknown outcome",
-        "fdbqueue/writes/once.py",
+        "fdbqueue/engine/marker.py",
         (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
         tests=("tests/queue/test_once.py::test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again",),
+    ),
+    Mutant(
+        "a transactional body writes no marker",
+        "fdbqueue/engine/marker.py",
+        (("        claim.is_asked = True\n", "        claim.is_asked = False\n"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_handler_that_acks_in_its_own_transaction_has_done_its_item",
+        ),
+    ),
+    Mutant(
+        "moves of items ask for no marker",
+        "fdbqueue/moves/moves.py",
+        (("            asks_marker(self._tr)\n", "            pass\n"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a layer's transaction asks for no marker",
+        "fdbqueue/verbs/queue.py",
+        (("            asks_marker(given)\n", "            pass\n"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "an append asks for no marker",
+        "fdbqueue/writes/appending.py",
+        (("    asks_marker(tr)\n", ""),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "an attempt keeps what an earlier one asked",
+        "fdbqueue/engine/marker.py",
+        (("        claim.is_asked = False\n        result", "        result"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_an_attempt_whose_calls_only_look_is_repeated",
+        ),
     ),
     Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",

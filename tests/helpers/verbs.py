@@ -201,6 +201,10 @@ class Call:
             return asyncio.run(result)
         return list(result) if isinstance(result, Iterator) else result
 
+    def begun(self, tr: Any) -> Any:
+        """Return what to await, in an event loop that runs."""
+        return self.verb.aio(tr, *self._args, **self._terms)
+
     def awaited(self, tr: Any) -> Any:
         return asyncio.run(self.verb.aio(tr, *self._args, **self._terms))
 

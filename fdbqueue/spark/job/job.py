@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.decorator import transactional
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import Steps, rows, run
-from fdbqueue.engine.transactional import attempts, only_database, transactional
+from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import JobError
 from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.spark.job.attempt import PartitionReport
