@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
+from fdbqueue import StorageError
 from fdbqueue.engine.embedded.store import members as module
 from fdbqueue.engine.embedded.store.members import MARKS, Members
 from fdbqueue.engine.members import has_mark, own_process, process_is_dead, set_mark
@@ -112,11 +113,13 @@ def test_a_process_too_many_has_no_id(mine: Members, tmp_path: Path, monkeypatch
         assert not mine.is_dead(b"")
 
 
-def test_an_unwritable_folder_has_no_members() -> None:
-    members = Members("/dev/null/nowhere")
-    assert members.own_id() == b""
-    assert not members.is_dead(bytes(10))
-    assert not members.has_mark(bytes(10), b"one")
+def test_members_that_cant_be_opened_are_an_error_and_closed_ones_have_no_id(mine: Members) -> None:
+    with pytest.raises(StorageError, match="its file 'members' can't be used"):
+        Members("/dev/null/nowhere")
+    mine.close()
+    assert mine.own_id() == b""
+    assert not mine.is_dead(bytes(10))
+    assert not mine.has_mark(bytes(10), b"one")
 
 
 def test_a_transaction_and_its_database_have_the_same_members() -> None:

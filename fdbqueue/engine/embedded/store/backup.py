@@ -15,7 +15,7 @@ from pathlib import Path
 import lmdb
 
 from fdbqueue.base.aside import sync
-from fdbqueue.engine.embedded.store.disk import data_file
+from fdbqueue.engine.embedded.store.disk import data_file, folder
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import StorageError
 
@@ -28,7 +28,7 @@ def copy_folder(path: str, to: str) -> int:
     Raises:
         StorageError: there is no database in the folder; `to` exists; or the disk refused.
     """
-    if not os.path.isfile(os.path.join(path, "data.mdb")):
+    if not os.path.isfile(os.path.join(path, folder.DATA)):
         raise StorageError(f"{path}: there is no database to back up.")
     if os.path.exists(to):
         raise StorageError(f"{to}: exists already. Give a new folder for the backup.")
@@ -57,10 +57,13 @@ def _copy(path: str, to: str) -> None:
     part = f"{to}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:
-        os.makedirs(part)
+        if os.path.lexists(part):
+            raise StorageError(f"{part}: is in the way, and can't be removed. Remove it.")
+        folder.make(part)
         store = Store.open(path, {})
         try:
             store.files.env.copy(part, compact=True)
+            folder.adopt(part, folder.DATA)
         finally:
             store.close()
         data_file.check(part, mend=False)

@@ -17,6 +17,8 @@ import struct
 import threading
 from typing import Final
 
+from fdbqueue.engine.embedded.store.disk import folder
+
 _NAME: Final = "members"
 MOST: Final = 1_024
 """The most processes that get a slot. Others have no id."""
@@ -34,19 +36,22 @@ class Members:
 
     Args:
         path: the folder.
+
+    Raises:
+        StorageError: the file can't be opened and written.
     """
 
-    __slots__ = ("_fd", "_id", "_lock", "_marks", "_path", "_slot")
+    __slots__ = ("_fd", "_id", "_lock", "_marks", "_slot")
 
     def __init__(self, path: str) -> None:
-        self._path = os.path.join(path, _NAME)
-        self._fd = self._slot = -1
+        self._fd = folder.open_file(path, _NAME)
+        self._slot = -1
         self._id = b""
         self._marks = 0
         self._lock = threading.Lock()
 
     def own_id(self) -> bytes:
-        """Return the id of this process; b"" if it can't have one.
+        """Return the id of this process; b"" if all slots are in use, or the system can't lock or write one.
 
         *Cost:* one system call. The first call makes one for each process that uses the folder.
         """
@@ -62,11 +67,10 @@ class Members:
             return False
         slot, made = _ID.unpack(process)
         with self._lock, contextlib.suppress(OSError):
-            fd = self._open()
-            if slot == self._slot or os.pread(fd, len(made), slot * _SLOT_BYTES) != made:
+            if slot == self._slot or os.pread(self._fd, len(made), slot * _SLOT_BYTES) != made:
                 return True  # another process has its slot now
             if self._try(slot, fcntl.LOCK_SH):
-                fcntl.lockf(fd, fcntl.LOCK_UN, 1, slot * _SLOT_BYTES)
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, slot * _SLOT_BYTES)
                 return True
         return False
 
@@ -89,7 +93,7 @@ class Members:
             return False
         slot, _ = _ID.unpack(process)
         with self._lock, contextlib.suppress(OSError):
-            kept = os.pread(self._open(), _SLOT_BYTES, slot * _SLOT_BYTES)
+            kept = os.pread(self._fd, _SLOT_BYTES, slot * _SLOT_BYTES)
             return _padded(mark) in {kept[at : at + MARK_BYTES] for at in range(MARK_BYTES, len(kept), MARK_BYTES)}
         return False
 
@@ -101,22 +105,16 @@ class Members:
             self._fd = self._slot = -1
             self._id = b""
 
-    def _open(self) -> int:
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return self._fd
-
     def _own_id(self) -> bytes:
-        fd = self._open()
         if self._slot >= 0 and self._try(self._slot, fcntl.LOCK_EX):
             return self._id
         self._slot = next((slot for slot in range(MOST) if self._try(slot, fcntl.LOCK_EX)), -1)
         self._id = b""
         if self._slot >= 0:
-            head = os.pread(fd, _HEAD.size, self._slot * _SLOT_BYTES).ljust(_HEAD.size, b"\0")
+            head = os.pread(self._fd, _HEAD.size, self._slot * _SLOT_BYTES).ljust(_HEAD.size, b"\0")
             self._marks = _HEAD.unpack(head)[1]
             made = os.urandom(8)
-            os.pwrite(fd, _HEAD.pack(made, self._marks), self._slot * _SLOT_BYTES)
+            os.pwrite(self._fd, _HEAD.pack(made, self._marks), self._slot * _SLOT_BYTES)
             self._id = _ID.pack(self._slot, made)
         return self._id
 

@@ -92,20 +92,17 @@ class Store:
         self._seconds = self.clock.seconds
         self._pins: dict[int, Snapshot] = {}
         self._kept: deque[weakref.ref[Committed]] = deque()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.files.close)
             self.notifier = Notifier(self.path)
-            try:
-                self._committer = Committer(self)
-            except StorageError:
-                self.notifier.close()
-                raise
-        except StorageError:
-            self.files.close()
-            raise
+            undo.callback(self.notifier.close)
+            self.members = Members(self.path)
+            undo.callback(self.members.close)
+            self._committer = Committer(self)
+            undo.pop_all()
         self.process_scheduler = self._committer.process_scheduler
         self._background_committer = BackgroundCommitter(self._committer)
         self._changes = Changes(self, self.notifier)
-        self.members = Members(self.path)
         self._snapshot_reaper = SnapshotReaper(self)
         self._readers_checked = self.clock.seconds()
         self._tidied_commits = 0

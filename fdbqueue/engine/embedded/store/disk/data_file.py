@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.errors import StorageError
 
 # LMDB 0.9's meta page: a page header of 16 bytes, then magic, format, address, map size, two databases of 48 bytes
@@ -46,7 +47,9 @@ def check(path: str, *, mend: bool = True) -> None:
         StorageError: the file was truncated, or it can't be written.
     """
     try:
-        with open(os.path.join(path, "data.mdb"), "r+b" if mend else "rb", buffering=0) as file:
+        with os.fdopen(
+            folder.open_file(path, folder.DATA, create=False, write=mend), "r+b" if mend else "rb", 0
+        ) as file:
             newest = _newest(file.fileno())
             if newest is None:
                 return  # LMDB itself will report what the file is
@@ -64,9 +67,7 @@ def check(path: str, *, mend: bool = True) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StorageError(
-            f"{path}: no right to write there ({error.strerror}). The folder and its files must be writable."
-        ) from error
+        raise folder.refusal(path, folder.DATA, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import lmdb
 
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
-from fdbqueue.engine.embedded.store.disk import redo
+from fdbqueue.engine.embedded.store.disk import folder, redo
 from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
 from fdbqueue.engine.errors import StorageError
 
@@ -70,7 +70,7 @@ class Durable:
         self._path = path
         self._env = env
         self._folder_lock = folder_lock
-        self._fd = os.open(os.path.join(path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
+        self._fd = folder.open_file(path, folder.DATA, create=False)
         self._labels = redo.Labels(self._fd, env.stat()["psize"])
         self._waiting = threading.Lock()
 

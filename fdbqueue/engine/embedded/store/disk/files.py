@@ -12,7 +12,7 @@ import lmdb
 
 from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit.applying import apply
-from fdbqueue.engine.embedded.store.disk import data_file, layout, redo
+from fdbqueue.engine.embedded.store.disk import data_file, folder, layout, redo
 from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
 from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, FolderLock
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
@@ -27,7 +27,7 @@ MAX_READERS: Final = 4096
 """Maximum number of transactions, of all processes together, that read at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_OURS: Final = frozenset({"data.mdb", "lock.mdb", "owner", "turns", "bell", NAME, "lost+found"})
+_OURS: Final = folder.NAMES | {"lost+found"}
 
 
 def explain(path: str, error: lmdb.Error) -> StorageError:
@@ -95,17 +95,7 @@ class Files:
         size = _file_size(path)
         self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
         try:
-            self.env = lmdb.open(
-                os.fsencode(path),  # a str would have to be UTF-8
-                map_size=self.map_size,
-                max_dbs=8,
-                max_readers=MAX_READERS,
-                max_spare_txns=64,
-                sync=False,  # `disk` does that, with one wait
-                metasync=False,
-                mode=0o644,
-                lib_version=0,
-            )
+            self.env = self._environment()
         except lmdb.Error as error:
             raise explain(path, error) from error
         try:
@@ -125,9 +115,20 @@ class Files:
         except (lmdb.Error, StorageError) as error:
             self.env.close()
             raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
-        except OSError as error:
+        except FileNotFoundError as error:
             self.env.close()
-            raise StorageError(f"{path}: its file 'data.mdb' can't be used ({error.strerror}).") from error
+            raise folder.refusal(path, folder.DATA, error) from error
+
+    def _environment(self) -> Any:
+        return folder.open_environment(
+            self.path,
+            map_size=self.map_size,
+            max_dbs=8,
+            max_readers=MAX_READERS,
+            max_spare_txns=64,
+            sync=False,  # `disk` does that, with one wait
+            metasync=False,
+        )
 
     def in_place(self) -> bool:
         """Return whether the folder still has these files; False if they were removed or replaced."""
@@ -254,19 +255,12 @@ class Files:
 
 
 def _check_folder(path: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-        names = set(os.listdir(path))
-    except FileExistsError:
-        raise StorageError(f"{path}: is a file. file: needs a folder.") from None
-    except OSError as error:
-        raise StorageError(f"{path}: can't be made or read as a folder ({error.strerror}).") from error
+    folder.make(path)
+    names = set(os.listdir(path))
     if names and "data.mdb" not in names and not names <= _OURS:
         raise StorageError(
             f"{path}: the folder has other files, such as {min(names - _OURS)!r}. Give the database its own folder."
         )
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise StorageError(f"{path}: no right to write there. The folder and its files must be writable.")
 
 
 def _check_data_file(path: str) -> None:
@@ -275,15 +269,15 @@ def _check_data_file(path: str) -> None:
     If the folder lock's file exists, a process of ours has opened the folder before. A backup does not contain it, and
     a power cut may remove it. After a power cut the data file may be torn, but then it has a label.
     """
-    data, guarded = Path(path, "data.mdb"), Path(path, NAME)
-    if guarded.exists() or not data.exists() or not data.stat().st_size:
+    guarded = Path(path, NAME)
+    if folder.look(path, NAME) or not folder.look(path, folder.DATA) or not _file_size(path):
         return
     try:
         if redo.labelled(path):
             return
         data_file.check(path, mend=False)
         with (
-            lmdb.open(os.fsencode(path), readonly=True, lock=False, create=False, max_dbs=8, lib_version=0) as env,
+            folder.open_environment(path, readonly=True, max_dbs=8) as env,
             env.begin() as txn,
         ):
             if txn.stat()["entries"]:
@@ -310,21 +304,21 @@ def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None,
 
 def _keep_names(path: str) -> None:
     """Wait until the names of the folder, of its parents and of its files are on the disk."""
-    for folder in (path, *map(str, Path(path).parents)):
+    for parent in (path, *map(str, Path(path).parents)):
         try:
-            fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(parent, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
         except OSError as error:  # an unreadable parent, or a file system without this call
-            log.info("%s: can't be written when asked to, as files can: %s", folder, error)
+            log.info("%s: can't be written when asked to, as files can: %s", parent, error)
 
 
 def identity(path: str) -> tuple[int, int] | None:
     """Return a unique id of the data file in the folder `path` (device, inode); None if there is none."""
     try:
-        found = os.stat(os.path.join(path, "data.mdb"))
+        found = os.lstat(os.path.join(path, folder.DATA))
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -332,7 +326,7 @@ def identity(path: str) -> tuple[int, int] | None:
 
 def _file_size(path: str) -> int:
     try:
-        return os.stat(os.path.join(path, "data.mdb")).st_size
+        return os.lstat(os.path.join(path, folder.DATA)).st_size
     except OSError:
         return 0
 

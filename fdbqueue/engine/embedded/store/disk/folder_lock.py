@@ -13,6 +13,7 @@ import os
 import time
 from typing import Final
 
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.embedded.store.disk.lock_owners import blame, is_stopped, pids_of_owners
 from fdbqueue.engine.errors import StorageError
 
@@ -41,12 +42,7 @@ class FolderLock:
     def __init__(self, path: str, boot: bytes) -> None:
         self._path = path
         self._boot = _MAGIC + boot[:_BOOT_BYTES].ljust(_BOOT_BYTES, b"\0")
-        try:
-            self._fd = os.open(os.path.join(path, NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise StorageError(
-                f"{path}: no right to write there ({error.strerror}). The folder and its files must be writable."
-            ) from error
+        self._fd = folder.open_file(path, NAME)
         try:
             self.alone = self._lock()
             self._page = _mapped(self._fd)

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.errors import StorageError
 
 _PREFIX = "fdbqueue-memory-"
@@ -27,9 +28,11 @@ def make() -> str:
     while True:
         try:
             path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
-            fd = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT, 0o600)
-        except FileNotFoundError:
-            continue
+            fd = folder.open_file(path, _OWNER)
+        except StorageError:
+            if not os.path.isdir(path):
+                continue  # another process found the folder without a file, and removed it
+            raise
         except OSError as error:
             raise StorageError(f"{root}: no folder for a database in memory can be made ({error.strerror}).") from error
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -79,16 +82,16 @@ def _root() -> str:
 
 def _sweep(root: str) -> None:
     """Remove the folders that killed processes of this user have left."""
-    for folder in Path(root).glob(_PREFIX + "*"):
+    for found in Path(root).glob(_PREFIX + "*"):
         try:
-            if folder.stat().st_uid != os.getuid():
+            if found.lstat().st_uid != os.getuid():
                 continue
-            fd = os.open(folder / _OWNER, os.O_RDWR)
-        except OSError:
+            fd = folder.open_file(str(found), _OWNER, create=False)
+        except (OSError, StorageError):
             continue
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(found, ignore_errors=True)
         except OSError:
             continue  # its owner is alive
         finally:

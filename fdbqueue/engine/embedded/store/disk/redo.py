@@ -28,7 +28,7 @@ from typing import Final
 import msgspec
 
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
-from fdbqueue.engine.embedded.store.disk import data_file
+from fdbqueue.engine.embedded.store.disk import data_file, folder
 from fdbqueue.engine.errors import StorageError
 
 LABEL_AT: Final = 256
@@ -141,7 +141,7 @@ class Labels:
 def labelled(path: str) -> bool:
     """Return whether the data file of the folder `path` has a label: then it is ours, and may need `roll_back`."""
     try:
-        with open(os.path.join(path, "data.mdb"), "rb", buffering=0) as file:
+        with os.fdopen(folder.open_file(path, folder.DATA, create=False, write=False), "rb", 0) as file:
             first = data_file.meta(file.fileno(), 0)
             if first is None or os.fstat(file.fileno()).st_size < 2 * first.page_size:
                 return False
@@ -160,13 +160,9 @@ def roll_back(path: str) -> bytes | None:
         StorageError: there is no complete state, or the file can't be written.
     """
     try:
-        fd = os.open(os.path.join(path, "data.mdb"), os.O_RDWR | os.O_CLOEXEC)
+        fd = folder.open_file(path, folder.DATA, create=False)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise StorageError(
-            f"{path}: no right to write there ({error.strerror}). The folder and its files must be writable."
-        ) from error
     try:
         return _roll_back(path, fd)
     except OSError as error:

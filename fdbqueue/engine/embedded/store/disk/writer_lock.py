@@ -63,7 +63,7 @@ def _first_word(file: str) -> ctypes.c_uint32 | None:
 
 def _mapped_at(file: str) -> int | None:
     try:
-        inode = str(os.stat(file).st_ino)
+        inode = str(os.lstat(file).st_ino)
         rows = [line.split(maxsplit=5) for line in _MAPS.read_text(errors="surrogateescape").splitlines()]
     except OSError:
         return None

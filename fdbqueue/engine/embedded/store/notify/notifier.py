@@ -30,6 +30,7 @@ DEAF_SLEEP: Final = 0.006
 
 _NAME: Final = "bell"
 _MODIFIED: Final = 2
+_DONT_FOLLOW: Final = 0x02000000
 _libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
 
 
@@ -111,7 +112,7 @@ def _listen(path: str) -> int:
     if not hasattr(_libc, "inotify_init1"):
         return -1
     fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd >= 0 and _libc.inotify_add_watch(fd, os.fsencode(path), _MODIFIED) < 0:
+    if fd >= 0 and _libc.inotify_add_watch(fd, os.fsencode(path), _MODIFIED | _DONT_FOLLOW) < 0:
         os.close(fd)
         fd = -1
     if fd < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from fdbqueue.engine.errors import StorageError
+from fdbqueue.engine.embedded.store.disk import folder
 
 
 def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
@@ -14,8 +14,8 @@ def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
     Raises:
         StorageError: the file can't be used.
     """
+    fd = folder.open_file(path, name)
     try:
-        fd = os.open(os.path.join(path, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             found = os.fstat(fd)
             if found.st_size < size or not found.st_blocks:
@@ -27,4 +27,4 @@ def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
             os.close(fd)
             raise
     except OSError as error:
-        raise StorageError(f"{path}: its file {name!r} can't be used ({error.strerror}).") from error
+        raise folder.refusal(path, name, error) from error
