@@ -912,6 +912,81 @@ MUTANTS = (
         tests=("tests/layers/together/test_side_by_side.py::test_items_are_taken_once",),
     ),
     Mutant(
+        "a link in the folder is followed",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | ", "_FLAGS: Final = os.O_CLOEXEC | "),),
+        tests=("tests/unit/test_folder_files.py::test_a_link_is_refused_and_its_target_is_left_as_it_is",),
+    ),
+    Mutant(
+        "what is no regular file is opened",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (
+            (
+                "    if not stat.S_ISREG(found.st_mode):\n        raise _irregular(path, name, found)\n    folder",
+                "    folder",
+            ),
+        ),
+        tests=("tests/unit/test_folder_files.py::test_a_pipe_or_a_folder_is_refused_at_once",),
+    ),
+    Mutant(
+        "LMDB's files are not looked at again",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("    if [look(path, name) for name in (DATA, LOCK)] != before:\n", "    if not before:\n"),),
+        tests=("tests/unit/test_folder_files.py::test_a_file_that_is_replaced_while_lmdb_opens_it_is_refused",),
+    ),
+    Mutant(
+        "a stranger's file is trusted",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("found.st_uid not in (os.geteuid(), 0, folder.st_uid)", "found.st_uid < 0"),),
+        tests=("tests/unit/test_folder_users.py::test_a_strangers_file_in_a_folder_that_all_may_write_is_refused",),
+    ),
+    Mutant(
+        "a stranger's folder is trusted",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("found.st_uid not in (os.geteuid(), 0) and os.geteuid()", "found.st_uid < 0"),),
+        tests=("tests/unit/test_folder_users.py::test_a_strangers_folder_that_all_may_write_is_refused",),
+    ),
+    Mutant(
+        "files do not follow their folder",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("os.fchmod(fd, 0o660 if is_shared else 0o600)", "os.fchmod(fd, 0o644)"),),
+        tests=(
+            "tests/unit/test_folder_files.py::test_files_follow_their_folder",
+            "tests/unit/test_folder_users.py::test_a_user_who_may_only_read_the_folder_can_lock_none_of_its_files",
+        ),
+    ),
+    Mutant(
+        "any group gets the rights of the folder's",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("    is_shared = is_shared and os.fstat(fd).st_gid == folder.st_gid\n", ""),),
+        tests=("tests/unit/test_folder_users.py::test_a_group_that_the_maker_is_not_a_member_of_gets_no_rights",),
+    ),
+    Mutant(
+        "what root makes stays root's",
+        "fdbqueue/engine/embedded/store/disk/folder.py",
+        (("folder.st_uid if os.geteuid() == 0 else -1", "-1"),),
+        tests=("tests/unit/test_folder_users.py::test_what_root_makes_is_the_folders_owners",),
+    ),
+    Mutant(
+        "another PID namespace is not noticed",
+        "fdbqueue/engine/embedded/store/disk/folder_lock.py",
+        (("                    if stranger is None:\n", "                    if True:\n"),),
+        tests=(
+            "tests/concurrency/test_pid_namespaces.py::test_a_process_of_another_namespace_is_refused_and_told_by_whom",
+        ),
+    ),
+    Mutant(
+        "the readers of a program that exec has replaced count",
+        "fdbqueue/engine/embedded/store/disk/files.py",
+        (
+            (
+                "self.env.begin().abort()\n                self.env.close()\n                self.env = ",
+                "env = ",
+            ),
+        ),
+        tests=("tests/concurrency/test_pid_namespaces.py::test_a_reader_that_exec_has_replaced_holds_no_pages",),
+    ),
+    Mutant(
         "two threads look at a class at once",
         "fdbqueue/base/typed.py",
         (("    with _lock:\n", "    if True:\n"),),

@@ -2,7 +2,10 @@
 
 Each process holds a lock on it (flock) while it has the folder open. A process that gets the lock exclusively may
 recover the data file (`redo.roll_back`). The file contains the boot of the last recovery, the last LMDB transaction
-that is certainly on the disk, and whether the disk has failed since.
+that is certainly on the disk, whether the disk has failed since, and the host of the process that opened the folder
+last.
+
+All processes of a folder share one PID namespace (`namespaces`). Each also holds a lock that says which one it is in.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import os
 import time
 from typing import Final
 
-from fdbqueue.engine.embedded.store.disk import folder
+from fdbqueue.engine.embedded.store.disk import folder, namespaces
 from fdbqueue.engine.embedded.store.disk.lock_owners import blame, is_stopped, pids_of_owners
 from fdbqueue.engine.errors import StorageError
 
@@ -24,12 +27,16 @@ _BOOT_BYTES: Final = 48
 _HEAD: Final = len(_MAGIC) + _BOOT_BYTES
 _SYNCED: Final = _HEAD // 8
 _FAILED: Final = _SYNCED + 1
+_HOST_AT: Final = 128
+_HOST_BYTES: Final = 64
 
 SHORTEST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.02
 """Seconds between two tries of a lock: first the shortest, in the end the longest."""
 PATIENCE_SECONDS: Final = 20.0
 """Longest wait, when opening, for a stopped process that holds a lock of the folder."""
+NAMESPACE_PATIENCE_SECONDS: Final = 0.25
+"""Longest wait for a process of another PID namespace: a command that ends soon."""
 LONGEST_SECONDS: Final = 600.0
 """Longest wait for a running process that opens or closes the folder: the disk may be slow."""
 
@@ -37,12 +44,13 @@ LONGEST_SECONDS: Final = 600.0
 class FolderLock:
     """The lock and the shared page. Reads and writes of a number are atomic (8 aligned bytes)."""
 
-    __slots__ = ("_boot", "_fd", "_numbers", "_page", "_path", "alone")
+    __slots__ = ("_boot", "_fd", "_namespace", "_numbers", "_page", "_path", "alone")
 
     def __init__(self, path: str, boot: bytes) -> None:
         self._path = path
         self._boot = _MAGIC + boot[:_BOOT_BYTES].ljust(_BOOT_BYTES, b"\0")
         self._fd = folder.open_file(path, NAME)
+        self._namespace = namespaces.own()
         try:
             self.alone = self._lock()
             self._page = _mapped(self._fd)
@@ -89,6 +97,9 @@ class FolderLock:
 
     def opened(self) -> None:
         """Allow other processes to open the folder: the data file is recovered."""
+        self._page[_HOST_AT : _HOST_AT + _HOST_BYTES] = (
+            os.uname().nodename.encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+        )
         if self.alone:
             self._page[:_HEAD] = self._boot
             fcntl.flock(self._fd, fcntl.LOCK_SH)
@@ -113,13 +124,31 @@ class FolderLock:
         while not self._try(fcntl.LOCK_EX):
             if self._try(fcntl.LOCK_SH):  # else an exclusive holder opens or closes the folder
                 if os.pread(self._fd, _HEAD, 0) == self._boot:
-                    return False
-                # The exclusive holder died before the file was recovered.
+                    stranger = namespaces.join(self._fd, self._namespace)
+                    if stranger is None:
+                        return False
+                    # It may be closing the folder at this moment, or be refused itself.
+                    if time.monotonic() - since >= NAMESPACE_PATIENCE_SECONDS:
+                        raise self._refused(stranger)
+                    namespaces.leave(self._fd, self._namespace)
+                # Else the exclusive holder died before the file was recovered.
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
             self._give_up_after(time.monotonic() - since)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+        namespaces.join(self._fd, self._namespace)
         return True
+
+    def _refused(self, stranger: namespaces.Member) -> StorageError:
+        host = os.pread(self._fd, _HOST_BYTES, _HOST_AT).rstrip(b"\0").decode("utf-8", "replace")
+        own = self._namespace.namespace if self._namespace else 0
+        return StorageError(
+            f"{self._path}: is in use in another PID namespace, such as another container's: by process {stranger.pid}"
+            f" of the namespace {stranger.namespace}, host {host!r}. This process, {os.getpid()}, is in {own}. LMDB"
+            " knows processes by their PIDs, so all processes of a folder must share one PID namespace:"
+            ' `pid: "service:NAME"` in compose, `shareProcessNamespace: true` in Kubernetes,'
+            " `docker run --pid=container:NAME`."
+        )
 
     def _try(self, kind: int) -> bool:
         try:
