@@ -106,6 +106,8 @@ class Members:
             self._id = b""
 
     def _own_id(self) -> bytes:
+        if self._fd < 0:
+            return b""  # closed
         if self._slot >= 0 and self._try(self._slot, fcntl.LOCK_EX):
             return self._id
         self._slot = next((slot for slot in range(MOST) if self._try(slot, fcntl.LOCK_EX)), -1)
