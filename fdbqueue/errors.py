@@ -68,6 +68,13 @@ class ChecksBypassed(FdbQueueError):
     """
 
 
+class NestedQueue(FdbQueueError, ValueError):
+    """A queue would be registered whose name lies within that of another one, or the other way; nothing was written.
+
+    A queue owns all keys that begin with its name, so the two would change each other.
+    """
+
+
 class UnknownQueue(FdbQueueError, LookupError):
     """No queue of this name is registered; the message proposes the nearest name.
 

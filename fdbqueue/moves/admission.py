@@ -191,7 +191,7 @@ class Admission:
             OrderError: the queue has another order.
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
             QueueRenamed: the queue has another name now.
-            OtherCodec: the queue is registered with another codec.
+            OtherCodec: the queue is registered with another codec. NestedQueue: it can't be registered.
         """
         layout = self._layout
         if layout.known.made.is_smart and self._entry == "plain":

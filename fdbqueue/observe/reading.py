@@ -25,7 +25,7 @@ from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, Sessi
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.moves.quotas import Quota, quota_of, size_of
 from fdbqueue.stored.counters import read_counts, read_level_counts
-from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, name_of, pack
+from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, names_above, pack
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
@@ -67,13 +67,11 @@ class OwnKeys(NamedTuple):
 @lru_cache(maxsize=4_096)
 def keys_of(prefix: bytes) -> OwnKeys:
     """Return the keys of the queue with this prefix."""
-    layout = Layout(Subspace(rawPrefix=prefix))
+    layout = Layout.at(prefix)
     keys = Keys(layout)
     shards = Shards(keys.shards, keys.line, layout.describe(), None)
-    name = name_of(prefix)
-    above = () if isinstance(name, bytes) else tuple(fdb_tuple.pack(name[:length]) for length in range(1, len(name)))
     deeper = layout.level_counts.key(), behind(keys.shards.key())
-    return OwnKeys(layout, keys, shards, deeper, layout.space["schedule"], above)
+    return OwnKeys(layout, keys, shards, deeper, layout.space["schedule"], tuple(names_above(prefix)))
 
 
 class BlockedSession(NamedTuple):

@@ -23,6 +23,7 @@ from fdbqueue.reads.browse import pages
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
 from fdbqueue.reads.watched import WatchedRange
+from fdbqueue.stored.catalogue import NESTED_REMEDY, nested_told, nested_with
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
@@ -71,6 +72,7 @@ def checked(
         layout: the queue's layout. All that is read belongs to it.
         check: reads and compares. What it compares with other keys is in its `CheckReport.unsure`.
     """
+    check = partial(_with_names, check=check, layout=layout)
     if not is_database(tr):
         return _sure(check(tr))
     db = cast(Database, tr)
@@ -83,6 +85,16 @@ def checked(
     watched = WatchedRange(db, *layout.whole_range())
     report = check(cast(Database, watched))
     return replace(report, counted=False) if watched.changed() else _sure(report)
+
+
+def _with_names(
+    tr: Transaction | Database, *, check: Callable[[Transaction | Database], CheckReport], layout: Layout
+) -> CheckReport:
+    """Run a check, and look for queues whose names lie within this one's, or around it."""
+    report = check(tr)
+    found = read_in(tr, partial(nested_with, layout=layout))
+    told = [f"{nested_told(layout.prefix, other)} {NESTED_REMEDY}" for other in found]
+    return replace(report, problems=(*told, *report.problems))
 
 
 def _sure(report: CheckReport) -> CheckReport:

@@ -9,6 +9,9 @@ of two processes that do this at the same time the first record stays, and neith
 The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within
 a minute. A queue that is not registered works as any other.
 
+A name is registered only if it lies within no other, and no other within it: the keys of one would be among those of
+the other. Older versions have registered such names. These go on, and lists and `check` report them.
+
 Every call that encodes or decodes compares its object's codec with the record: the bytes of one codec are other values
 in another. The first such call of an object reads the record, and then no call does for a minute. The codec bytes shows
 the items of every queue as they are stored, so that they can be rescued. It adds none to a queue with another codec.
@@ -23,12 +26,13 @@ from weakref import ref
 import msgspec
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.keys import below, is_within
+from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
-from fdbqueue.errors import FormatError, OtherCodec
+from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
 from fdbqueue.stored.names import name_text as name_text
 from fdbqueue.stored.names import queue_text as queue_text
 from fdbqueue.stored.places import has_items
@@ -37,6 +41,8 @@ KNOWN_SECONDS = 60.0
 """How long a queue's object relies on having seen the queue's record."""
 Use: TypeAlias = Literal["encode", "decode"]
 """What a call does with values."""
+NESTED_REMEDY = "Rename one of them: fdbqueue.rename."
+"""What to do about queues whose names lie within each other."""
 _NEWER = 2
 _MESSAGES = " messages"
 """The end of the names of the codecs of smart queues, whose bytes are those of the codec in front of it."""
@@ -106,7 +112,8 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     """Register a queue unless it is registered already; `value` is the read of its record, under way.
 
     Raises:
-        OtherCodec: it is registered with another codec.
+        OtherCodec: it is registered with another codec. NestedQueue: it is not registered yet, and its name lies within
+            that of another queue, or around it.
     """
     own: Registration | None = layout.known.registration
     if own is None:
@@ -114,6 +121,7 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     stored = yield value
     if not stored.present():
         # Whether this transaction commits is not known here. So the next enqueue reads the record again.
+        yield from refuse_nested(tr, layout)
         write_about(tr, layout, about_of(own))
         return
     check_codec(layout, bytes(stored), own.codec, "encode")
@@ -196,6 +204,55 @@ def write_about(tr: Transaction, layout: Layout, about: About) -> None:
     tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
 
 
+def nested_with(tr: Transaction, layout: Layout) -> Steps[list[bytes]]:
+    """Return the prefixes of registered queues whose names lie within this one's, or around it: some of each.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* two reads of a row, and one for each element of the name but the
+    last, all in parallel.
+    """
+    view, own = tr.snapshot, layout.prefix
+    # The record in front of this one's place is that of the queue around it, if no other names are nested.
+    front = started(rows(view, CATALOGUE, layout.catalogue_key, limit=1, reverse=True))
+    inside = started(rows(view, *below(layout.catalogue_key), limit=1))
+    around = [(one, view.get(CATALOGUE + one)) for one in names_above(own)]
+    found = set()
+    for one, read in around:
+        if (yield read).present():
+            found.add(one)
+    others = [row.key[len(CATALOGUE) :] for row in [*(yield from front), *(yield from inside)]]
+    return sorted({*found, *(one for one in others if is_within(own, one) or is_within(one, own))})
+
+
+def nested_told(one: bytes, other: bytes) -> str:
+    """Return a sentence about two queues, by their prefixes, of which one's name lies within the other's."""
+    inner, outer = (one, other) if is_within(one, other) else (other, one)
+    return (
+        f"The name of the queue {described(name_of(inner))} lies within that of {described(name_of(outer))}, so a call"
+        " on one of them may change the items of the other."
+    )
+
+
+def refuse_nested(tr: Transaction, layout: Layout) -> Steps[None]:
+    """Refuse to register a queue whose name lies within that of a registered one, or around it.
+
+    Raises:
+        NestedQueue: it does.
+
+    *Conflicts:* with the registration of such a name: of two at the same time, one runs again and is refused. Only a
+    queue at a prefix that is no tuple may be missed then; `check` reports it. *Cost:* as `nested_with`.
+    """
+    found = yield from nested_with(tr, layout)
+    if found:
+        raise NestedQueue(
+            f"{nested_told(layout.prefix, found[0])} Nothing was written. Give {layout.describe()} another name: none"
+            " may begin with all elements of the other. Or move the other queue out of the way:"
+            f" fdbqueue.rename(db, {described(name_of(found[0]))}, …)."
+        )
+    tr.add_read_conflict_range(*below(layout.catalogue_key))
+    for one in names_above(layout.prefix):
+        tr.add_read_conflict_key(CATALOGUE + one)
+
+
 def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Steps[None]:
     """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
 
@@ -203,7 +260,8 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
         replaces: whether the codec of items that are there may be replaced.
 
     Raises:
-        OtherCodec: the queue has items, and is registered with another codec.
+        OtherCodec: the queue has items, and is registered with another codec. NestedQueue: it is not
+            registered, and its name lies within that of another queue, or around it.
     """
     own: Registration | None = layout.known.registration
     if own is None:
@@ -218,6 +276,8 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
                 f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
                 " registration is wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
             )
+    else:
+        yield from refuse_nested(tr, layout)
     tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
     doubt(layout)
 

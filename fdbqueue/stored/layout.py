@@ -52,6 +52,8 @@ Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 RANDOM_BYTES = 8
 CATALOGUE = b"\xfdfdbqueue/queue/"
 """The begin of the keys of the catalogue."""
+_SYSTEM = b"\xff"
+"""The begin of the database's own keys."""
 MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
@@ -183,7 +185,7 @@ class Layout:
 
     Raises:
         TypeError: the name is of another type. ValueError: it is empty, too long for a key, or has a part that can't be
-            in one.
+            in one; or its keys are those of the catalogue or of the database itself.
     """
 
     prefix: bytes
@@ -348,6 +350,7 @@ class Layout:
         self.prefix = self.space.key()
         if not self.prefix:
             raise ValueError("A queue needs a subspace of its own: an empty prefix would own the whole database.")
+        _check_own(self.prefix)
         if len(self.prefix) > MAX_PREFIX_BYTES:
             raise ValueError(
                 f"The name of the queue that begins with {self.prefix[:30]!r} has {len(self.prefix):,} bytes as a key."
@@ -574,6 +577,35 @@ def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
         return name if fdb_tuple.pack(name) == prefix else prefix
     except NOT_A_TUPLE:
         return prefix
+
+
+def _check_own(prefix: bytes) -> None:
+    """Refuse a prefix whose keys are not free for a queue."""
+    if prefix.startswith(CATALOGUE) or CATALOGUE.startswith(prefix):
+        raise ValueError(
+            f"The prefix {prefix!r} has keys that begin with {CATALOGUE!r}: these are the registrations of all queues."
+            " Give a name, or a prefix that begins with another byte."
+        )
+    if prefix.startswith(_SYSTEM):
+        raise ValueError(
+            f"The prefix {prefix!r} begins with the byte 0xff, as only the database's own keys do. Give a name, or a"
+            " prefix that begins with another byte."
+        )
+
+
+def names_above(key: bytes) -> Iterator[bytes]:
+    """Yield the tuples that begin a key, packed, the shortest first, without the whole key. Other keys have none.
+
+    >>> list(names_above(fdb_tuple.pack(("shop", 7, "x")))), list(names_above(b"!ab"))
+    ([b'\\x02shop\\x00', b'\\x02shop\\x00\\x15\\x07'], [])
+    """
+    try:
+        parts = fdb_tuple.unpack(key)
+        packed = [fdb_tuple.pack(parts[:length]) for length in range(1, len(parts))]
+    except NOT_A_TUPLE:
+        return
+    # Other bytes than packed ones may unpack to a tuple, which names keys elsewhere.
+    yield from (one for one in packed if is_within(key, one))
 
 
 def described(name: tuple[Any, ...] | bytes) -> str:

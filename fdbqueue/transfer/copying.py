@@ -38,6 +38,7 @@ from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.moves import raise_high_water_mark
+from fdbqueue.stored.catalogue import refuse_nested
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
@@ -279,6 +280,8 @@ class _Copy:
                     " Finish that copy, or end it: release_copy."
                 )
             return
+        if not (yield tr.get(self._layout.catalogue_key)).present():
+            yield from refuse_nested(tr, self._layout)
         if (yield from has_items(tr, self._layout)):
             raise TransferError(
                 f"{self._layout.describe()} has items at the target already, and the items of a copy keep their"

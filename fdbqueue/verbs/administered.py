@@ -50,7 +50,7 @@ class Administered(ByPosition[V]):
         Raises:
             QueueRenamed: the queue has another name now.
             OtherCodec: the queue has items, and is registered with another codec. ValueError: `on_codec` is neither.
-                Nothing was changed.
+                Nothing was changed. NestedQueue: as `enqueue`.
 
         *Conflicts:* with another call that corrects the registration. To replace a codec, with the first items of the
         queue. *Cost:* two reads, one write; up to six more reads to replace a codec.

@@ -95,7 +95,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         order: an order other than first in, first out (`fdbqueue.stored.order`). Consumers need not name it.
 
     Raises:
-        ValueError: the name is empty or too long for a key; there is no such codec; the name of the codec
+        ValueError: the name is empty or too long for a key, or it is a prefix whose keys are those of the catalogue or
+                of the database itself; there is no such codec; the name of the codec
                 or of the order can't be kept.
         TypeError: the codec is a class whose objects can't be stored, or no codec at all; the order is no order.
 
@@ -160,13 +161,15 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
         Raises:
             CodecError: the codec does not take `value`. OtherCodec: the queue is registered with another codec.
+            NestedQueue: it is not registered, and its name lies within that of another queue, or around it.
             ItemTooLarge: the value is over the limit. ValueError: the queue's order has no rank for it. OrderError: the
                 queue's items have another order. ChecksBypassed: the queue is smart (`fdbqueue.layers.smart`). In all
                 cases no key was touched.
 
         *Conflicts:* none. The read is a snapshot read, so another enqueue that commits first does not abort this one.
-        The key is new. *Cost:* one read (none for further items of one transaction); two writes; one more write per
-        90,000 bytes of a large payload.
+        The key is new. The first enqueue of all registers the queue, and conflicts with the registration of a name
+        within its own, or around it. *Cost:* one read (none for further items of one transaction); two writes; one more
+        write per 90,000 bytes of a large payload. The first enqueue of all: about two reads more.
 
         >>> import fdbqueue
         >>> from fdbqueue import Queue

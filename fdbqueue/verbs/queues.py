@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, behind, is_within
+from fdbqueue.engine.keys import Subspace, behind, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.keys import within as span_within
 from fdbqueue.engine.steps import Steps, rows, run, started
@@ -20,9 +20,9 @@ from fdbqueue.errors import CodecError, FormatError, UnknownQueue
 from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, read_quota
 from fdbqueue.reads.registry import page_parts
-from fdbqueue.stored.catalogue import About, read_about
+from fdbqueue.stored.catalogue import About, nested_told, nested_with, read_about
 from fdbqueue.stored.counters import Stats, read_stats
-from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described, name_of
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described, name_of, names_above
 from fdbqueue.stored.names import name_text
 from fdbqueue.stored.rename_marks import renamed
 
@@ -72,7 +72,7 @@ class QueueInfo(Shown):
     quota: Quota | None = None
     """How many items or bytes it may have; None: it has no quota."""
     problem: str = ""
-    """What could not be read of its figures; "" if all could."""
+    """What could not be read of its figures, or which queue's name lies within its own; "" if all is well."""
     added: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """What layers tell of it, by their names (`fdbqueue.lowlevel.PagePart`)."""
 
@@ -125,7 +125,7 @@ class _Catalogue:
             limit: most queues to return, at least 1; None: all.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 100 queues, and five reads for each of them,
-        in parallel.
+        in parallel; for 100 queues a few reads look for names that lie within each other.
 
         >>> import fdbqueue
         >>> with fdbqueue.open("memory:") as db:
@@ -315,7 +315,7 @@ def _scan(
 ) -> Steps[tuple[bytes, QueueInfo | None, bytes]]:
     """Look for a queue among the next keys. Return its prefix and description, and the key to go on from."""
     page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
-    candidates = list(dict.fromkeys(one for row in page for one in _prefixes(row.key) if one not in tested))
+    candidates = list(dict.fromkeys(one for row in page for one in names_above(row.key) if one not in tested))
     reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]
     for one, counts in reads:
         for count in counts:
@@ -324,21 +324,6 @@ def _scan(
                 return one, info, behind(one)
     tested.update(candidates)
     return b"", None, _behind(page, SCAN_ROWS, end)
-
-
-def _prefixes(key: bytes) -> Iterator[bytes]:
-    """Yield the tuples that begin a key, packed, the shortest first. A key of another program may be no tuple.
-
-    >>> list(_prefixes(fdb_tuple.pack(("shop", 7, "x")))), list(_prefixes(b"!ab"))
-    ([b'\\x02shop\\x00', b'\\x02shop\\x00\\x15\\x07'], [])
-    """
-    try:
-        parts = fdb_tuple.unpack(key)
-        packed = [fdb_tuple.pack(parts[:length]) for length in range(1, len(parts))]
-    except NOT_A_TUPLE:
-        return
-    # Other bytes than packed ones may unpack to a tuple, which names keys elsewhere.
-    yield from (one for one in packed if is_within(key, one))
 
 
 def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:
@@ -352,11 +337,12 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     reads = []
     parts = page_parts.all()
     for prefix, stored in found:
-        layout = Layout(Subspace(rawPrefix=prefix))
+        layout = Layout.at(prefix)
         record = started(_record(tr, layout, stored))
         more = started(_paused(tr, layout)), started(_quota(tr, layout))
         adding = {name: started(part.stats(tr, layout)) for name, part in parts.items() if part.stats is not None}
         reads.append((layout, record, started(read_stats(tr, layout)), *more, adding))
+    nested = yield from _nested(tr, [prefix for prefix, _ in found])
     infos = []
     for layout, record, counting, pausing, limiting, adding in reads:
         created_us, about = yield from record
@@ -367,6 +353,8 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
                 added[name] = yield from reading
         except FormatError as error:
             problem = str(error)
+        if other := nested.get(layout.prefix):
+            problem = f"{nested_told(layout.prefix, other)} {problem}".rstrip()
         paused = yield from pausing
         quota = yield from limiting
         created = created_us / 1e6 if created_us else None
@@ -377,6 +365,25 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
             )
         )
     return infos
+
+
+def _nested(tr: Transaction, found: Sequence[bytes]) -> Steps[dict[bytes, bytes]]:
+    """Return which of some queues, one behind the other in the catalogue, have names within others, or around them."""
+    if not found:
+        return {}
+    ends = [started(nested_with(tr, Layout.at(prefix))) for prefix in {found[0], found[-1]}]
+    others: list[bytes] = []
+    for steps in ends:
+        others += yield from steps
+    nested: dict[bytes, bytes] = {}
+    around: list[bytes] = []
+    for prefix in sorted({*others, *found}):
+        around = [one for one in around if is_within(prefix, one)]
+        if around:
+            nested[prefix] = around[-1]
+            nested.setdefault(around[-1], prefix)
+        around.append(prefix)
+    return nested
 
 
 def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> Steps[tuple[int, About]]:

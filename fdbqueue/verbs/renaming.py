@@ -36,7 +36,7 @@ from fdbqueue.engine.waiting import pause
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.moves.admission import SMART
 from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
-from fdbqueue.stored.catalogue import path_of
+from fdbqueue.stored.catalogue import path_of, refuse_nested
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
@@ -97,6 +97,7 @@ class _Names:
                 one. Nothing was changed.
             TransferError: the other keys do not fit into the last transaction. The rename is unfinished: wait until
                 consumers have ended their leases, and repeat the call.
+            NestedQueue: the new name lies within that of another queue, or around it. Nothing was changed.
             SubscriptionError: it has an exclusive subscription. Nothing was changed.
 
         *Conflicts:* with every call that changes the queue at the same time. *Cost:* it waits for 6 seconds. It reads
@@ -185,6 +186,7 @@ class _Rename:
         if not registered and not (yield from _has_keys(tr, source)):
             near = yield from nearest(tr, source)
             raise UnknownQueue(f"There is no queue {source.describe()}. {near}".rstrip())
+        yield from refuse_nested(tr, target)
         if (yield tr.get(target.catalogue_key)).present() or (yield from _has_keys(tr, target)):
             raise TransferError(
                 f"There is a queue {target.describe()} already. Nothing was changed. Give another name, or clear that"

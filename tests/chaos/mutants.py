@@ -1080,4 +1080,60 @@ MUTANTS = (
             "tests/layers/together/test_rescue.py::test_a_follow_up_in_a_session_that_cannot_be_read_holds_up_no_lease",
         ),
     ),
+    Mutant(
+        "a range of keys goes by their first bytes",
+        "fdbqueue/engine/keys.py",
+        (("    return prefix, prefix + _NO_ELEMENT\n", "    return prefix, strinc(prefix)\n"),),
+        tests=("tests/queue/test_names.py::test_no_verb_on_a_queue_changes_or_shows_another_one",),
+    ),
+    Mutant(
+        "a key is within all names whose bytes begin it",
+        "fdbqueue/engine/keys.py",
+        (
+            (
+                "    return key.startswith(prefix) and key[len(prefix) : len(prefix) + 1] != _NO_ELEMENT\n",
+                "    return key.startswith(prefix)\n",
+            ),
+        ),
+        tests=("tests/unit/test_keys.py::test_a_name_has_exactly_the_tuples_below_it",),
+    ),
+    Mutant(
+        "an enqueue registers a name within another one",
+        "fdbqueue/stored/catalogue.py",
+        (("        yield from refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
+        tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
+    ),
+    Mutant(
+        "register takes a name within another one",
+        "fdbqueue/stored/catalogue.py",
+        (("    else:\n        yield from refuse_nested(tr, layout)\n    tr.set(", "    tr.set("),),
+        tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
+    ),
+    Mutant(
+        "two registrations of names within each other do not conflict",
+        "fdbqueue/stored/catalogue.py",
+        (
+            ("    tr.add_read_conflict_range(*below(layout.catalogue_key))\n", ""),
+            ("        tr.add_read_conflict_key(CATALOGUE + one)\n", "        pass\n"),
+        ),
+        tests=("tests/queue/test_names.py::test_of_two_names_at_the_same_time_one_is_registered",),
+    ),
+    Mutant(
+        "a rename takes a name within another one",
+        "fdbqueue/verbs/renaming.py",
+        (("        yield from refuse_nested(tr, target)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_rename_to_a_name_within_another_one_is_refused",),
+    ),
+    Mutant(
+        "a copy takes a name within another one",
+        "fdbqueue/transfer/copying.py",
+        (("            yield from refuse_nested(tr, self._layout)\n", "            pass\n"),),
+        tests=("tests/queue/test_names.py::test_a_copy_and_an_import_to_a_name_within_another_one_are_refused",),
+    ),
+    Mutant(
+        "a queue may have the registrations among its keys",
+        "fdbqueue/stored/layout.py",
+        (("        _check_own(self.prefix)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_prefix_with_the_keys_of_the_catalogue_or_the_database_is_refused",),
+    ),
 )

@@ -175,6 +175,7 @@ BY_BYTES = {
     "fdbqueue/engine/directory.py": "hands strinc to the binding's directory layer",
     "fdbqueue/engine/__init__.py": "exports FoundationDB's interface",
     "fdbqueue/lowlevel.py": "still gives strinc, with a warning",
+    "fdbqueue/stored/layout.py": "refuses a prefix that has the catalogue's first byte only, too",
     "fdbqueue/notebook.py": "reads special keys of a transaction, which hold no tuples",
     "layers/oplog/_logged.py": "is a transaction with FoundationDB's interface",
 }

@@ -7,7 +7,12 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.transactional import attempts
+from fdbqueue.stored.catalogue import About, write_about
+from fdbqueue.stored.layout import Layout
 
 Name = tuple[Any, ...]
 
@@ -44,6 +49,23 @@ def _longer(name: Name, tail: str) -> Name:
     else:
         before, last = [*before, last], tail
     return (*before, last)
+
+
+def beside(space: Subspace, name: str) -> Subspace:
+    """Return a subspace for one more queue, beside that of a queue that owns the whole space of a test."""
+    *above, last = fdb_tuple.unpack(space.key())
+    return Subspace((*above, f"{last} {name}"))
+
+
+def registered_before(db: Any, *names: Any) -> None:
+    """Register names as a version does that lets them lie within each other."""
+
+    def body(tr: Any) -> Steps[None]:
+        yield from ()
+        for name in names:
+            write_about(tr, Layout(name), About("bytes"))
+
+    run(attempts(db, body))
 
 
 def overlap(one: Name, other: Name) -> bool:

@@ -30,6 +30,7 @@ from fdbqueue.layers import (
 from fdbqueue.lowlevel import run
 from fdbqueue.stored.names import queue_text
 from tests.helpers.clock import Clock
+from tests.helpers.names import beside
 from tests.observe.conftest import Heard
 
 DURATION = "messaging.client.operation.duration"
@@ -98,7 +99,7 @@ def test_the_span_of_a_tasks_enqueue_has_its_queues_name(db: Any, heard: Heard, 
     @app.task
     def plain(number: int) -> None: ...
 
-    @app.task(queue=space["other"])
+    @app.task(queue=beside(space, "other"))
     def other(number: int) -> None: ...
 
     plain.enqueue(db, 1)
@@ -193,7 +194,7 @@ def test_calls_in_a_transaction_are_spans_of_their_own_and_children(db: Any, hea
 
 
 def test_a_layers_call_is_not_told_twice(db: Any, heard: Heard, queue: Queue, leases: Leases) -> None:
-    PriorityQueue(Queue(queue.layout.space["p"], codec="str")).enqueue(db, "a")
+    PriorityQueue(Queue(beside(queue.layout.space, "p"), codec="str")).enqueue(db, "a")
     staged = StagedQueue(leases)
     staged.enqueue(db, "b")
     lease = staged.lease(db)
@@ -393,7 +394,7 @@ def test_a_lease_call_that_ends_others_counts_them(db: Any, heard: Heard, queue:
 
 
 def test_through_results_and_their_follow_ups(db: Any, heard: Heard, queue: Queue, leases: Leases) -> None:
-    mails = Leases(Queue(queue.layout.space["mails"], codec="str"))
+    mails = Leases(Queue(beside(queue.layout.space, "mails"), codec="str"))
     held = FollowUp(mails, "held")  # made where no span is current: it carries that of the call
     Results(leases).enqueue(db, "a", then=held)
 
@@ -411,7 +412,7 @@ def test_through_results_and_their_follow_ups(db: Any, heard: Heard, queue: Queu
 
 
 def test_through_a_follow_up_into_a_plain_queue(db: Any, heard: Heard, queue: Queue, leases: Leases) -> None:
-    plain = Queue(queue.layout.space["plain"], codec="str")
+    plain = Queue(beside(queue.layout.space, "plain"), codec="str")
     leases.enqueue(db, "a")
     Consumer(leases, lambda lease: Done(then=FollowUp(plain, "b"))).drain(db)
     item = plain.dequeue(db)
@@ -447,7 +448,7 @@ def test_through_arrow(db: Any, heard: Heard, queue: Queue, leases: Leases) -> N
 
     leases.enqueue(db, "a")
     table = queue.to_arrow(db)
-    target = Leases(Queue(queue.layout.space["target"], codec="str"))
+    target = Leases(Queue(beside(queue.layout.space, "target"), codec="str"))
     rows = pa.table({"value": ["a"], "headers": [dict(table.column("headers")[0].as_py() or {})]})
     target.enqueue_many(db, rows, column="value", headers_column="headers")
     lease = target.lease(db)

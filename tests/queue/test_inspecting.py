@@ -161,7 +161,7 @@ def test_a_queue_of_a_million_items_is_inspected_by_a_few_reads(db: Any, space: 
 
 
 def test_the_sample_reaches_every_part_of_a_queue(db: Any, space: Subspace) -> None:
-    leases = Leases(Queue(space))
+    leases = Leases(Queue(space["many"]))
     leases.enqueue_many(db, [b"x"] * 3_000)
     page = leases.queue.inspect(db)
     assert 100 <= page.sampled == len(page.ages_s) <= SMALL_QUEUE

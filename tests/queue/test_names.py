@@ -10,12 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fdbqueue
-from fdbqueue import Queue, find_queues, queues, rename
+from fdbqueue import FDBError, NestedQueue, Queue, find_queues, queues, rename
 from fdbqueue.engine import Subspace, steps
 from fdbqueue.engine.keys import bytes_behind, is_within, within
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import (
     Groups,
     Leases,
+    OperationLog,
     Results,
     Sessions,
     StagedQueue,
@@ -24,11 +26,14 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.stored.layout import Layout, name_of
+from fdbqueue.observe.figures import queue_names
+from fdbqueue.stored.catalogue import About, write_about
+from fdbqueue.stored.layout import CATALOGUE, Layout, name_of
+from fdbqueue.stored.names import queue_text
 from fdbqueue.transfer import copy_queue, export_items, import_items, release_copy
 from fdbqueue.verbs import renaming
 from fdbqueue.web.app import _is_below
-from tests.helpers.names import Name, pairs_apart
+from tests.helpers.names import Name, pairs_apart, registered_before
 from tests.helpers.smart import Progress, smart_queue
 
 pytestmark = pytest.mark.engines("memory", "cluster")
@@ -289,3 +294,164 @@ def test_a_relation_key_of_a_smart_queue_is_no_other_one(names: tuple[str, str],
     assert [(item.value.file, item.value.percent) for item in queue.browse(db)] == [(name, 2) for name in names]
     assert queue.check(db).problems == ()
     queue.queue.clear(db)
+
+
+OTHERS = {
+    "within": (("shop", "orders"), ("shop", "orders", 0)),
+    "around": (("shop", "orders", 0), ("shop", "orders")),
+    "deep within": (("shop",), ("shop", "orders", b"x", 1.5)),
+}
+
+
+@pytest.fixture(params=OTHERS)
+def nested(request: pytest.FixtureRequest, space: Subspace) -> tuple[Name, Name]:
+    """A name, and one within it or around it."""
+    own = fdbqueue.engine.tuple.unpack(space.key())
+    one, other = ((*own, *name) for name in OTHERS[request.param])
+    return one, other
+
+
+def registered(db: Any, space: Subspace) -> list[Any]:
+    return [info.name for info in queues(db, within=space)]
+
+
+def test_register_refuses_a_name_within_another_one(nested: tuple[Name, Name], db: Any, space: Subspace) -> None:
+    one, other = nested
+    Queue(one, codec="str").enqueue(db, "first")
+    with pytest.raises(NestedQueue, match="lies within") as raised:
+        Queue(other, codec="str").register(db)
+    assert repr(one) in str(raised.value)
+    assert registered(db, space) == [one]
+    Queue(one, codec="str").register(db)
+
+
+def test_a_rename_to_a_name_within_another_one_is_refused(nested: tuple[Name, Name], db: Any, space: Subspace) -> None:
+    one, other = nested
+    Queue(one, codec="str").enqueue(db, "first")
+    outside = (*fdbqueue.engine.tuple.unpack(space.key()), "outside")
+    Queue(outside, codec="str").enqueue(db, "second")
+
+    with pytest.raises(NestedQueue, match="lies within"):
+        rename(db, outside, other)
+    assert registered(db, space) == sorted([one, outside])
+    Queue(outside, codec="str").enqueue(db, "it is open")
+
+
+def test_a_copy_and_an_import_to_a_name_within_another_one_are_refused(
+    nested: tuple[Name, Name], db: Any, space: Subspace, tmp_path: Any
+) -> None:
+    one, other = nested
+    Queue(one, codec="str").enqueue(db, "first")
+    with fdbqueue.open("memory:") as source:
+        Queue(other, codec="str").enqueue(source, "x")
+        export_items(source, Queue(other, codec="str"), tmp_path / "items.jsonl")
+        with pytest.raises(NestedQueue, match="lies within"):
+            copy_queue(source, db, Queue(other, codec="str"))
+        assert Queue(other, codec="str").stats(source).available == 1
+    with pytest.raises(NestedQueue, match="lies within"):
+        import_items(db, Queue(other, codec="str"), tmp_path / "items.jsonl")
+    assert registered(db, space) == [one]
+
+
+def test_of_two_names_at_the_same_time_one_is_registered(nested: tuple[Name, Name], db: Any, space: Subspace) -> None:
+    first, second = (db.create_transaction() for _ in nested)
+    for tr, name in zip((first, second), nested, strict=True):
+        Queue(name, codec="str").enqueue(tr, "x")
+    first.commit().wait()
+    with pytest.raises(FDBError) as raised:
+        second.commit().wait()
+    assert raised.value.code == 1020
+    second.on_error(raised.value).wait()
+    with pytest.raises(NestedQueue, match="lies within"):
+        Queue(nested[1], codec="str").enqueue(second, "x")
+    assert registered(db, space) == [nested[0]]
+
+
+def test_names_beside_each_other_are_registered_without_conflicts(db: Any, space: Subspace) -> None:
+    names = [space["a"], space["a\x00b"], space["b"], space["a"], space[b"a"], space[("a",)], space[("a", None)]]
+    trs = [db.create_transaction() for _ in names]
+    for tr, name in zip(trs, names, strict=True):
+        Queue(name, codec="str").enqueue(tr, "x")
+    for tr in trs:
+        tr.commit().wait()
+    assert len(registered(db, space)) == len(names) - 1
+
+
+def test_names_within_each_other_that_are_there_go_on_and_are_told(
+    nested: tuple[Name, Name], db: Any, space: Subspace
+) -> None:
+    one, other = nested
+    registered_before(db, *nested)
+    apart = (*fdbqueue.engine.tuple.unpack(space.key()), "apart")
+    Queue(apart, codec="str").enqueue(db, "x")
+    for name in nested:
+        Queue(name).register(db)
+        Queue(name).enqueue_many(db, [])
+
+    for found in (queues(db, within=space), list(find_queues(db, within=space))):
+        told = {info.name: info.problem for info in found}
+        assert told.pop(apart) == ""
+        assert told.keys() == {one, other}
+        assert all("lies within" in problem for problem in told.values())
+    [alone] = queues(db, within=max(nested, key=len))
+    assert "lies within" in alone.problem
+    [first] = queues(db, within=space, limit=1, after=apart)
+    assert "lies within" in first.problem
+    for name in nested:
+        assert [problem for problem in Queue(name).check(db).problems if "lies within" in problem]
+    assert Queue(apart, codec="str").check(db).problems == ()
+    inner = max(nested, key=len)
+    rename(db, inner, (*apart[:-1], "moved"))
+    assert all(info.problem == "" for info in queues(db, within=space))
+
+
+def test_the_sentence_names_both_queues() -> None:
+    with fdbqueue.open("memory:") as db:
+        registered_before(db, "shop", ("shop", 0))
+        told = {info.problem for info in queues(db)}
+    assert told == {
+        (
+            "The name of the queue ('shop', 0) lies within that of 'shop', so a call on one of them may change the"
+            " items of the other."
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [CATALOGUE[:1], CATALOGUE[:9], CATALOGUE, CATALOGUE + b"\x02orders\x00", b"\xff", b"\xff/x", b"\xff\xff/x"],
+)
+def test_a_prefix_with_the_keys_of_the_catalogue_or_the_database_is_refused(prefix: bytes) -> None:
+    for make in (Queue, Layout, lambda name: OperationLog(name, Queue("orders"))):
+        with pytest.raises(ValueError, match=r"registrations of all queues|database's own keys") as raised:
+            make(Subspace(rawPrefix=prefix))
+        assert repr(prefix) in str(raised.value)
+    with fdbqueue.open("memory:") as db, pytest.raises(ValueError, match="Give a name"):
+        queues(db, within=Subspace(rawPrefix=prefix))
+
+
+@pytest.mark.parametrize("name", ["", b"", (), Subspace()])
+def test_a_queue_without_a_name_is_refused(name: Any) -> None:
+    with pytest.raises(ValueError, match="A queue needs a"):
+        Queue(name)
+
+
+def test_a_prefix_beside_the_catalogue_is_a_queue() -> None:
+    with fdbqueue.open("memory:") as db:
+        for prefix in (b"\xfe", CATALOGUE[:-1] + b"0", b"\xfc", b"\x00"):
+            Queue(Subspace(rawPrefix=prefix), codec="str").enqueue(db, "x")
+        assert len(queues(db)) == 4
+
+
+def test_a_queue_in_the_catalogue_that_is_there_is_listed() -> None:
+    """Older versions made such a queue. Nothing names it any more, so its registration stays until it is cleared."""
+    with fdbqueue.open("memory:") as db:
+        Queue("orders", codec="str").enqueue(db, "x")
+
+        def body(tr: Any) -> steps.Steps[None]:
+            yield from ()
+            write_about(tr, Layout.at(CATALOGUE[:1]), About("str"))
+
+        steps.run(attempts(db, body))
+        assert [info.name for info in queues(db)] == [("orders",), CATALOGUE[:1]]
+        assert queue_names(db) == ["orders", queue_text(CATALOGUE[:1])]

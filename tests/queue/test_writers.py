@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import fdbqueue
-from fdbqueue import OtherCodec, Queue, rename
+from fdbqueue import NestedQueue, OtherCodec, Queue, rename
 from fdbqueue.agents.queues import AgentQueue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
@@ -37,6 +37,7 @@ from fdbqueue.spark.batch.options import parse
 from fdbqueue.spark.sink.record import SinkKeys
 from fdbqueue.spark.sink.staging import Staging, commit_batch
 from fdbqueue.transfer import copy_queue, export_items, import_items
+from tests.helpers.names import beside
 
 Write = Callable[[Any, Subspace, Path], object]
 MESSAGE = {"type": "call"}
@@ -57,7 +58,7 @@ def in_transaction(db: Any, write: Callable[[Any], object]) -> None:
 
 
 def followed(db: Any, space: Subspace, folder: Path) -> None:
-    leases = Leases(Queue(space["before"]))
+    leases = Leases(Queue(beside(space, "before")))
     leases.enqueue(db, b"x")
     lease = leases.lease(db)
     assert lease is not None
@@ -65,7 +66,7 @@ def followed(db: Any, space: Subspace, folder: Path) -> None:
 
 
 def held(db: Any, space: Subspace, folder: Path) -> None:
-    results = Results(Leases(Queue(space["before"])))
+    results = Results(Leases(Queue(beside(space, "before"))))
     results.enqueue(db, b"x", then=FollowUp(strings(space), "a"))
 
 
@@ -88,9 +89,9 @@ def agents(size: int) -> Write:
 
 def imported(db: Any, space: Subspace, folder: Path) -> None:
     if not (folder / "file.jsonl").exists():
-        strings(space["other"]).enqueue(db, "a")
-        export_items(db, strings(space["other"]), folder / "file.jsonl")
-        strings(space["other"]).clear(db)
+        strings(beside(space, "other")).enqueue(db, "a")
+        export_items(db, strings(beside(space, "other")), folder / "file.jsonl")
+        strings(beside(space, "other")).clear(db)
     import_items(db, strings(space), folder / "file.jsonl")
 
 
@@ -211,6 +212,25 @@ def test_a_writer_refuses_a_queue_with_another_codec(db: Any, space: Subspace, n
         WRITERS[name](db, space["q"], tmp_path)
 
     assert content(db, space["q"]) == before
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+@pytest.mark.parametrize("place", ["within", "around"])
+def test_a_writer_refuses_a_name_within_another_one(
+    db: Any, space: Subspace, name: str, place: str, tmp_path: Path
+) -> None:
+    other = space["a"]["q"]["x"] if place == "around" else space["a"]
+    own = space["a"]["q"]
+    Queue(other, codec="tuple").enqueue(db, (1,))
+    before = content(db, other), content(db, own)
+
+    with pytest.raises(NestedQueue, match="lies within that of"):
+        WRITERS[name](db, own, tmp_path)
+
+    assert (content(db, other), content(db, own)) == before
+    Queue(other).clear(db)
+    WRITERS[name](db, own, tmp_path)
+    assert [info.name[-1] for info in fdbqueue.queues(db, within=space["a"]["q"])] == ["q"]
 
 
 def test_rows_that_name_their_own_queue_register_it(db: Any, space: Subspace, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fdbqueue import Queue
@@ -46,6 +46,10 @@ def test_strinc_is_behind_every_key_with_the_prefix(prefix: bytes, tail: bytes) 
 
 
 @given(name=key_tuples, other=key_tuples)
+@example(name=("a",), other=("a\x00b",))
+@example(name=(b"a",), other=(b"a\x00", 7))
+@example(name=(("a",),), other=(("a", None),))
+@example(name=("a",), other=("a", 7))
 def test_a_name_has_exactly_the_tuples_below_it(name: tuple, other: tuple) -> None:  # type: ignore[type-arg]
     prefix, key = fdb_tuple.pack(name), fdb_tuple.pack(other)
     below_it = other[: len(name)] == name and fdb_tuple.pack(other[: len(name)]) == prefix

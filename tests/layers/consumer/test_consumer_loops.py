@@ -18,6 +18,7 @@ from fdbqueue.layers.consumer._background import Background
 from fdbqueue.layers.leases import Lease, Leases
 from tests.helpers.consuming import consumer_threads, left_over, until
 from tests.helpers.held import HeldDatabase
+from tests.helpers.names import beside
 from tests.helpers.raw import raw
 from tests.helpers.staging import wait_until
 
@@ -345,7 +346,7 @@ def test_a_consumer_runs_once_at_a_time(db: Any, leases: Leases) -> None:
 
 
 def test_two_consumers_share_a_loop(db: Any, leases: Leases, space: Subspace) -> None:
-    others = Leases(Queue(space["others"], codec="str"))
+    others = Leases(Queue(beside(space, "others"), codec="str"))
     handled: list[tuple[str, str]] = []
 
     async def handle(lease: Lease) -> None:

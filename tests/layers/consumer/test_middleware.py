@@ -34,6 +34,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.middleware import ItemFields, LogItems, Next, RetryBy, TimeLimit
 from tests.helpers.clock import Clock
+from tests.helpers.names import beside
 
 SHORT = 0.02
 
@@ -318,7 +319,7 @@ def test_the_last_attempt_may_be_told_by_hand(db: Any, leases: Leases, space: Su
     one, other = leases.lease_many(db)
     assert leases.nack(db, one, last=True, delay=5) is Disposition.dead
     assert leases.nack_many(db, [other], last=True) == [Disposition.dead]
-    sessions = Sessions(Queue(space["s"], codec="str"))
+    sessions = Sessions(Queue(beside(space, "s"), codec="str"))
     sessions.enqueue(db, "c", session="Ann")
     lease = sessions.lease(db)
     assert lease is not None

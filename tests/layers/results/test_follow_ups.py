@@ -23,13 +23,14 @@ from fdbqueue.layers import (
 )
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import lease_of
+from tests.helpers.names import beside
 from tests.helpers.results import consistent, outcome_of
 from tests.helpers.staging import has_requests, wait_until
 from tests.helpers.subscribing import standing
 
 
 def test_an_ack_enqueues_follow_ups_in_its_own_transaction(db: Any, leases: Leases, space: Subspace) -> None:
-    jobs = PriorityQueue(Queue(space["jobs"], codec="json"))
+    jobs = PriorityQueue(Queue(beside(space, "jobs"), codec="json"))
     leases.enqueue(db, "x")
     lease = lease_of(leases, db)
 
@@ -62,7 +63,7 @@ def test_a_handlers_follow_ups_are_enqueued_with_its_ack(db: Any, leases: Leases
 def test_a_follow_up_of_an_enqueue_waits_for_the_ack(
     db: Any, leases: Leases, results: Results[Any], space: Subspace, clock: Clock
 ) -> None:
-    mails = Leases(Queue(space["mails"], codec="str"), clock=clock)
+    mails = Leases(Queue(beside(space, "mails"), codec="str"), clock=clock)
     first = results.enqueue(db, "order", then=[FollowUp(mails, "receipt"), FollowUp(mails, "survey", delay=5)])
     assert mails.lease(db) is None
     assert mails.stats(db).delayed == 2
@@ -122,9 +123,9 @@ def test_the_follow_up_of_a_dead_letter_waits_for_its_redrive(db: Any, queue: Qu
 
 
 def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space: Subspace) -> None:
-    mails = Leases(Queue(space["mails"], codec="str"))
+    mails = Leases(Queue(beside(space, "mails"), codec="str"))
     Results(leases).enqueue(db, "x", then=FollowUp(mails, "receipt"))
-    parcels = Subscriptions(Leases(Queue(space["parcels"], codec="str")))
+    parcels = Subscriptions(Leases(Queue(beside(space, "parcels"), codec="str")))
     subscription = parcels.subscribe(db, "all")
     Results(leases).enqueue(db, "y", then=FollowUp(subscription.leases, "parcel"))
     found: list[Any] = []
@@ -144,7 +145,10 @@ def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space:
 
 
 def test_terms_that_the_target_would_refuse_are_refused_when_the_follow_up_is_made(space: Subspace) -> None:
-    sessions, jobs = Sessions(Queue(space[1], codec="str")), PriorityQueue(Queue(space[2], codec="str"), levels=3)
+    sessions, jobs = (
+        Sessions(Queue(beside(space, "1"), codec="str")),
+        PriorityQueue(Queue(beside(space, "2"), codec="str"), levels=3),
+    )
     for target, terms, told in (
         (sessions, {"session": "ann", "level": 9}, "A level of these sessions is an integer from 0 to 1, not 9"),
         (Results(sessions), {"session": "ann", "level": -1}, "not -1"),
@@ -155,7 +159,7 @@ def test_terms_that_the_target_would_refuse_are_refused_when_the_follow_up_is_ma
         (jobs.leases, {"at": 5, "delay": 5}, "not both"),
         (jobs.leases, {"ttl": 0}, "ttl is a number of seconds, more than 0"),
         (sessions, {"session": "ann", "delay": 2e12}, "delay is"),
-        (Subscriptions(Queue(space[3], codec="str")), {"priority": 1}, "has no levels, and so no priorities"),
+        (Subscriptions(Queue(beside(space, "3"), codec="str")), {"priority": 1}, "has no levels, and so no priorities"),
         (jobs.leases, {"headers": 7}, "Headers are a mapping"),
     ):
         with pytest.raises(ValueError, match=told):

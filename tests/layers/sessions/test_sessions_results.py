@@ -31,6 +31,7 @@ from fdbqueue.layers.sessions.session.lease import TurnDone as ItemDone
 from fdbqueue.lowlevel import run
 from fdbqueue.moves.outcomes import encode_result
 from tests.helpers.clock import Clock
+from tests.helpers.names import beside
 from tests.helpers.sessions import do_all, lease_of
 
 
@@ -231,7 +232,7 @@ def test_a_held_follow_up_that_expires_is_gone(
 
 
 def test_follow_ups_cross_between_sessions_and_plain_queues(db: Any, space: Subspace, sessions: Sessions) -> None:
-    mails = Leases(Queue(space["mails"], codec="str"))
+    mails = Leases(Queue(beside(space, "mails"), codec="str"))
     Results(sessions).enqueue(db, "1", session="ann", then=FollowUp(mails, "mail"))
     Results(mails).enqueue(db, "first", then=FollowUp(Results(sessions), "2", session="bob"))
     assert mails.lease(db) is not None

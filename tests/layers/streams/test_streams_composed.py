@@ -16,6 +16,7 @@ from fdbqueue.layers.streams import Stream, _claiming
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
+from tests.helpers.names import beside
 from tests.helpers.smart import note
 from tests.layers.streams.test_streams import terms, values
 
@@ -33,7 +34,7 @@ def stream(leases: Leases[Any], clock: Clock) -> Stream[Any]:
 
 @pytest.fixture
 def bytes_leases(space: Subspace, clock: Clock) -> Leases[Any]:
-    return Leases(Queue(space["bytes"]), clock=clock)
+    return Leases(Queue(beside(space, "bytes")), clock=clock)
 
 
 def test_an_item_with_a_blob_is_refused_and_stays_with_its_data(db: Any, bytes_leases: Leases[Any]) -> None:
@@ -71,7 +72,7 @@ def test_an_item_with_a_blob_becomes_a_dead_letter_where_bad_items_do(db: Any, b
 def test_an_ack_ends_completions_and_releases_follow_ups(
     db: Any, space: Subspace, leases: Leases[Any], stream: Stream[Any], clock: Clock
 ) -> None:
-    after = Leases(Queue(space["after"], codec="str"), clock=clock)
+    after = Leases(Queue(beside(space, "after"), codec="str"), clock=clock)
     completion = Results(leases, keep=60).enqueue(db, "x", then=FollowUp(after, "then"))
     stream.claim(db, terms())
     assert completion.outcome(db) is None
@@ -288,7 +289,7 @@ def test_a_stream_refuses_a_queue_with_items_in_sessions(
 
 
 def test_groups_completions_and_priorities_of_one_batch_end_together(db: Any, space: Subspace, clock: Clock) -> None:
-    urgent = PriorityQueue(Queue(space["urgent"], codec="str"), levels=2)
+    urgent = PriorityQueue(Queue(beside(space, "urgent"), codec="str"), levels=2)
     group = Groups(Results(urgent, keep=60)).open(db, "g")
     later = group.enqueue(db, "later", priority=1)
     first = group.enqueue(db, "first", priority=0)
@@ -318,7 +319,7 @@ def test_a_smart_message_with_a_completion_is_done_by_the_ack(db: Any, smart: Sm
 
 
 def test_an_operation_log_has_the_end_of_a_completion(db: Any, space: Subspace) -> None:
-    leases = Leases(Queue(space["queue"], codec="str"))
+    leases = Leases(Queue(beside(space, "queue"), codec="str"))
     log = OperationLog(("log", space.key()), leases.queue)
     completion = Results(leases, keep=60).enqueue(log.of(db), "x")
     stream: Stream[Any] = Stream(leases, "s")

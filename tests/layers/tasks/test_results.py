@@ -13,6 +13,7 @@ from fdbqueue import CompletionError, Queue, Transaction
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Done, FollowUp, Tasks, Worker
 from tests.helpers.clock import Clock
+from tests.helpers.names import beside
 from tests.helpers.tasks import dead_errors, run_out
 
 
@@ -99,7 +100,7 @@ def test_a_call_whose_follow_up_is_refused_is_not_told_to_be_done(
     def start(number: int) -> int:
         return number
 
-    @app.task(queue=space["full"])
+    @app.task(queue=beside(space, "full"))
     def end(value: int) -> None: ...
 
     start.then(end).enqueue(db, 1)
@@ -178,7 +179,7 @@ def test_a_log_that_raises_does_not_hinder_the_acks(
 def test_a_task_returns_its_result_with_follow_ups(
     db: Any, app: Tasks, space: Subspace, in_transaction: bool, keep: float | None
 ) -> None:
-    mails: Queue[str] = Queue(space["mails"], codec="str")
+    mails: Queue[str] = Queue(beside(space, "mails"), codec="str")
     seen: list[str] = []
 
     @app.task(keep_result=keep)
