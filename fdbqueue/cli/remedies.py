@@ -19,6 +19,13 @@ COMMANDS = {
     "Queue.set_quota": "fdbqueue quota",
     "Queue.to_arrow": "fdbqueue export",
     "Queue(name, codec=…).register(db, on_codec='replace')": "fdbqueue register --on-codec replace",
+    **{
+        f"Sessions.{verb}(db, session, position)": f"fdbqueue {verb} QUEUE ITEM --session SESSION"
+        for verb in ("cancel", "get", "reschedule", "update")
+    },
+    "Sessions.skip(db, session)": "fdbqueue sessions QUEUE --skip SESSION",
+    "Sessions.redrive(db, session, position)": "fdbqueue sessions QUEUE --redrive SESSION",
+    "Sessions.purge(db, session, position)": "fdbqueue sessions QUEUE --purge SESSION",
     "Sessions.remove": "fdbqueue sessions --remove",
     "Sessions.resume": "fdbqueue sessions --resume",
     "Sessions.skip": "fdbqueue sessions --skip",

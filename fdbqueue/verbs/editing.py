@@ -44,6 +44,7 @@ from fdbqueue.stored.payloads import clear_blob
 from fdbqueue.stored.places import Standing, locate
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES, StoredItem, stored_item
+from fdbqueue.verbs.of_session import refuse_of_session
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:
@@ -145,13 +146,14 @@ class Editing(Generic[V]):
         for one in [*there.values(), *(yield from self._claimed(tr, [at for at in places if at not in there]))]:
             item = yield from self.queue.item(tr, self._position(one.packed), one.stored)
             found[one.packed] = stored_item(item, one.stored, one.state)
+        yield from refuse_of_session(tr, self._layout, [at for at in places if found[at] is None], "get")
         if not any(found.values()):
             yield from check_renamed(tr, self._layout)
         return found
 
     def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
         """Remove the items at packed positions. Return which were there."""
-        there = yield from self._to_change(tr, places)
+        there = yield from self._to_change(tr, places, "cancel")
         moves = Moves(tr, self._layout, self.now_us())
         found = yield from moves.read_notes({packed: one.stored for packed, one in there.items()})
         for packed, one in there.items():
@@ -162,7 +164,7 @@ class Editing(Generic[V]):
 
     def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
         """Change the items at packed positions. Return their positions afterwards."""
-        there = yield from self._to_change(tr, places)
+        there = yield from self._to_change(tr, places, change.verb.removesuffix("d"))
         yield from self.check_codec(tr, change)
         moves = Moves(tr, self._layout, self.now_us())
         yield from moves.ask()
@@ -254,7 +256,7 @@ class Editing(Generic[V]):
                 found += [Standing(packed, "claimed", one.value) for one in row]
         return found
 
-    def _to_change(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, Standing]]:
+    def _to_change(self, tr: Transaction, places: list[bytes], verb: str) -> Steps[dict[bytes, Standing]]:
         there = yield from self._located(tr, places)
         for one in (yield from self._claimed(tr, [packed for packed in places if packed not in there])):
             raise StreamError(
@@ -263,6 +265,7 @@ class Editing(Generic[V]):
             )
         if not there:
             yield from check_renamed(tr, self._layout)
+        yield from refuse_of_session(tr, self._layout, [packed for packed in places if packed not in there], verb)
         return there
 
     # --- changing

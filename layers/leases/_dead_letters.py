@@ -34,6 +34,7 @@ from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.verbs.of_session import refuse_of_session
 
 from .browsing import OnBad, StoredItem, browse
 from .times import not_negative
@@ -126,6 +127,7 @@ class DeadLetters(Named, Generic[V]):
             found = yield tr.get(self._layout.available.key(packed))
             if not found.present():
                 yield from check_renamed(tr, self._layout)
+                yield from refuse_of_session(tr, self._layout, [packed], "skip")
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
             notes = yield from moves.read_notes({packed: bytes(found)})
@@ -162,7 +164,7 @@ class DeadLetters(Named, Generic[V]):
         if to not in ("place", "tail"):
             raise ValueError(f"to must be 'place' or 'tail', not {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
-        return (yield from self._all(tr, deal, position, limit))
+        return (yield from self._all(tr, "redrive", deal, position, limit))
 
     @verb
     def purge(
@@ -188,10 +190,15 @@ class DeadLetters(Named, Generic[V]):
         """
         age_us = not_negative(older_than, "older_than")
         died_until_us = self._now_us() - age_us if age_us else None
-        return (yield from self._all(tr, partial(self._purge, until_us=died_until_us), position, limit))
+        return (yield from self._all(tr, "purge", partial(self._purge, until_us=died_until_us), position, limit))
 
     def _all(
-        self, tr: Transaction | Database, deal: _Deal, position: Position | Iterable[Position] | None, limit: int | None
+        self,
+        tr: Transaction | Database,
+        verb: str,
+        deal: _Deal,
+        position: Position | Iterable[Position] | None,
+        limit: int | None,
     ) -> Steps[int]:
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
@@ -202,7 +209,7 @@ class DeadLetters(Named, Generic[V]):
             if not isinstance(place, Position):
                 raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
-        return (yield from self._named(tr, deal, list(dict.fromkeys(map(pack, places))), limit))
+        return (yield from self._named(tr, verb, deal, list(dict.fromkeys(map(pack, places))), limit))
 
     def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> Steps[int]:
         begin, end = self._layout.dead.begin, self._layout.dead.end
@@ -214,10 +221,13 @@ class DeadLetters(Named, Generic[V]):
             done += dealt
         return done
 
-    def _named(self, tr: Transaction | Database, deal: _Deal, places: list[bytes], limit: int | None) -> Steps[int]:
+    def _named(
+        self, tr: Transaction | Database, verb: str, deal: _Deal, places: list[bytes], limit: int | None
+    ) -> Steps[int]:
         done = seen = 0
         while seen < len(places) and (limit is None or done < limit):
-            batch = partial(self._batch_named, places=places[seen : seen + _most(limit, done)], deal=deal)
+            some = places[seen : seen + _most(limit, done)]
+            batch = partial(self._batch_named, places=some, verb=verb, deal=deal)
             dealt, looked_at = yield from self._queue.transact(tr, batch)
             done += dealt
             seen += looked_at
@@ -237,7 +247,7 @@ class DeadLetters(Named, Generic[V]):
             return dealt, end
         return dealt, found[looked_at - 1].key + b"\x00"
 
-    def _batch_named(self, tr: Transaction, places: list[bytes], deal: _Deal) -> Steps[tuple[int, int]]:
+    def _batch_named(self, tr: Transaction, places: list[bytes], verb: str, deal: _Deal) -> Steps[tuple[int, int]]:
         """Handle the first dead letters at these places. Return how many, and how many places were read."""
         moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
@@ -250,6 +260,8 @@ class DeadLetters(Named, Generic[V]):
             found.append(row[0] if row else None)
         if not any(found):
             yield from check_renamed(tr, self._layout)
+        missing = [packed for packed, row in zip(places, found, strict=True) if row is None]
+        yield from refuse_of_session(tr, self._layout, missing, verb)
         return (yield from self._deal_with(tr, moves, found, deal))
 
     def _deal_with(

@@ -203,9 +203,9 @@ def test_dead_letters_are_redriven_and_purged_by_their_names_together(
     asked: list[int] = []
     deal = DeadLetters._all
 
-    def counting(self: DeadLetters, db: Any, how: Any, names: Any, limit: Any) -> Any:
+    def counting(self: DeadLetters, db: Any, verb: str, how: Any, names: Any, limit: Any) -> Any:
         asked.append(len(names))
-        return deal(self, db, how, names, limit)
+        return deal(self, db, verb, how, names, limit)
 
     monkeypatch.setattr(DeadLetters, "_all", counting)
     assert run("redrive", name, c, a, c, "--tail").exit_code == 0

@@ -6,7 +6,6 @@ by its *address*: a position made of the session's generation, its name and the 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,7 +33,8 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
-from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL, rank_of
+from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
+from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
 from ...leases.transitions import is_over
@@ -76,19 +76,14 @@ def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Sessio
                 " the session too, as in Sessions(queue).cancel(db, session, position)."
             )
         return None, pack(position)
-    size = int.from_bytes(position.random[:2], "big") + 2
-    try:
-        named = name_of(position.random[2:size])
-        is_ranked = rank_of(position.random[size:]) is not None
-    except (IndexError, ValueError, struct.error):
-        is_ranked = False
-    if not is_ranked:
+    found = session_in(position)
+    if found is None:
         raise ValueError(
             f"{position.text} is no position of an item in a session, which looks like LEVEL:INDEX:RANDOM, nor that of"
             " a completion."
         )
-    if name is not None and position.random[2:size] != name:
-        raise ValueError(f"{position.text} names an item of the session {named!r}, not of {name_of(name)!r}.")
+    if name is not None and fdb_tuple.pack((found[0],)) != name:
+        raise ValueError(f"{position.text} names an item of the session {found[0]!r}, not of {name_of(name)!r}.")
     return at_address(line, position)
 
 

@@ -1,0 +1,66 @@
+"""Refuse the position of a session's item where only a queue's plain items are meant.
+
+`Sessions` keep their items under other keys. A look for such a position among the plain items finds nothing, and "not
+there" would be wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.keys import NOT_A_TUPLE, below
+from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.stored.layout import RANDOM_BYTES, Layout, rank_of
+
+
+def session_in(position: Position) -> tuple[Any, bytes] | None:
+    """Return the session that a position names, and the item's packed position there; None if it names none.
+
+    The position of a completion of a session's item names its session (`Session.address`).
+    """
+    if position.rank is not None or len(position.random) <= RANDOM_BYTES:
+        return None
+    size = int.from_bytes(position.random[:2], "big") + 2
+    name, packed = position.random[2:size], position.random[size:]
+    try:
+        (given,) = fdb_tuple.unpack(name)
+        is_address = fdb_tuple.pack((given,)) == name and rank_of(packed) is not None
+    except NOT_A_TUPLE:
+        return None
+    return (given, packed) if is_address else None
+
+
+def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> Steps[None]:
+    """Refuse positions that are not there among the plain items, if they are those of items in sessions.
+
+    Args:
+        missing: their packed positions.
+        verb: the method of `Sessions` to use.
+
+    Raises:
+        ValueError: one is the position of an item in a session.
+
+    *Conflicts:* none. *Cost:* two reads if a position has a rank, else none.
+    """
+    ranked: Position | None = None
+    remedy = "Sessions.skip(db, session)" if verb == "skip" else f"Sessions.{verb}(db, session, position)"
+    for packed in missing:
+        position = layout.available.position(layout.prefix + packed)
+        if (named := session_in(position)) is not None:
+            raise ValueError(
+                f"{position.text} is an item of the session {named[0]!r} of {layout.describe()}, and none of the"
+                f" queue's plain items. Use {remedy}."
+            )
+        ranked = ranked or (position if position.rank is not None else None)
+    if ranked is None or not (yield from rows(tr.snapshot, *below(layout.space["session"].key()), limit=1)):
+        return
+    if not (yield from read_high_water_mark(tr, layout)).order:
+        raise ValueError(
+            f"{ranked.text} has a level, and the plain items of {layout.describe()} have none: it is an item of a"
+            f" session. Name the session, too: {remedy}."
+        )
