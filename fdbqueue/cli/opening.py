@@ -19,7 +19,7 @@ from fdbqueue.cli.errors import ENGINE
 from fdbqueue.engine import open
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, run
-from fdbqueue.engine.url import parse
+from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
 from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.layout import Layout
@@ -125,9 +125,11 @@ def _refuse_missing(path: str, *, names_queue: bool) -> None:
         StorageError: there is none.
     """
     remedy = "`fdbqueue enqueue` creates one." if names_queue else "Give the path of one that is there."
+    if has_database(path):
+        return
     if not os.path.exists(path):
         raise StorageError(f"{path}: the folder does not exist, and so no database. {remedy}")
-    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
+    if os.path.isdir(path):
         raise StorageError(f"{path}: there is no database in the folder. {remedy}")
 
 

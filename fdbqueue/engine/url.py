@@ -26,6 +26,17 @@ class Parsed(NamedTuple):
     options: dict[str, str]
 
 
+def has_database(path: str) -> bool:
+    """Return whether the folder `path` has a database, or one that this user may not see: opening it says why."""
+    try:
+        os.lstat(os.path.join(path, "data.mdb"))
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
 def parse(url: str) -> Parsed:
     """Return the parts of `url`.
 

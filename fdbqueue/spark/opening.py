@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import fdbqueue
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.engine.url import parse
+from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import OtherCodec, StorageError, UnknownQueue
 from fdbqueue.spark.optionvalues import CODECS
 from fdbqueue.stored.catalogue import codec_of, fits
@@ -26,7 +25,7 @@ def check_database(url: str) -> None:
         StorageError: there is none. UrlError: the URL is not valid.
     """
     scheme, path, _ = parse(url)
-    if scheme == "file" and path and not os.path.isfile(os.path.join(path, "data.mdb")):
+    if scheme == "file" and path and not has_database(path):
         raise StorageError(
             f"{path}: there is no database. Only a load of a queue makes one; correct the url, or open it first by"
             " fdbqueue.open."

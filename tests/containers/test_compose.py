@@ -89,3 +89,14 @@ def test_host_and_containers_reach_the_server_at_the_address_it_tells(
     assert "TCP-LISTEN:4500,bind=127.0.0.1" in forward
     assert "TCP:fdb:4500" in forward
     assert 'ENTRYPOINT ["run"]' in (repository / "containers" / "jupyter.Dockerfile").read_text()
+
+
+def test_the_containers_of_one_folder_share_a_pid_namespace(repository: Path) -> None:
+    page, worker = yaml.safe_load((repository / "containers" / "one-folder.compose.yml").read_text())[
+        "services"
+    ].values()
+
+    assert worker["pid"] == "service:page"
+    assert page["volumes"] == worker["volumes"]
+    assert page["image"] == worker["image"]
+    assert page["ports"][0].startswith("127.0.0.1:")

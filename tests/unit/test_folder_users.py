@@ -14,12 +14,17 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue, StorageError
+from fdbqueue.cli import opening
+from fdbqueue.engine.embedded.store import backup
 from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.members import own_process
 from fdbqueue.layers import Leases
 from tests.helpers.processes import Processes
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become several users: run the tests as root")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become several users: run the tests as root"),
+]
 
 WEB, WORKER, STRANGER = 64_001, 64_002, 64_003
 GROUP = 64_010
@@ -70,6 +75,21 @@ def test_two_users_of_a_group_share_a_folder(place: Path, processes: Processes) 
     found = [(place / "shop" / name).stat() for name in NAMES]
     assert {(one.st_gid, stat.S_IMODE(one.st_mode)) for one in found} == {(GROUP, 0o660)}
     processes.run(refused, STRANGER, place / "shop", f"belongs to user {WEB}, with mode 2770", "chmod -R g+rwX")
+
+
+def look(path: Path) -> None:
+    """Use the command line on a folder that this user may not read."""
+    become(STRANGER)
+    with pytest.raises(StorageError, match=r"belongs to user .*, with mode 0700"), opening.opened(f"file:{path}"):
+        pass
+    with pytest.raises(StorageError, match="no right to write there"):
+        backup.copy_folder(str(path), f"{path}.copy")
+
+
+def test_a_database_that_a_user_may_not_see_is_not_said_to_be_missing(place: Path, processes: Processes) -> None:
+    with fdbqueue.open(f"file:{place / 'shop'}"):
+        pass
+    processes.run(look, place / "shop")
 
 
 def test_a_group_that_the_maker_is_not_a_member_of_gets_no_rights(place: Path, processes: Processes) -> None:

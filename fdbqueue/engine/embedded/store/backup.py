@@ -28,7 +28,7 @@ def copy_folder(path: str, to: str) -> int:
     Raises:
         StorageError: there is no database in the folder; `to` exists; or the disk refused.
     """
-    if not os.path.isfile(os.path.join(path, folder.DATA)):
+    if folder.look(path, folder.DATA) is None:
         raise StorageError(f"{path}: there is no database to back up.")
     if os.path.exists(to):
         raise StorageError(f"{to}: exists already. Give a new folder for the backup.")

@@ -5,6 +5,7 @@ General layout of the store side::
     Store              one open folder of this process, shared by its users      store.py
       Files            LMDB's environment: open, check, grow                     disk/files.py, layout.py, data_file.py
         Disk           durable with one wait; recovery after a power cut         disk/disk.py, redo.py, folder_lock.py
+      folder           opens all files, with the rights of their folder          disk/folder.py, namespaces.py
       Snapshot         a consistent view, evicted when it gets too old           snapshot.py, snapshot_reaper.py
       Committer        group commit                                              commit/committer.py, request.py
         RecentCommits  the write set of each commit, for conflict checks         log/commit_log.py
