@@ -210,7 +210,8 @@ class Consumer(Named, Generic[V]):
             db: a database.
 
         Raises:
-            FDBError: the database failed. Leased items were given back if that was still possible.
+            FDBError: the database failed. Leased items were given back if that was still possible. If the database does
+                not answer when the run is stopped, that is logged, and the items come back when their leases end.
             FormatError, CodecError: the first item can't be read, and `on_bad` is "fail"; it stays in its place.
             QueueRenamed, SubscriptionError: the queue was renamed, or another consumer has it exclusively.
             RuntimeError: this consumer is running already, or the call would block a running event loop.

@@ -40,6 +40,8 @@ DEFAULT_BACKOFF = exponential(jitter=0.1)
 loop."""
 GIVE_BACK_SECONDS = 5.0
 """How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""
+SILENT_SECONDS = 0.1
+"""The same, once it has not answered."""
 
 AGAIN_SECONDS = 0.01
 """How long a drain waits before it looks again for items that its last call did not take."""
@@ -98,6 +100,8 @@ class Run(Keeping):
         self._running = 0
         """How many handlers are at work, or have results that are being written."""
         self._not_returned: list[FDBError] = []
+        self._is_silent = False
+        """Whether the database did not answer when the run ended."""
         self._unsure_since = math.inf
         """Since when a drain has waited for items that may come back, by `time.monotonic`."""
         self.health: Health | None = None
@@ -153,23 +157,28 @@ class Run(Keeping):
         self.stop()
         deadline = self.loop.time() + terms.grace
         # The outcome of a cancelled lease call is unknown, so the call gets time to end.
-        await self._wait([leasing], terms.grace)
+        await self._wait_for_answer(leasing, min(terms.grace, GIVE_BACK_SECONDS))
         await self._give_back(self._taken_from_ready())
         await self._wait([_all(workers)], deadline - self.loop.time())
         await self._cancel([leasing, watching, *workers])
         self._acking.close()
-        await self._wait([self._acking.ended], GIVE_BACK_SECONDS, patient=True)
+        await self._wait_for_answer(self._acking.ended, self._answer_seconds, patient=True)
         if self._threads is not None:
             self._threads.close()
         # Handlers that still hold a lease have used up their time.
         await self._give_back(list(self._held))
         for thread in threads:
             thread.close()
-        await self._wait([_all(thread.ended for thread in threads)], GIVE_BACK_SECONDS, patient=True)
+        await self._wait_for_answer(_all(thread.ended for thread in threads), self._answer_seconds, patient=True)
         for thread in threads:
             thread.ended.cancel()  # a thread that still waits for the database is left running
         failed = [error for one in everything if (error := _error_of(one)) is not None]
         failures = [*failed, *self._not_returned]
+        if self._is_silent and self._report.stopped:
+            told = "%r was stopped, and its database did not answer: %d items come back when their leases end."
+            _log.error(told, self._name, len(self._held), extra=fields(self._verbs.queue))
+        elif self._is_silent:
+            failures.append(FDBError(TRANSACTION_TIMED_OUT))
         if self._cancellation is not None:
             raise self._cancellation from next(iter(failures), None)
         for error in failures:
@@ -195,6 +204,17 @@ class Run(Keeping):
                     self.hurry()
                 else:
                     self.stop()
+
+    async def _wait_for_answer(self, future: asyncio.Future[Any], seconds: float, *, patient: bool = False) -> None:
+        """Wait for what ends when the database answers. If it does not for long, the next such waits are short."""
+        await self._wait([future], seconds, patient=patient)
+        if seconds >= GIVE_BACK_SECONDS and not (future.done() or self._hurrying.done()):
+            self._is_silent = True
+
+    @property
+    def _answer_seconds(self) -> float:
+        """How long the end of the run waits for the database."""
+        return min(SILENT_SECONDS, GIVE_BACK_SECONDS) if self._is_silent else GIVE_BACK_SECONDS
 
     async def _cancel(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -622,10 +642,10 @@ class Run(Keeping):
         for start in range(0, len(holds), BATCH_ITEMS):
             batch = holds[start : start + BATCH_ITEMS]
             try:
-                async with asyncio.timeout(GIVE_BACK_SECONDS if ends else None):
+                async with asyncio.timeout(self._answer_seconds if ends else None):
                     lost = await run_async(all_not_lost(self._db, self._leases, snooze, batch, delay=0.0))
             except TimeoutError:  # the database would not answer for the other batches either
-                self._not_returned.append(FDBError(TRANSACTION_TIMED_OUT))
+                self._is_silent = True
                 return
             except FDBError as error:  # these leases will expire
                 if not ends:
