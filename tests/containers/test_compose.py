@@ -62,7 +62,7 @@ def test_all_others_wait_for_a_configured_cluster(services: dict[str, Any]) -> N
 
 
 def test_the_cluster_alone_needs_no_port_of_another_service(services: dict[str, Any]) -> None:
-    assert services["fdb"]["ports"] == ["127.0.0.1:4500:4500"]
+    assert services["fdb"]["ports"] == ["127.0.0.1:${FDB_PORT:-4500}:${FDB_PORT:-4500}"]
     assert not any("network_mode" in service for service in services.values())
 
 
@@ -83,11 +83,15 @@ def test_host_and_containers_reach_the_server_at_the_address_it_tells(
 
     assert fdb["environment"]["FDB_NETWORKING_MODE"] == "host", "so that the server says 127.0.0.1"
     assert fdb["environment"]["FDB_CLUSTER_FILE_CONTENTS"].endswith("@" + address)
-    assert (repository / "containers" / "fdb.cluster").read_text().strip().endswith("@" + address)
-    assert f"{address}:4500" in fdb["ports"]
+    assert (repository / "containers" / "fdb.cluster").read_text().strip().endswith("@127.0.0.1:4500")
+    for name in services.keys() - {"fdb"}:
+        assert services[name]["environment"]["FDB_PORT"] == "${FDB_PORT:-4500}"
+    assert address == "127.0.0.1:${FDB_PORT:-4500}"
+    assert f"{address}:${{FDB_PORT:-4500}}" in fdb["ports"]
     forward = (repository / "containers" / "run.sh").read_text()
-    assert "TCP-LISTEN:4500,bind=127.0.0.1" in forward
-    assert "TCP:fdb:4500" in forward
+    assert "port=${FDB_PORT:-4500}\n" in forward
+    assert "TCP-LISTEN:$port,bind=127.0.0.1" in forward
+    assert "TCP:fdb:$port" in forward
     assert 'ENTRYPOINT ["run"]' in (repository / "containers" / "jupyter.Dockerfile").read_text()
 
 
