@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
+from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, text_of
 from fdbqueue.errors import (
     AgentError,
     BulkInterrupted,
@@ -140,9 +140,7 @@ def told(error: BaseException) -> str:
         return in_shell(str(error))
     if error.code == TRANSACTION_TIMED_OUT:
         return "The database did not answer in time. The command may have taken effect. Look before you repeat it."
-    description: str | bytes = error.description
-    text = description.decode() if isinstance(description, bytes) else description
-    return f"{text} ({error.code})."
+    return f"{text_of(error)}."
 
 
 _CODE_OF: dict[type[BaseException], int] = {

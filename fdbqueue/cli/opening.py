@@ -46,7 +46,8 @@ def opened(
         url: as on the command line.
         create: whether to make a missing database. Otherwise a mistyped path would look like an empty one.
         names_queue: whether the command names a queue, so that an enqueue would have made both.
-        patience: how many seconds each transaction may take. Without a limit, calls to a lost cluster wait for ever.
+        patience: how many seconds a cluster may take for its first answer, and each transaction. Without a limit, calls
+            to a lost cluster wait for ever.
 
     Raises:
         StorageError: there is no such database.
@@ -62,7 +63,7 @@ def opened(
     with db:
         if scheme == "fdb":
             cluster: Any = db
-            cluster.answer_s = min(cluster.answer_s, patience)
+            cluster.answer_s = patience
         db.options.set_transaction_timeout(round(patience * 1000))
         try:
             yield db

@@ -14,6 +14,7 @@ from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.metrics import beside, check_free, listening
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, named
+from fdbqueue.engine.errors import ANSWER_SECONDS
 
 TOKEN_VARIABLE = "FDBQUEUE_WEB_TOKEN"
 DEFAULT = "127.0.0.1:8080"
@@ -77,7 +78,7 @@ def web(
     with listening("the page", listen, "--listen"):
         check_free(address, port)
     below = None if within is None else named(within, "--within")
-    with system_errors(), opened(url) as db:
+    with system_errors(), opened(url, patience=ANSWER_SECONDS) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
         config = uvicorn.Config(
             app,

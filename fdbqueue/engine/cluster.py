@@ -20,12 +20,11 @@ from typing import Any
 
 from fdbqueue.engine.api import Future
 from fdbqueue.engine.closing import wake_all
-from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
+from fdbqueue.engine.errors import ANSWER_SECONDS, TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
 from fdbqueue.engine.steps import wait_in_thread
 from fdbqueue.engine.waiting import Promise
 
 API_VERSION = 730
-ANSWER_SECONDS = 5.0
 _NO_CLUSTER_FILE = 2104
 DEFAULT_CLUSTER_FILES = (
     "./fdb.cluster",
@@ -282,9 +281,10 @@ def _import_binding() -> Any:
             " package (foundationdb-clients) of version 7.3 or later."
         ) from error
     except Exception as error:
+        reason = error.__context__ or error  # the loader's own error: the binding's says only that it found none
         raise ClusterError(
             "The FoundationDB client library can't be loaded"
-            f" ({error}). Install the package foundationdb-clients 7.3, or point LD_LIBRARY_PATH at the folder of"
+            f" ({reason}). Install the package foundationdb-clients 7.3, or point LD_LIBRARY_PATH at the folder of"
             " libfdb_c.so. Without a cluster, memory: and file:PATH work as they are."
         ) from error
     return fdb

@@ -189,6 +189,37 @@ def leaves_in_doubt(error: BaseException) -> bool:
     return predicates.maybe_committed(error) or error.code in _NOT_WAITED_FOR
 
 
+ANSWER_SECONDS = 5.0
+"""How long people wait for a database that does not answer: at its first use, and for a page."""
+NO_ANSWER = (
+    "The database did not answer in time. Look whether its servers run, and whether this machine reaches them:"
+    " fdbqueue health, fdbcli --exec status."
+)
+"""What to say of a database that does not answer."""
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error. The binding's own have their descriptions as bytes, and their `str` has a ``b'…'``.
+
+    >>> text_of(FDBError(1020))
+    'Transaction not committed due to conflict with another transaction (1020)'
+    """
+    if not isinstance(error, FDBError):
+        return str(error)
+    description: str | bytes = error.description
+    text = description.decode() if isinstance(description, bytes) else description
+    return f"{text} ({error.code})"
+
+
+def told(error: BaseException) -> str:
+    """Return an error as a sentence for people: of a database that does not answer, what to do."""
+    if not isinstance(error, FDBError):
+        return str(error)
+    if error.code == TRANSACTION_TIMED_OUT:
+        return NO_ANSWER
+    return f"{text_of(error)}."
+
+
 on_retry: list[Callable[[int], None]] = []
 """Called with the code of the error each time that an attempt is repeated; empty unless `fdbqueue.observe` counts."""
 

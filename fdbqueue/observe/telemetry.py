@@ -16,7 +16,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fdbqueue import __version__
-from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError
+from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, text_of
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 SYSTEM = "fdbqueue"
@@ -175,7 +175,7 @@ def end(span: trace.Span, error: BaseException | None) -> None:
     if error is not None and span.is_recording():
         span.set_attribute("error.type", type_of(error))
         try:
-            span.set_status(StatusCode.ERROR, str(error))
+            span.set_status(StatusCode.ERROR, text_of(error))
             span.record_exception(error)
         except Exception:  # noqa: BLE001 - an error that can't say what it is must not be replaced by that of its text
             span.set_status(StatusCode.ERROR)

@@ -20,6 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
+from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.stored.names import queue_text, session_named, session_text, text_named
@@ -378,7 +379,11 @@ class AdminApp:
         return queue
 
     async def _shown(self, request: Request, template: str, read: Any) -> Response:
-        found = await anyio.to_thread.run_sync(read, request)
+        try:
+            with anyio.fail_after(ANSWER_SECONDS):
+                found = await anyio.to_thread.run_sync(read, request, abandon_on_cancel=True)
+        except TimeoutError:
+            raise TimeoutError(NO_ANSWER) from None
         return self._page(request, template, found)
 
     def _page(self, request: Request, template: str, found: dict[str, Any], status: int = 200) -> Response:
@@ -406,9 +411,9 @@ class AdminApp:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         status = _status_of(error)
-        detail = error.detail if isinstance(error, HTTPException) else str(error)
+        detail = error.detail if isinstance(error, HTTPException) else told(error)
         if status >= 500:
-            _log.warning("A page failed: %s", error, extra={"path": request.url.path})
+            _log.warning("A page failed: %s", detail, extra={"path": request.url.path})
         return self._page(request, "failed.html", {"status": status, "detail": detail}, status)
 
 

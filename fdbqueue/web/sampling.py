@@ -15,6 +15,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
+from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 
 _log = logging.getLogger("fdbqueue.web")
 
@@ -27,8 +28,6 @@ POINTS = 240
 """How many points of a queue are kept."""
 ALL_POINTS = 240_000
 """How many points of all queues are kept, in about 50 MB. Of many queues each has fewer."""
-FIRST_SECONDS = 20.0
-"""How long the first page waits for the first sample."""
 
 
 @dataclass(slots=True)
@@ -105,7 +104,7 @@ class Sampler:
         """Return the last sample. The first call waits until there is one.
 
         Raises:
-            TimeoutError: the database has not answered for 20 seconds.
+            TimeoutError: the database has not answered for 5 seconds.
         """
         now = time.monotonic()
         with self._lock:
@@ -115,8 +114,8 @@ class Sampler:
                 self._thread.start()
         if was_idle:
             self._wake.set()
-        if not self._ready.wait(FIRST_SECONDS) or self._last is None:
-            raise TimeoutError("The database has not answered for 20 seconds.")
+        if not self._ready.wait(ANSWER_SECONDS) or self._last is None:
+            raise TimeoutError(NO_ANSWER)
         return self._last
 
     def history(self, text: str) -> History:
@@ -152,11 +151,11 @@ class Sampler:
             except (FdbQueueError, FDBError, OSError) as error:
                 ended = self._is_gone()  # while this read: nothing is wrong
                 if not ended:
-                    _log.warning("The figures of the queues could not be read: %s", error)
+                    _log.warning("The figures of the queues could not be read: %s", told(error))
                 self._closed = ended
                 old = self._last
                 self._last = Sample(
-                    time.time() if old is None else old.at, 0.0, () if old is None else old.queues, str(error)
+                    time.time() if old is None else old.at, 0.0, () if old is None else old.queues, told(error)
                 )
             self._ready.set()
             took = time.monotonic() - begun

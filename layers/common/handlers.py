@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from fdbqueue import FdbQueueError
+from fdbqueue.engine.errors import text_of
 from fdbqueue.lowlevel import V
 
 from ..leases import Lease
@@ -286,7 +287,7 @@ def error_text(error: BaseException) -> str:
     error = cause_of(error)
     kind = type(error).__name__
     try:
-        return str(error) if isinstance(error, RetryIn | GiveUp) else f"{kind}: {error}"
+        return str(error) if isinstance(error, RetryIn | GiveUp) else f"{kind}: {text_of(error)}"
     except Exception:  # noqa: BLE001 - an error that can't say what it is must not end the consumer
         return kind
 

@@ -129,6 +129,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a command gives a cluster's first answer less time than it says",
+        "fdbqueue/cli/opening.py",
+        (("cluster.answer_s = patience", "cluster.answer_s = min(cluster.answer_s, patience)"),),
+        tests=("tests/cli/test_patience.py::test_a_commands_patience_is_that_of_its_first_answer_too",),
+    ),
+    Mutant(
+        "a page waits without end for a database that does not answer",
+        "fdbqueue/web/app.py",
+        (("anyio.fail_after(ANSWER_SECONDS)", "anyio.fail_after(None)"),),
+        tests=("tests/web/test_outage.py::test_a_page_says_that_the_database_does_not_answer",),
+    ),
+    Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",
         "fdbqueue/writes/bulk.py",
         (("doubt = (sent.mark, None) if leaves_in_doubt(error) else None", "doubt = None"),),
