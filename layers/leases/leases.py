@@ -428,12 +428,20 @@ class Leases(Named, ByPosition[V]):
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
         """Ack leases without a read, in a transaction that begins at the version at which they were live.
 
+        Raises:
+            TypeError: they are no `Live`.
+
         It can't commit if another transaction has ended or taken away one of them since. For layers.
 
         *Conflicts:* as `ack`, of each. *Cost:* four writes each.
         """
         only_transaction(tr, "Leases.ack_unchanged")
-        self._holding.ack_unchanged(tr, live, now_us=self.now_us())
+        given: Any = live
+        chosen = list(given) if isinstance(given, Iterable) else [given]
+        for one in chosen:
+            if not isinstance(one, Live):
+                raise TypeError(f"A lease to ack unread is a Live, as a layer has looked at it, not {one!r}.")
+        self._holding.ack_unchanged(tr, chosen, now_us=self.now_us())
 
     @verb
     def nack(

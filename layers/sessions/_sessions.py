@@ -10,7 +10,20 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
-from fdbqueue.lowlevel import UNCHANGED, Database, Layout, Named, Notes, Steps, Transaction, V, is_database, pack, verb
+from fdbqueue.lowlevel import (
+    UNCHANGED,
+    Database,
+    Layout,
+    Named,
+    Notes,
+    Steps,
+    Transaction,
+    V,
+    is_database,
+    only_transaction,
+    pack,
+    verb,
+)
 
 from ..common.batcher import TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
@@ -189,7 +202,12 @@ class Sessions(Named, Operators[V]):
         Args:
             position: what `enqueue` returned, or an address.
             session: the item's session.
+
+        Raises:
+            TypeError, ValueError: an argument is of a wrong kind, or the position names another session.
         """
+        only_transaction(tr, "Sessions.entered_at")
+        self.check_named(position, session)
         home = self.line.layout
         if position.rank is None:
             own, packed = at_address(self.line, position)
@@ -200,6 +218,7 @@ class Sessions(Named, Operators[V]):
 
     def layout_for(self, tr: Transaction, session: Any) -> Steps[Layout]:
         """Return the keys of the items of a session that this transaction enqueues into; for layers."""
+        only_transaction(tr, "Sessions.layout_for")
         own = yield from self._working.session_for_enqueue(tr, pack_name(session))
         return own.layout
 

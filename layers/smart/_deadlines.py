@@ -138,6 +138,11 @@ class Deadlines:
             ended: the previous claim, whose handler has returned.
         """
         only_transaction(tr, "Deadlines.claim_next")
+        for name, value in (("until_us", until_us), ("lapsed_us", lapsed_us)):
+            if type(value) is not int or not 0 <= value < 2**63:
+                raise ValueError(f"{name} is a time in microseconds, an integer from 0 on, not {value!r}.")
+        if ended is not None:
+            _check_claim(ended)
         if ended is not None:
             yield from self.end(tr, ended)
         claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
@@ -149,6 +154,7 @@ class Deadlines:
         """End a claim whose handler has returned. A blind clear is enough: another monitor's claim has another key."""
         yield from ()
         only_transaction(tr, "Deadlines.end")
+        _check_claim(claim)
         deadline = claim.deadline
         packed = self._layout.item_key(deadline.position)[len(self._layout.prefix) :]
         asks_marker(tr)
@@ -225,3 +231,8 @@ class Deadlines:
     def _claimed_key(self, until_us: int, at_us: int, packed: bytes) -> bytes:
         prefix: bytes = self._layout.missed[until_us][at_us].key()
         return prefix + packed
+
+
+def _check_claim(claim: object) -> None:
+    if not isinstance(claim, ClaimedDeadline):
+        raise TypeError(f"A claim to end is the ClaimedDeadline that claim_next returned, not {claim!r}.")

@@ -297,6 +297,8 @@ class Resend:
     ) -> Steps[tuple[Position | None, bool]]:
         """Do in a transaction what `confirm` does."""
         only_transaction(tr, "Resend.confirm_in")
+        if named is not None and not isinstance(named, NamedCopies):
+            raise TypeError(f"named is the confirmed copy as NamedCopies, or None for the only one, not {named!r}.")
         number, others = yield from self._copies.numbers(tr, recipient)
         known = self._copies.known_key(number)
         if named is None:

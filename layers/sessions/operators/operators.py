@@ -371,6 +371,8 @@ class Operators(Items[V]):
         Raises:
             TypeError: it is not. ValueError: the position is the address of an item of another session, or of none.
         """
+        if not isinstance(position, Position):
+            raise TypeError(f"An item of a session is named by its Position, not by {position!r}.")
         name = None if session is None else pack_name(session)
         if name is None and position.rank is not None:
             raise TypeError(
