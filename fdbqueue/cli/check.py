@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,8 +16,12 @@ from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.values import encode_json
 
+RemoveForeign = Annotated[
+    bool, typer.Option("--remove-foreign", help="First remove keys among the queue's own that fdbqueue did not write.")
+]
 
-def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
+
+def check(queue: QueueName, url: Url = None, remove_foreign: RemoveForeign = False, as_json: AsJson = False) -> None:
     """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
     It also checks the keys of the layers: leases, requests, subscriptions, streams, priorities and sessions. Of a smart
@@ -26,14 +30,19 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     The queue may be in use. If reading it takes more than five seconds, and it changes meanwhile, what looked wrong is
     told apart, as "unsure".
 
+    Keys that fdbqueue did not write are problems, too. --remove-foreign removes them: use the newest version of
+    fdbqueue that this queue is used with, since a newer one may have written them.
+
     Example: fdbqueue check orders
     """
     checked = queue_of(queue)
     with opened_queue(url, checked) as db:
-        report = fdbqueue.check(db, checked)
+        report = fdbqueue.check(db, checked, remove_foreign=remove_foreign)
     problems = report.problems
     if wants_table(as_json):
         console = Console(highlight=False)
+        if remove_foreign:
+            console.print(f"{counted(report.removed, 'foreign key')} removed.")
         for problem in problems:
             console.print(f"[red]✗[/red] {escape(problem)}")
         if not problems:
@@ -50,6 +59,7 @@ def check(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
     else:
         answer: dict[str, Any] = {"queue": queue, "ok": not problems, "items": report.items, "problems": problems}
         answer |= {"unsure": report.unsure, "counted": report.counted}
+        answer |= {"foreign": [key.hex() for key in report.foreign], "removed": report.removed}
         told = {"looked_at": report.looked_at, "not_looked_at": report.not_looked_at}
         write_lines([encode_json({**answer, **told}).encode() + b"\n"])
     if problems:

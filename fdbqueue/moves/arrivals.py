@@ -94,8 +94,8 @@ def arrivals_until(layout: Layout, version: int) -> tuple[bytes, bytes]:
 
 
 def span_of(layout: Layout, key: bytes) -> Span:
-    """Return the span that the note under a key names."""
-    _, first, last = layout.arrivals.unpack(key)
+    """Return the span that the note under a key names; one without items if the key is foreign."""
+    _, first, last = layout.parts("arrivals", key) or (None, b"", b"")
     return first, last
 
 

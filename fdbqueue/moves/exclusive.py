@@ -23,13 +23,14 @@ import msgspec
 
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import SubscriptionError
 from fdbqueue.stored.catalogue import check_codec, note_checked
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import OwnChanges
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 LOOK_SECONDS = 1.0
@@ -169,13 +170,14 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
 def _is_owned(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
     span = layout.subscriptions.range()
     # An exclusive subscription is the queue's only subscription.
-    for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+    first = yield from first_own(tr.snapshot, layout, "subscriptions", span.start, span.stop)
+    if first is not None:
+        (name,), row = first
         try:
             owned = _decode(row.value)
         except UNREADABLE:
             return False  # the subscription's own consumers get the error
         if owned.owner and owned.until_us > now_us():
-            name = layout.subscriptions.unpack(row.key)[0]
             raise SubscriptionError(
                 f"{layout.describe()} has the exclusive subscription {name!r}, until {utc(owned.until_us / 1e6)} UTC"
                 " or longer: only its owner takes items. Lease by that subscription, or wait until it is closed."

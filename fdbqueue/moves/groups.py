@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 
 from fdbqueue.base.position import Position
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, within
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
@@ -27,6 +27,7 @@ from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import FollowUps, Micros, Seconds, check_follow_ups
 from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
+from fdbqueue.stored.own_rows import own_rows
 
 WITNESSES = 8
 """From so many open members a transaction chooses its witness."""
@@ -132,7 +133,15 @@ def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict
     counts = group_keys(layout, name).counts
     span = counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    return {counts.unpack(row.key)[0]: _COUNT.unpack(row.value)[0] for row in found}
+    return {parts[2]: _read_count(row) for parts, row in own_rows(layout, "groups", found)}
+
+
+def _read_count(row: KeyValue) -> int:
+    try:
+        number: int = _COUNT.unpack(row.value)[0]
+    except struct.error as error:
+        raise FormatError(f"The counter {row.key!r} of a group has {len(row.value)} bytes and not 8.") from error
+    return number
 
 
 def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:

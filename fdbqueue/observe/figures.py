@@ -36,6 +36,7 @@ from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
 from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.own_rows import own_rows
 
 PAGE_QUEUES = 1_000
 """How many names one read of the catalogue returns."""
@@ -319,10 +320,9 @@ def _ahead(row: KeyValue, now_us: int) -> float:
 
 def _is_lease(own: OwnKeys, key: bytes) -> bool:
     lines = own.shards.layouts()
-    with suppress(FormatError):
-        line = next((line for line in lines if is_within(key, line.prefix)), own.layout)
-        return line.timer_of(key)[2] == LEASE
-    return False
+    line = next((line for line in lines if is_within(key, line.prefix)), own.layout)
+    timer = line.timer_of(key)
+    return timer is not None and timer[2] == LEASE
 
 
 def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int, float]:
@@ -356,8 +356,7 @@ def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:
     layout, pointers = read.own.layout, {row.key: row.value for row in read.pointers}
     available = 0 if stats is None else max(0, stats.available)
     last = layout.available.packed(read.last[0].key) if read.last else None
-    for row in read.subscriptions:
-        name = layout.subscriptions.unpack(row.key)[0]
+    for (name,), _ in own_rows(layout, "subscriptions", read.subscriptions):
         lag = available
         stored = pointers.get(layout.pointers.pack((name,)))
         if last is None:
@@ -376,9 +375,8 @@ def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:
 def _streams(layout: Layout, found: Sequence[KeyValue], stats: Stats | None) -> Iterator[tuple[str, int]]:
     available = 0 if stats is None else max(0, stats.available)
     open_items: dict[str, int] = {}
-    for row in found:
+    for (name, *rest), row in own_rows(layout, "streams", found):
         with suppress(FormatError, *UNREADABLE):
-            name, *rest = layout.streams.unpack(row.key)
             open_items.setdefault(name, 0)
             if rest[:1] == ["batch"]:
                 open_items[name] += decode(BatchRecord, row.value, "batch").count

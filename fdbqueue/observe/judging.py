@@ -26,6 +26,7 @@ from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, described, name_of
 from fdbqueue.stored.names import name_text, queue_text, session_text
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import mark_of
 
 GRACE_SECONDS = 5.0
@@ -264,8 +265,7 @@ def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Sev
 
 def _stopped_schedule(seen: Seen) -> Trouble | None:
     now_us, found, unreadable = int(seen.now * 1e6), [], ""
-    for row in seen.read.schedules:
-        name = str(seen.read.own.schedules.unpack(row.key)[0])
+    for (name,), row in own_rows(seen.layout, "schedule", seen.read.schedules):
         try:
             at = stopped_at(row.value, now_us)
         except FormatError:
@@ -471,8 +471,7 @@ def _paused_session(seen: Seen) -> Trouble | None:
 
 def _suspended_subscription(seen: Seen) -> Trouble | None:
     layout, found = seen.layout, []
-    for row in seen.read.subscriptions:
-        name = layout.subscriptions.unpack(row.key)[0]
+    for (name,), row in own_rows(layout, "subscriptions", seen.read.subscriptions):
         with suppress(FormatError):
             if is_suspended(layout, name, row.value):
                 found.append(name)
@@ -504,11 +503,8 @@ def _late(seen: Seen) -> Iterator[tuple[float, str]]:
     lines = own.shards.layouts()
     for row in seen.read.late:
         line = next((line for line in lines if is_within(row.key, line.prefix)), own.layout)
-        try:
-            at_us, _, kind = line.timer_of(row.key)
-            yield at_us / 1e6, kind
-        except FormatError:
-            yield 0.0, ""
+        at_us, _, kind = line.timer_of(row.key) or (0, None, "")
+        yield at_us / 1e6, kind
 
 
 def _first_position(seen: Seen) -> Any:

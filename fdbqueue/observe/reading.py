@@ -324,7 +324,10 @@ def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[Key
     """Note the session of a line that waits longest, and read its first items."""
     for timer in timers:
         with suppress(FormatError):  # no timer: a check reports it
-            at_us, position, kind = line.timer_of(timer.key)
+            parts = line.timer_of(timer.key)
+            if parts is None:
+                continue
+            at_us, position, kind = parts
             stored = yield tr.snapshot.get(line.delayed.key(pack(position)))
             if kind != DELAY or not stored.present():
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from operator import itemgetter
 from typing import TypeVar, cast
 
@@ -20,6 +21,7 @@ from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.reads.browse import pages
+from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
 from fdbqueue.reads.watched import WatchedRange
@@ -27,7 +29,7 @@ from fdbqueue.stored.catalogue import NESTED_REMEDY, nested_told, nested_with
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
-from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.layout import Layout, Place, is_packed
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
 
 T = TypeVar("T")
@@ -50,6 +52,10 @@ class CheckReport(Shown):
     """What was compared."""
     not_looked_at: tuple[str, ...] = field(default=(), repr=False)
     """What the queue has beside that, as far as `fdbqueue.check` has noticed."""
+    foreign: tuple[bytes, ...] = field(default=(), repr=False)
+    """Keys that the library did not write: the first ones. `problems` names them, too."""
+    removed: int = field(default=0, repr=False)
+    """How many foreign keys the check has removed."""
     unsure: tuple[str, ...] = field(default=(), repr=False)
     """What looked wrong in a long queue that changed while it was read: problems only if a check finds them at rest."""
 
@@ -127,10 +133,11 @@ def check_queue(
     previous = b""
     made = [make() for make in parts]
     contents = contents_of(tr, layout) if with_contents else []
-    for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout)):
+    foreign = list(islice(foreign_keys(tr, layout, bulk=False), SHOWN_KEYS))
+    for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout, foreign.append)):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
-        problem = _check_item(place, row, large)
+        problem = _check_item(place.position(row.key), row, large)
         if problem:
             problems.append(problem)
         if packed == previous:
@@ -138,7 +145,7 @@ def check_queue(
         previous = packed
         order.see(place.position(row.key), name)
 
-    unsure += _check_chunks(tr, layout, large)
+    unsure += _check_chunks(tr, layout, large, foreign)
     mark = read_in(tr, partial(read_high_water_mark, layout=layout))
     levels = _readable(lambda: read_in(tr, partial(read_level_counts, layout=layout)), problems)
     unsure += [] if stats is None else _check_counts(stats, found)
@@ -146,7 +153,9 @@ def check_queue(
     for part in [*contents, *made]:
         unsure += _readable(part.problems, problems) or []
     items = sum(found.values()) + sum(part.items for part in made)
-    return CheckReport(items, tuple(problems), all(part.counted for part in made), unsure=tuple(unsure))
+    problems += [told(layout, key) for key in foreign[:SHOWN_KEYS]]
+    counted = all(part.counted for part in made)
+    return CheckReport(items, tuple(problems), counted, foreign=tuple(foreign[:SHOWN_KEYS]), unsure=tuple(unsure))
 
 
 def contents_of(tr: Transaction | Database, layout: Layout) -> list[ItemCheck]:
@@ -170,13 +179,23 @@ def _shown_to(
             part.see(packed, state, row, notes)
 
 
-def items_of_all_places(tr: Transaction | Database, layout: Layout) -> Iterator[tuple[bytes, str, KeyValue]]:
-    """Yield the packed position, state and row of all items in the order of their positions, a page at a time."""
+def items_of_all_places(
+    tr: Transaction | Database, layout: Layout, pass_by: Callable[[bytes], object] = bytes
+) -> Iterator[tuple[bytes, str, KeyValue]]:
+    """Yield the packed position, state and row of all items in the order of their positions, a page at a time.
+
+    Args:
+        pass_by: called with each foreign key among them.
+    """
 
     def items_in(name: str, place: Place) -> Iterator[tuple[bytes, str, KeyValue]]:
         for page in pages(tr, place.begin, place.end):
             for row in page:
-                yield place.packed(row.key), name, row
+                packed = place.packed(row.key)
+                if is_packed(packed):
+                    yield packed, name, row
+                else:
+                    pass_by(row.key)
 
     batches = read_in(tr, partial(claimed_places, layout=layout))
     places = [(name, getattr(layout, name)) for name in STATES] + [(CLAIMED, batch.place) for batch in batches]
@@ -199,10 +218,7 @@ def _readable(read: Callable[[], T], problems: list[str]) -> T | None:
         return None
 
 
-def _check_item(place: Place, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
-    position = place.position(row.key)
-    if place.key(pack(position)) != row.key:
-        return f"The key {row.key!r} stands among the items, but is no position."
+def _check_item(position: Position, row: KeyValue, large: dict[Position, Chunked]) -> str | None:
     try:
         opened = parse(row.value)
     except FormatError as error:
@@ -221,12 +237,17 @@ def _check_counts(stats: Stats, found: dict[str, int]) -> list[str]:
     ]
 
 
-def _check_chunks(tr: Transaction | Database, layout: Layout, large: dict[Position, Chunked]) -> list[str]:
+def _check_chunks(
+    tr: Transaction | Database, layout: Layout, large: dict[Position, Chunked], foreign: list[bytes]
+) -> list[str]:
     sizes: dict[Position, int] = {}
     span = layout.chunks.range()
     for page in pages(tr, span.start, span.stop):
         for row in page:
             position = layout.chunk_of(row.key)
+            if position is None:
+                foreign.append(row.key)
+                continue
             sizes[position] = sizes.get(position, 0) + len(row.value)
     problems = [
         f"The item {position} has {sizes.get(position, 0):,} of its {chunked.size_bytes:,} bytes in chunks."

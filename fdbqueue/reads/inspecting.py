@@ -19,7 +19,6 @@ from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown, Table, bar, brief, counted, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.engine.steps import Steps, rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
@@ -39,6 +38,7 @@ ITEMS_AT_A_PLACE = 4
 SMALL_QUEUE = PLACES_LOOKED_AT * ITEMS_AT_A_PLACE
 """A queue with no more available items is read as a whole."""
 MOST_TIMERS = MOST_REQUESTS = 1_000
+MOST_FOREIGN = 16
 MOST_LEASED = 200
 MOST_DEAD = 100
 """Dead letters that are read from each end."""
@@ -303,7 +303,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
     due = started(rows(view, *layout.timers_until(now_us), limit=MOST_TIMERS))
-    to_come = started(rows(view, layout.timers_until(now_us)[1], layout.timers.range().stop, limit=1))
+    to_come = started(rows(view, layout.timers_until(now_us)[1], layout.timers.range().stop, limit=MOST_FOREIGN))
     leased = started(rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED))
     died_first = started(rows(view, layout.dead.begin, layout.dead.end, limit=MOST_DEAD))
     died_last = started(rows(view, layout.dead.begin, layout.dead.end, limit=MOST_DEAD, reverse=True))
@@ -458,11 +458,9 @@ def _first_line(error: str) -> str:
 
 
 def _due_at(layout: Layout, found: Sequence[KeyValue]) -> float | None:
-    try:
-        at_us: int = layout.timers.unpack(found[0].key)[0] if found else 0
-        return at_us / 1e6 if at_us else None
-    except NOT_A_TUPLE:
-        return None  # not a timer; a check reports it
+    timers = (layout.timer_of(row.key) for row in found)
+    at_us = next((timer[0] for timer in timers if timer is not None), 0)  # a check reports keys that are no timers
+    return at_us / 1e6 if at_us else None
 
 
 def _items_table(title: str, items: Sequence[SeenItem], more: bool) -> Iterator[Table]:

@@ -9,6 +9,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import behind
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.stored.layout import Layout, Place
+from fdbqueue.stored.own_rows import first_own, own_rows
 
 COPY_STREAM = "fdbqueue copy"
 """The stream whose batches the items are in that `fdbqueue.transfer.copy_queue` moves."""
@@ -27,8 +28,8 @@ def claimed_places(tr: Transaction, layout: Layout) -> Steps[list[ClaimedBatch]]
     span = layout.claims.range()
     begin: bytes = span.start
     found: list[ClaimedBatch] = []
-    while row := (yield from rows(tr.snapshot, begin, span.stop, limit=1)):
-        stream, number = layout.claim_of(row[0].key)
+    while own := (yield from first_own(tr.snapshot, layout, "claims", begin, span.stop)):
+        stream, number, _ = own[0]
         place = layout.claimed(stream, number)
         found.append(ClaimedBatch(stream, number, place))
         begin = behind(place.prefix)
@@ -42,8 +43,4 @@ def chunks_to_clear(tr: Transaction, layout: Layout) -> Steps[set[Position]]:
     """
     span = layout.claimed_chunks.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    positions = set()
-    for row in found:
-        _, _, *rank, index, random = layout.claimed_chunks.unpack(row.key)
-        positions.add(Position(index, random, rank=rank[0] if rank else None))
-    return positions
+    return {parts[2] for parts, _ in own_rows(layout, "claimed_chunks", found)}

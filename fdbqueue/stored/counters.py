@@ -12,6 +12,7 @@ from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import check_renamed
 
 _COUNT = struct.Struct("<q")
@@ -77,14 +78,14 @@ def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:
     """Read how many items of each counted rank are available, by snapshot."""
     span = layout.level_counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    return {layout.level_counts.unpack(row.key)[0]: _number(layout, row) for row in found}
+    return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "level_counts", found)}
 
 
 def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:
     """Read all counters, by snapshot."""
     span = layout.counts.range()
     found = yield from rows(tr.snapshot, span.start, span.stop)
-    return {layout.counts.unpack(row.key)[0]: _number(layout, row) for row in found}
+    return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "counts", found)}
 
 
 def _number(layout: Layout, row: KeyValue) -> int:

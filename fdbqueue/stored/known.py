@@ -71,6 +71,8 @@ class Known:
     unpaused_until: float = 0.0
     """The same, for calls that only look whether the queue is paused."""
     unpaused_at: int = 0
+    timers_passed: bytes | None = None
+    """The last key that it has seen behind due timers that can't be fired; None: it reads from the first."""
 
     def is_open(self) -> bool:
         """Return whether calls may take items, as far as it found out within the last second (`exclusive.py`)."""

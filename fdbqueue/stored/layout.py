@@ -40,11 +40,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position, check_position
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.known import Known
+from fdbqueue.stored.shapes import Shape
 
 T = TypeVar("T")
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
@@ -70,6 +71,7 @@ GROUP, HOLD, SWEEP = "group", "hold", "sweep"
 ends, the sweep of a cancelled group goes on."""
 MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
 """The longest prefix of a queue."""
+_KINDS_OF_NAMES = frozenset((GRANT, GROUP, HOLD, SWEEP))
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -80,6 +82,15 @@ never with an in-turn take. (docs/adr/0078)
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
 _BYTES = [bytes((byte,)) for byte in range(256)]
+
+
+_INTEGER = b"(?:\\x14|%b)" % b"|".join(
+    b"%b[^\\x00].{%d}" % (re.escape(bytes((0x14 + size,))), size - 1) for size in range(1, 9)
+)
+_is_packed = re.compile(b"%b{1,2}\\x01(?:[^\\x00]|\\x00\\xff)*\\x00" % _INTEGER, re.DOTALL).fullmatch
+
+REMOVE_FOREIGN = "Remove it by fdbqueue.check(db, queue, remove_foreign=True), or by fdbqueue check --remove-foreign."
+"""What to do about a foreign key."""
 
 
 class Place:
@@ -105,17 +116,33 @@ class Place:
         return key[len(self.prefix) :]
 
     def position(self, key: bytes) -> Position:
-        """Return the position in a key."""
+        """Return the position in a key.
+
+        Raises:
+            FormatError: the key is foreign.
+        """
         at = len(self.prefix)
         end = key[at] - 0x13 + at
         number = int.from_bytes(key[at + 1 : end], "big")
-        if key[end : end + 1] != b"\x01":
-            return _ranked(number, key, end)
+        raw = key[end + 1 : -1]
+        if key[end : end + 1] != b"\x01" or key[-1] or not key[at + 1] or b"\x00" in raw:  # few keys
+            if _is_packed(key, at) is None:
+                raise _foreign_item(key)
+            if key[end : end + 1] != b"\x01":
+                return _ranked(number, key, end)
+            raw = raw.replace(b"\x00\xff", b"\x00")
         position: Position = _new(Position)
         _set_rank(position, None)
         _set_index(position, number)
-        _set_random(position, key[end + 1 : -1].replace(b"\x00\xff", b"\x00"))
+        _set_random(position, raw)
         return position
+
+
+def _foreign_item(key: bytes) -> FormatError:
+    return FormatError(
+        f"The key {key!r} is among the items of a queue, and has no position: fdbqueue did not write it."
+        f" {REMOVE_FOREIGN}"
+    )
 
 
 # Every item that is read gets its position. The generated `__init__` of a frozen dataclass sets each attribute by name.
@@ -138,7 +165,7 @@ class Row:
     parts: tuple[Any, ...]
     """What follows the queue's part in these keys."""
     rest: str
-    """What follows these parts, as text."""
+    """What follows these parts: names of parts in `shapes.py`."""
     value: str
     """What is stored there."""
     by: str
@@ -147,9 +174,12 @@ class Row:
     """Makes the attribute of the keys' prefix."""
     packed: bytes = field(init=False)
     """The parts, packed."""
+    shape: Shape = field(init=False)
+    """Reads what follows these parts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packed", fdb_tuple.pack(self.parts))
+        object.__setattr__(self, "shape", Shape(self.rest))
 
     def of(self, layout: Layout) -> Any:
         """Return a layout's attribute."""
@@ -210,7 +240,7 @@ class Layout:
     timers = _space(
         ("timer",), "at_us, index, random, kind", "empty; the end of its lease, delay, life or outcome", "layers"
     )
-    groups = _space(("group",), "name, …", "a group: its record, members, counters and holds", "groups.py")
+    groups = _space(("group",), 'name, "record"', "a group's record", "groups.py")
     completions = _place(("completion",), "index, random", "what became of the item, for its completion", "outcomes.py")
     chunks = _space(("chunk",), "index, random, n", "the n-th piece of a payload over 90,000 bytes", "enqueue")
     # It sorts behind the items, so that one read of the last key shows whether there is a mark.
@@ -316,12 +346,12 @@ class Layout:
     jobs = _space(
         ("job",), "job", "a bulk job's record: what it is and, once it is committed, its report", "Spark's sink"
     )
-    imports = _space(("import",), "id", "how far an import or a copy into the queue is", "fdbqueue.transfer")
+    imports = _space(("import",), "name", "how far an import or a copy into the queue is", "fdbqueue.transfer")
     # Between the requests and the items: a staged dequeue that expects no other process sees it there.
     paused_key = _key(
         ("stopped",), "", "who paused the queue, when and why; or the mark of a rename", "pausing.py, rename_marks.py"
     )
-    agents = _space(("agent",), "id", "the lease that an agent's lock has, and when it was to end", "agent servers")
+    agents = _space(("agent",), "agent", "the lease that an agent's lock has, and when it was to end", "agent servers")
 
     # -- what follows from it --------------------------------------------------------------------------------------
 
@@ -392,6 +422,17 @@ class Layout:
         rows = _keys_in_a_row(b"", index, amount, random)
         return [self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
 
+    def parts(self, family: str, key: bytes) -> tuple[Any, ...] | None:
+        """Return the parts of a key of a family, behind those that all its keys have; None if the key is foreign.
+
+        A position is one part. This is the one way to read a key: it raises nothing.
+
+        Args:
+            family: the attribute that the family has here, such as "timers"; or its first part, such as "schedule".
+            key: a key that begins as the keys of the family do.
+        """
+        return FAMILIES[family].parts(key[len(self.prefix) + len(FAMILIES[family].packed) :])
+
     def position_of(self, key: bytes) -> Position:
         """Return the position in an item's key."""
         return self.available.position(key)
@@ -422,10 +463,10 @@ class Layout:
         prefix: bytes = self.chunks.key()
         return prefix + pack(position) + _pack_integer(number)
 
-    def chunk_of(self, key: bytes) -> Position:
-        """Return the position of the item that a chunk's key belongs to."""
-        *rank, index, random, _ = self.chunks.unpack(key)
-        return Position(index, random, rank=rank[0] if rank else None)
+    def chunk_of(self, key: bytes) -> Position | None:
+        """Return the position of the item that a chunk's key belongs to; None if the key is not a chunk's."""
+        parts = self.parts("chunks", key)
+        return None if parts is None else cast(Position, parts[0])
 
     def blob_range(self, blob: bytes) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of a blob's pieces."""
@@ -440,11 +481,9 @@ class Layout:
         """Return the place of the items that a batch of a stream has."""
         return Place(self.claims[stream][batch].key())
 
-    def claim_of(self, key: bytes) -> tuple[str, int]:
-        """Return the stream and the batch in the key of a claimed item, or of the chunks of one."""
-        space = self.claims if is_within(key, self.claims.key()) else self.claimed_chunks
-        stream, batch, *_ = space.unpack(key)
-        return stream, batch
+    def claim_of(self, key: bytes) -> tuple[str, int, Position] | None:
+        """Return the stream, the batch and the position in a claimed item's key; None if the key is not one's."""
+        return cast("tuple[str, int, Position] | None", self.parts("claims", key))
 
     def part_of(self, space: Subspace) -> bytes:
         """Return the part of a subspace's keys between the queue's prefix and a packed position."""
@@ -464,19 +503,15 @@ class Layout:
             self._last_timer = at_us, begin
         return b"%b%b\x02%b\x00" % (begin, packed, kind.encode())
 
-    def timer_of(self, key: bytes) -> tuple[int, Position, str]:
-        """Return time, position and kind in a timer's key.
-
-        Raises:
-            FormatError: the key is not a timer's.
-        """
-        try:
-            at_us, *rank, index, random, kind = self.timers.unpack(key)
-        except NOT_A_TUPLE as error:
-            raise FormatError(
-                f"The key {key!r} is among the timers of {self.describe()}, but is not a timer. Clear the key."
-            ) from error
-        return at_us, Position(index, random, rank=rank[0] if rank else None), kind
+    def timer_of(self, key: bytes) -> tuple[int, Position, str] | None:
+        """Return time, position and kind in a timer's key; None if the key is not a timer's."""
+        timer = cast("tuple[int, Position, str] | None", self.parts("timers", key))
+        if timer is None or timer[2] not in _KINDS_OF_NAMES:
+            return timer
+        # A name stands in the place of the random part.
+        _, place, kind = timer
+        is_name = place.rank is None and not place.index and (kind == GRANT or is_text(place.random))
+        return timer if is_name else None
 
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due up to a time, or between two times."""
@@ -529,30 +564,36 @@ TABLE = _taken_off(Row)
 """The rows of the table, by attribute."""
 _DERIVED = _taken_off(_Derived)
 OTHERS = (
-    Row(("waiting",), "name", "never written: conflict ranges only", "layers/subscriptions"),
-    Row(("session",), "name", "a session's record: where its pointer is, whether it is paused, …", "layers/sessions"),
+    Row(("group",), 'name, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
+    Row(("group",), 'name, "member", index, random', "empty; a member that has not ended", "groups.py"),
+    Row(("group",), 'name, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
+    Row(("group",), 'name, "count", name', "8 bytes, by atomic adds: its members in a state", "groups.py"),
+    Row(("session",), "session", "its record: where its pointer is, whether it is paused, …", "layers/sessions"),
     Row(
         ("items",),
-        "name, generation, …",
-        "a session's items: all keys of a queue, a level for a rank",
+        "…",
+        "session, generation: a session's items, all keys of a queue, a level for a rank",
         "layers/sessions",
     ),
     Row(("line",), "…", "the line of ready sessions: all keys of a queue, whose items are pointers", "layers/sessions"),
-    Row(("lines",), "shard, …", "its further shards, as the line, and how many there are", "layers/sessions"),
+    Row(("lines",), "…", "its further shards, as the line, and how many there are", "layers/sessions"),
     Row(("lines", "number"), "", "its further shards, as the line, and how many there are", "layers/sessions"),
     Row(
         ("slot",),
-        "name, generation, id",
-        "where a slot of a session is in the line, and which item it holds",
+        "…",
+        "session, generation, id: where a slot of a session is in the line, and which item it holds",
         "layers/sessions",
     ),
-    Row(("gate",), "…", "limits that sessions share, and the pointers that wait there", "layers/sessions"),
-    Row(("state",), "name", "a session's state; without a name: its codec", "layers/sessions"),
+    Row(("gate", "limit"), "gate", "a limit that sessions share, and how many slots are taken", "layers/sessions"),
+    Row(("gate", "surplus"), "gate", "8 bytes: how many slots are too many", "layers/sessions"),
+    Row(("gate", "waiting"), "gate", "8 bytes, by atomic adds: the pointers that wait there", "layers/sessions"),
+    Row(("gate", "line"), "gate, index, random", "a pointer that waits at the gate", "layers/sessions"),
+    Row(("state",), "…", "session: its state; without a session: the codec", "layers/sessions"),
     Row(("summed",), "name, shard", "8 bytes, by atomic adds: a total of all sessions", "layers/sessions"),
     Row(("stream",), 'stream, "batch", batch', "what a batch has, until it is acked", "layers/streams"),
     Row(("stream",), 'stream, "seen"', "8 bytes: when its reader was last seen", "layers/streams"),
-    Row(("sink",), "stream, query, …", "rows that wait for their batch's commit", "Spark's sink"),
-    Row(("job",), "job, …", "which of its rows are in, until it is committed", "Spark's sink"),
+    Row(("sink",), "…", "rows that wait for their batch's commit", "Spark's sink"),
+    Row(("job",), "…", "which of its rows are in, until it is committed", "Spark's sink"),
     Row(("schedule",), "name", "JSON: when a task is enqueued, its next and its last tick", "layers/schedules"),
     Row(
         ("rate",),
@@ -562,6 +603,37 @@ OTHERS = (
     ),
 )
 """The rows of keys that have no attribute, since a layer makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """All keys with the same first parts."""
+
+    packed: bytes
+    """These parts, packed."""
+    shapes: tuple[Shape, ...]
+    """What may follow."""
+
+    def parts(self, tail: bytes) -> tuple[Any, ...] | None:
+        """Return what follows the first parts in a key; None if it is foreign."""
+        for shape in self.shapes:
+            if (parts := shape.parts(tail)) is not None:
+                return parts
+        return None
+
+
+def _families() -> dict[str, Family]:
+    by_parts: dict[tuple[Any, ...], list[Shape]] = {}
+    for row in (*TABLE.values(), *OTHERS):
+        by_parts.setdefault(row.parts, []).append(row.shape)
+    made = {parts: Family(fdb_tuple.pack(parts), tuple(shapes)) for parts, shapes in by_parts.items()}
+    return {"/".join(map(str, parts)): one for parts, one in made.items()} | {
+        name: made[row.parts] for name, row in TABLE.items()
+    }
+
+
+FAMILIES = _families()
+"""The families of keys, by their attributes, and by their first parts."""
 
 
 def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
@@ -641,12 +713,6 @@ def pack(position: Position) -> bytes:
         raise
 
 
-_INTEGER = b"(?:\\x14|%b)" % b"|".join(
-    b"%b[^\\x00].{%d}" % (re.escape(bytes((0x14 + size,))), size - 1) for size in range(1, 9)
-)
-_is_packed = re.compile(b"%b{1,2}\\x01(?:[^\\x00]|\\x00\\xff)*\\x00" % _INTEGER, re.DOTALL).fullmatch
-
-
 def is_packed(packed: bytes) -> bool:
     """Return whether bytes are a packed position: exactly what `pack` returns for the position in them.
 
@@ -654,6 +720,15 @@ def is_packed(packed: bytes) -> bool:
     (True, False)
     """
     return _is_packed(packed) is not None
+
+
+def is_text(packed: bytes) -> bool:
+    """Return whether bytes are a text."""
+    try:
+        packed.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def rank_of(packed: bytes) -> int | None:

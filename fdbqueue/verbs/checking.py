@@ -9,14 +9,17 @@ from typing import Any, cast
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.verb import verb
 from fdbqueue.reads.check import CheckReport, check_queue, checked, read_in
+from fdbqueue.reads.foreign import foreign_keys_of_all
 from fdbqueue.reads.registry import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue
 
 JOBS = "records of Spark's jobs"
+REMOVED_AT_ONCE = 500
+"""How many foreign keys one transaction removes."""
 
 
 class _Check:
@@ -26,7 +29,9 @@ class _Check:
         return "fdbqueue"
 
     @verb
-    def check(self, tr: Transaction | Database, queue: Queue[Any]) -> Steps[CheckReport]:
+    def check(
+        self, tr: Transaction | Database, queue: Queue[Any], *, remove_foreign: bool = False
+    ) -> Steps[CheckReport]:
         """Read everything that a queue owns and compare: items and counters, and the keys of all layers.
 
         It knows leases, requests, subscriptions, streams, sessions and smart checks. Of a smart queue it checks what
@@ -37,12 +42,16 @@ class _Check:
         Args:
             tr: a transaction, or a database.
             queue: the queue.
+            remove_foreign: whether to remove the keys among the queue's own that fdbqueue did not write, first. Do this
+                with the newest version of the library that uses the queue: a newer one may have written them. Keys
+                below the queue's name that begin as no key of the library stay.
 
         Raises:
             TypeError: it is no `Queue`. QueueRenamed: it has another name now.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* as `Queue.check`, also for its sessions; memory for the keys of
-        timers.
+        *Conflicts:* none, it reads by snapshot. With `remove_foreign`, with a transaction that writes such a key.
+        *Cost:* as `Queue.check`, also for its sessions; memory for the keys of timers. With `remove_foreign` it reads
+        all keys once more.
 
         >>> import fdbqueue
         >>> orders = fdbqueue.Queue("orders", codec="str")
@@ -56,7 +65,12 @@ class _Check:
         """
         if not isinstance(cast(object, queue), Queue):
             raise TypeError(f"check is of a Queue, as in check(db, Queue('orders')), not of {queue!r}.")
-        return blocking(lambda: checked(tr, queue.layout, partial(_check, queue=queue)))
+
+        def look() -> CheckReport:
+            removed = _remove_foreign(tr, queue) if remove_foreign else 0
+            return replace(checked(tr, queue.layout, partial(_check, queue=queue)), removed=removed)
+
+        return blocking(look)
 
 
 check = _Check().check
@@ -69,6 +83,21 @@ def _check(tr: Transaction | Database, queue: Queue[Any]) -> CheckReport:
     looked_at = [*report.looked_at, *(name for part in parts for name in part.looks_at)]
     left = read_in(tr, partial(_left_out, layout=queue.layout, parts=list(parts)))
     return replace(report, looked_at=tuple(looked_at), not_looked_at=tuple(left))
+
+
+def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
+    """Remove foreign keys, some in each transaction, and return how many."""
+
+    def remove(tr: Transaction, keys: list[bytes]) -> Steps[None]:
+        for key in keys:
+            tr.add_read_conflict_key(key)
+            tr.clear(key)
+        yield from ()
+
+    keys = list(foreign_keys_of_all(tr, queue.layout))
+    for start in range(0, len(keys), REMOVED_AT_ONCE):
+        run(queue.transact(tr, partial(remove, keys=keys[start : start + REMOVED_AT_ONCE])))
+    return len(keys)
 
 
 def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> Steps[list[str]]:

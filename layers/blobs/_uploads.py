@@ -10,6 +10,7 @@ from fdbqueue import FDBError, UploadLost
 from fdbqueue.engine.errors import predicates
 from fdbqueue.lowlevel import Database, Layout, Shown, Steps, Transaction, rows
 from fdbqueue.stored.items import BLOB_ID_BYTES
+from fdbqueue.stored.own_rows import own_rows
 
 LEASE_SECONDS = 600.0
 SWEEP_LIMIT = 16
@@ -122,10 +123,9 @@ def sweep(
     """
     found = yield from rows(tr.snapshot, begin, end, limit=limit)
     swept = 0
-    for row in found:
+    for (id,), row in own_rows(layout, "uploads_until", found):
         if int.from_bytes(row.value, "little") > now_us:
             continue
-        (id,) = layout.uploads_until.unpack(row.key)
         key = layout.uploads.pack((id,))
         tr.add_read_conflict_key(row.key)
         tr.clear(row.key)

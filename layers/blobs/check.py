@@ -25,6 +25,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import Blob
+from fdbqueue.stored.own_rows import own_rows
 
 
 @dataclass(slots=True)
@@ -62,8 +63,8 @@ class BlobCheck(ItemCheck):
         found: dict[bytes, _Pieces] = {}
         span = layout.blobs.range()
         for page in pages(self._tr, span.start, span.stop):
-            for row in page:
-                pieces = found.setdefault(layout.blobs.unpack(row.key)[0], _Pieces())
+            for (id, _), row in own_rows(layout, "blobs", page):
+                pieces = found.setdefault(id, _Pieces())
                 pieces.size_bytes += len(row.value)
                 pieces.crc32 = zlib.crc32(row.value, pieces.crc32)
         wanted = {blob.id for blob in items.values()}

@@ -23,13 +23,13 @@ from fdbqueue.lowlevel import (
     new_random,
     only_database,
     only_transaction,
-    rows,
     run,
     run_async,
     started,
     verb,
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
+from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
@@ -74,20 +74,19 @@ class GroupList(Iterator["Group"]):
     def _next(self) -> Steps[Group | None]:
         if self._left < 1:
             return None
-        space = self._groups.leases.layout.groups
         found = yield from self._groups.queue.read(self._tr, self._first)
         self._named = True
-        if not found:
+        if found is None:
             self._left = 0
             return None
-        name: str = space.unpack(found[0].key)[0]
-        self._begin, self._left = _behind(space, name), self._left - 1
+        name: str = found[0][0]
+        self._begin, self._left = _behind(self._groups.leases.layout.groups, name), self._left - 1
         return Group(self._groups, name, db=self._db)
 
-    def _first(self, tr: Transaction) -> Steps[Sequence[KeyValue]]:
+    def _first(self, tr: Transaction) -> Steps[tuple[tuple[Any, ...], KeyValue] | None]:
         layout = self._groups.leases.layout
-        found = yield from rows(tr.snapshot, self._begin, behind(layout.groups.key()), limit=1)
-        if not found and not self._named:
+        found = yield from first_own(tr.snapshot, layout, "groups", self._begin, behind(layout.groups.key()))
+        if found is None and not self._named:
             yield from check_renamed(tr, layout)
         return found
 

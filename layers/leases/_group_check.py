@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from fdbqueue.lowlevel import Database, Layout, Transaction, pages
 from fdbqueue.moves.groups import group_keys
+from fdbqueue.stored.own_rows import own_rows
 
 from .outcome_check import Tracked
 
@@ -29,8 +30,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()
     for page in pages(tr, span.start, span.stop):
-        for row in page:
-            name, kind, *rest = layout.groups.unpack(row.key)
+        for (name, kind, *rest), row in own_rows(layout, "groups", page):
             if kind == "member":
                 surplus += [] if row.key in wanted else [row.key]
                 wanted.discard(row.key)

@@ -98,6 +98,7 @@ def take_back(
     tr: Transaction,
     layout: Layout,
     moves: Transitions,
+    key: bytes,
     client: bytes,
     *,
     at_us: int,
@@ -108,6 +109,10 @@ def take_back(
 
     Returns the position, the disposition and the stored bytes of each lease.
 
+    Args:
+        key: the timer's key, as it was read.
+        client: the client in it.
+
     Raises:
         FormatError: a newer version wrote the grant; nothing was written.
 
@@ -117,7 +122,7 @@ def take_back(
     grant_key = layout.grants.pack((client,))
     value = yield tr.get(grant_key)  # a plain read: the client that takes it clears it
     grant = read_grant(layout, bytes(value)) if value.present() else None
-    tr.clear(timer_of_grant(layout, client, at_us))
+    tr.clear(key)
     moves.any = True
     if grant is None or grant.take_until_us != at_us:
         return []
@@ -153,7 +158,10 @@ def any_untaken(tr: Transaction, layout: Layout) -> Steps[bool]:
     """
     span = layout.grants.range()
     for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE)):
-        client = layout.grants.unpack(row.key)[0]
+        parts = layout.parts("grants", row.key)
+        if parts is None:
+            continue
+        client: bytes = parts[0]
         try:
             grant = read_grant(layout, row.value)
         except FormatError:

@@ -36,5 +36,5 @@ def reclaim(
         reclaimed, all_fired = yield from fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
     finally:
         moves.finish()
-    more = moves.any and (not all_fired or len(overdue) == limit)
+    more = moves.any and (not all_fired or len(overdue) >= limit)
     return ReclaimReport(tuple(reclaimed), more), moves.any

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from fdbqueue import CheckReport, Queue
-from fdbqueue.lowlevel import CheckPart, Database, FormatError, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
 from fdbqueue.reads.check import check_queue, checked
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, SWEEP, TTL
 
@@ -61,7 +61,7 @@ class TimerCheck(ItemCheck):
             for row in page:
                 if row.key in wanted:
                     wanted.remove(row.key)
-                elif not _may_be_left(layout, row.key):
+                elif layout.timer_of(row.key) is not None and not _may_be_left(layout, row.key):
                     surplus.append(row.key)
         return (
             [f"The timer {_told(layout, key)} is missing." for key in sorted(wanted)]
@@ -100,17 +100,15 @@ def is_tracked(notes: Notes) -> bool:
 
 def _may_be_left(layout: Layout, key: bytes) -> bool:
     """Return whether a timer is a follow-up's, a grant's or a group's. It may be left over until the next consumer."""
-    try:
-        return layout.timer_of(key)[2] in (GO, DROP, GRANT, GROUP, HOLD, SWEEP)
-    except FormatError:
-        return False
+    timer = layout.timer_of(key)
+    return timer is not None and timer[2] in (GO, DROP, GRANT, GROUP, HOLD, SWEEP)
 
 
 def _told(layout: Layout, key: bytes) -> str:
-    try:
-        at_us, position, kind = layout.timer_of(key)
-    except FormatError:
+    timer = layout.timer_of(key)
+    if timer is None:
         return f"{key!r}"
+    at_us, position, kind = timer
     return f"of the {kind} of {position} at {at_us / 1e6:.6f}"
 
 

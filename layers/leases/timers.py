@@ -28,6 +28,8 @@ SETTLE_BYTES = 1_000_000
 """About how many bytes the moves of one transaction write."""
 UNSETTLED_US = 1_000_000
 """A timer that a process has met, and that has been due for this long, is left to other processes."""
+BEHIND_LIMIT = 1_000
+"""How many keys a transaction reads behind those that can't be fired."""
 NEXT_TIMERS = 16
 OUTCOMES_AT_ONCE = 2_000
 """How many outcomes more one transaction removes, if it meets nothing else."""
@@ -62,12 +64,28 @@ The transaction may run again, and then calls again. The list is empty unless `f
 
 
 def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
-    """Read the first due timers.
+    """Read the first due timers, at least `limit` if there are so many, and pass by keys that are none.
 
     By snapshot: a plain read would conflict with every ack and extension of an overdue lease. The items decide what
     happens, and each item is read with a conflict of its own.
+
+    *Cost:* one range read. If keys that can't be fired fill it, one more of `BEHIND_LIMIT` keys, which goes on where
+    the last one of this process ended: so every due timer is reached, whatever is in front of it.
     """
-    return rows(tr.snapshot, *layout.timers_until(now_us), limit=limit)
+    begin, end = layout.timers_until(now_us)
+    first = yield from rows(tr.snapshot, begin, end, limit=limit)
+    due = [row for row in first if layout.timer_of(row.key) is not None]
+    known = layout.known
+    if len(first) < limit or (len(due) == limit and known.timers_passed is None):
+        return due
+    after = max(first[-1].key, known.timers_passed or b"") + b"\x00"
+    behind = yield from rows(tr.snapshot, after, end, limit=BEHIND_LIMIT)
+    more = [row for row in behind if layout.timer_of(row.key) is not None][:limit]
+    if len(more) == limit:
+        known.timers_passed = more[-1].key
+    else:
+        known.timers_passed = behind[-1].key if len(behind) == BEHIND_LIMIT else None
+    return due + more
 
 
 def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: int) -> Steps[list[KeyValue]]:
@@ -80,7 +98,8 @@ def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: i
         return due
     _, end = layout.timers_until(now_us)
     more = yield from rows(tr.snapshot, due[-1].key + b"\x00", end, limit=OUTCOMES_AT_ONCE)
-    return due + list(takewhile(lambda row: row.key.endswith(_OUTCOME), more))
+    outcomes = takewhile(lambda row: row.key.endswith(_OUTCOME), more)
+    return due + [row for row in outcomes if layout.timer_of(row.key) is not None]
 
 
 def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | None]:
@@ -91,18 +110,17 @@ def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | Non
     """
     span = layout.timers_until(_FAR_US, since_us=max(0, now_us - UNSETTLED_US))
     found = yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)
-    return next((at_us for at_us, _, _ in readable(layout, found)), None)
+    first = next((at_us for at_us, _, _ in readable(layout, found)), None)
+    # Keys that are no timers may fill the read. A timer behind them is looked for a second later.
+    return now_us + UNSETTLED_US if first is None and len(found) == NEXT_TIMERS else first
 
 
 def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Position, str]]:
     """Return the parts of timers' keys. Skip keys of a newer version and keys that are not timers; the check reports
     them."""
     for row in found:
-        try:
-            timer = layout.timer_of(row.key)
-        except FormatError:
-            continue
-        yield timer
+        if (timer := layout.timer_of(row.key)) is not None:
+            yield timer
 
 
 def fire_due(
@@ -141,7 +159,7 @@ def fire_due(
         if kind == GRANT:
             try:
                 back = yield from take_back(
-                    tr, layout, moves, position.random, at_us=at_us, now_us=now_us, custody=retry.custody
+                    tr, layout, moves, key, position.random, at_us=at_us, now_us=now_us, custody=retry.custody
                 )
             except FormatError:
                 continue  # left to the newer version that wrote it
@@ -196,6 +214,8 @@ def fire_due(
             reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
+    if due and not moves.any and layout.known.timers_passed is None:
+        layout.known.timers_passed = due[-1].key  # none of these could be fired: the next look goes on behind them
     yield from moves.settle()
     _tell(layout, reclaimed, retry)
     return reclaimed, True
@@ -208,10 +228,10 @@ def _tell(layout: Layout, reclaimed: list[Reclaimed], retry: Retry) -> None:
 
 
 def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, str, list[tuple[str, Any]]] | None:
-    try:
-        at_us, position, kind = layout.timer_of(key)
-    except FormatError:
+    timer = layout.timer_of(key)
+    if timer is None:
         return None  # the check reports it; it must not block other timers
+    at_us, position, kind = timer
     return at_us, position, kind, _reads_of(tr, layout, pack(position), kind)
 
 

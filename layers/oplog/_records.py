@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.engine.keys import is_within
+from fdbqueue.engine.keys import NOT_A_TUPLE, is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
 from fdbqueue.stored.states import CLAIMED
@@ -131,7 +131,8 @@ def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:
         if place.begin <= whole < place.end:
             return state, place.position(whole)
     if is_within(whole, layout.claims.key()):
-        return CLAIMED, layout.claimed(*layout.claim_of(whole)).position(whole)
+        claim = layout.claim_of(whole)
+        return None if claim is None else (CLAIMED, claim[2])
     return None
 
 
@@ -147,7 +148,10 @@ def session_place_of(key: bytes) -> tuple[bytes, int, str, Position] | None:
     """
     if not is_within(key, _SESSION_ITEMS):
         return None
-    name, generation, *rest = fdb_tuple.unpack(key[len(_SESSION_ITEMS) :])
+    try:
+        name, generation, *rest = fdb_tuple.unpack(key[len(_SESSION_ITEMS) :])
+    except NOT_A_TUPLE:
+        return None
     state = "available"
     if rest and rest[0] in _SESSION_STATES:
         state = "delayed" if rest.pop(0) == "delay" else "dead"

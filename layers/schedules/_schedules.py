@@ -15,6 +15,7 @@ from msgspec import structs
 from fdbqueue import FormatError, Queue
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
+from fdbqueue.stored.own_rows import own_rows
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
 
@@ -259,7 +260,7 @@ class Schedules(Named):
         """Return all records by their names. For the layer."""
         span = self._space.range()
         found = yield from rows(tr.snapshot, span.start, span.stop)
-        return {self._space.unpack(row.key)[0]: _decode(row.value) for row in found}
+        return {parts[0]: _decode(row.value) for parts, row in own_rows(self.queue.layout, "schedule", found)}
 
     def _change(
         self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]

@@ -46,10 +46,11 @@ from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, rows, verb
+from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, pack, verb
+from fdbqueue.stored.own_rows import first_own, first_owns
 
 from ..leases.times import not_negative
-from .index import MISSED, NEAR, deadline_key, deadline_of, deadlines_until
+from .index import MISSED, NEAR, deadline_key, deadlines_until
 from .scanning import locate, position_of
 from .smart import SmartQueue
 
@@ -168,12 +169,13 @@ class Deadlines:
             if stage == NEAR and lead_us is None:
                 continue
             span = self._layout.deadlines[stage].range()
-            for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
-                at_us, _ = deadline_of(self._layout, stage, row.key)
+            first = yield from first_own(tr.snapshot, self._layout, "deadlines", span.start, span.stop)
+            if first is not None:
+                at_us: int = first[0][1]
                 times.append(at_us - (lead_us or 0) if stage == NEAR else at_us)
         span = self._layout.missed.range()
-        claimed = yield from rows(tr.snapshot, span.start, span.stop, limit=1)
-        times += [self._layout.missed.unpack(row.key)[0] for row in claimed]
+        first = yield from first_own(tr.snapshot, self._layout, "missed", span.start, span.stop)
+        times += [first[0][0]] if first is not None else []
         return min(times, default=None)
 
     def _claim(self, tr: Transaction, lead_us: int | None, limit: int, until_us: int) -> Steps[list[Deadline]]:
@@ -181,12 +183,12 @@ class Deadlines:
         stage = MISSED if lead_us is None else NEAR
         # A snapshot read, and a conflict for each claimed deadline: deadlines set meanwhile do not conflict.
         begin, end = deadlines_until(self._layout, stage, now_us + (lead_us or 0))
-        found = yield from rows(tr.snapshot, begin, end, limit=limit)
+        found = yield from first_owns(tr.snapshot, self._layout, "deadlines", begin, end, limit=limit)
         claimed = []
-        for row in found:
+        for (_, at_us, position), row in found:
             asks_marker(tr)
             tr.add_read_conflict_key(row.key)
-            at_us, packed = deadline_of(self._layout, stage, row.key)
+            packed = pack(position)
             tr.clear(row.key)
             if stage == MISSED:
                 tr.clear(deadline_key(self._layout, NEAR, at_us, packed))
@@ -201,14 +203,16 @@ class Deadlines:
     def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> Steps[list[Deadline]]:
         """Claim the first deadline whose claim lapsed before it was ended."""
         space = self._layout.missed
-        found = yield from rows(tr.snapshot, space.range().start, space.pack((lapsed_us + 1,)), limit=1)
+        first = yield from first_own(
+            tr.snapshot, self._layout, "missed", space.range().start, space.pack((lapsed_us + 1,))
+        )
         claimed = []
-        for row in found:
+        if first is not None:
             asks_marker(tr)
+            (_, at_us, position), row = first
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)
-            was_us, at_us, *_ = space.unpack(row.key)
-            packed = row.key[len(space[was_us][at_us].key()) :]
+            packed = pack(position)
             tr.set(self._claimed_key(until_us, at_us, packed), b"")
             deadline = yield from self._deadline(tr, packed, at_us, missed=True)
             claimed.append(deadline)

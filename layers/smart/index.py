@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue import CodecError
+from fdbqueue import CodecError, FormatError
 from fdbqueue.engine.keys import is_within, within
 from fdbqueue.lowlevel import CODEC_ERRORS, Layout, fdb_tuple
+from fdbqueue.stored.layout import is_packed
+from fdbqueue.stored.own_rows import parts_of, told_foreign
 
 from ._types import Key, MessageType, Sees
 
@@ -63,12 +65,17 @@ class SmartIndex:
 
     def packed(self, key: bytes) -> bytes:
         """Return the packed position in an entry's key."""
-        type_end = _end_of_bytes(key, len(self._layout.smart.key()))
-        return key[_end_of_bytes(key, type_end) :]
+        try:
+            packed = key[_end_of_bytes(key, _end_of_bytes(key, len(self._layout.smart.key()))) :]
+        except ValueError:
+            packed = b""
+        if not is_packed(packed):
+            raise FormatError(told_foreign(self._layout, "smart", key))
+        return packed
 
     def type_of(self, key: bytes) -> str:
         """Return the type in an entry's key."""
-        name: str = self._layout.smart.unpack(key)[0]
+        name: str = parts_of(self._layout, "smart", key)[0]
         return name
 
     def _type_prefix(self, type_name: str) -> bytes:
@@ -113,7 +120,7 @@ def deadlines_until(layout: Layout, stage: str, at_us: int) -> tuple[bytes, byte
 
 def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
     """Return the time, and the packed position, in a deadline's key."""
-    at_us: int = layout.deadlines.unpack(key)[1]
+    at_us: int = parts_of(layout, "deadlines", key)[1]
     return at_us, key[len(layout.deadlines[stage][at_us].key()) :]
 
 

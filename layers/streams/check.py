@@ -7,6 +7,7 @@ from collections import Counter
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.states import CLAIMED
 
 from .keys import StreamKeys
@@ -31,8 +32,10 @@ class BatchCheck(ItemCheck):
     def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
         """Count an item of a batch."""
         if state == CLAIMED:
-            name, number = self._layout.claim_of(row.key)
-            self._found.setdefault(name, Counter())[number] += 1
+            claim = self._layout.claim_of(row.key)
+            if claim is not None:
+                name, number, _ = claim
+                self._found.setdefault(name, Counter())[number] += 1
 
     def problems(self) -> list[str]:
         """Return the problems of the stream, or of all streams."""
@@ -54,7 +57,7 @@ class BatchCheck(ItemCheck):
         found = Counter(self._found.get(keys.name))
         tracked: Counter[int] = Counter()
         for page in pages(self._tr, *keys.all_tracked()):
-            tracked.update(keys.packed_of(row.key)[0] for row in page)
+            tracked.update(parts[1] for parts, _ in own_rows(self._layout, "claimed_tracked", page))
         problems = []
         for page in pages(self._tr, *keys.batches()):
             for row in page:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fdbqueue.engine.keys import behind, is_within
-from fdbqueue.lowlevel import Layout, Place, check_text
+from fdbqueue.lowlevel import Layout, Place, check_text, pack
+from fdbqueue.stored.own_rows import parts_of
 
 MAX_NAME_BYTES = 500
 
@@ -41,7 +42,7 @@ class StreamKeys:
 
     def number_of(self, key: bytes) -> int:
         """Return the number in the key of a batch's record."""
-        number: int = self._batches.unpack(key)[0]
+        number: int = parts_of(self.layout, "streams", key)[2]
         return number
 
     def batches(self, last: int | None = None) -> tuple[bytes, bytes]:
@@ -80,6 +81,7 @@ class StreamKeys:
 
     def packed_of(self, key: bytes) -> tuple[int, bytes]:
         """Return the batch and the packed position in a key of `claims`, `all_chunks` or `all_tracked`."""
-        space = next(space for space in (self._claims, self._chunks, self._tracked) if is_within(key, space.key()))
-        number: int = space.unpack(key)[0]
-        return number, key[len(space[number].key()) :]
+        families = {"claims": self._claims, "claimed_chunks": self._chunks, "claimed_tracked": self._tracked}
+        family = next(family for family, space in families.items() if is_within(key, space.key()))
+        _, number, position = parts_of(self.layout, family, key)
+        return number, pack(position)

@@ -17,6 +17,7 @@ from fdbqueue import SubscriptionError
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
 from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.stored.items import kept_size_of
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Head
@@ -291,8 +292,9 @@ def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int, trimm
         return
     tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
     span = layout.pointers.range()
-    for row in (yield from rows(tr.snapshot, span.start, span.stop)):
-        pointer = read_pointer(layout, layout.pointers.unpack(row.key)[0], row.value)
+    found = yield from rows(tr.snapshot, span.start, span.stop)
+    for (name,), row in own_rows(layout, "pointers", found):
+        pointer = read_pointer(layout, name, row.value)
         lag_us = max(LAG_SECONDS * 1e6, pointer.keep_us)
         if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < lag_us:
             seen = min(seen, pointer.seen)

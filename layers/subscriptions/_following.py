@@ -51,6 +51,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.arrivals import arrivals_since, span_of
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..common.waiting import long_wait
@@ -131,8 +132,8 @@ class FirstPlace:
     def _remove_dead(self, tr: Transaction) -> Steps[None]:
         layout = self._layout
         passing_names = beginning(_PASSING, layout.pointers.key())
-        for row in (yield from rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)):
-            name = layout.pointers.unpack(row.key)[0]
+        found = yield from rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)
+        for (name,), row in own_rows(layout, "pointers", found):
             place = read_pointer(layout, name, row.value)
             key = layout.subscriptions.pack((name,))
             stored = yield tr.snapshot.get(key)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows, started
+from fdbqueue.stored.own_rows import own_rows
 
 from ._records import SubscriptionRecord, read_registration
 
@@ -41,8 +42,8 @@ def read_page(
     span = layout.subscriptions.range()
     begin = span.start if after is None else layout.subscriptions.pack((after,)) + _AFTER
     found = {}
-    for row in (yield from rows(tr.snapshot, begin, span.stop, limit=limit)):
-        name = layout.subscriptions.unpack(row.key)[0]
+    page = yield from rows(tr.snapshot, begin, span.stop, limit=limit)
+    for (name,), row in own_rows(layout, "subscriptions", page):
         found[name] = read_registration(layout, name, row.value)
     return (yield from _with_held(tr, layout, now_us, found))
 
@@ -102,8 +103,8 @@ def _with_held(
 def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[LeaseRef]:
     """Read the items that consumers hold, for all subscriptions from a first to a last name, in one range read."""
     held: LeaseRef = {}
-    for row in (yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)):
-        name = layout.held.unpack(row.key)[0]
+    found = yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)
+    for (name, _), row in own_rows(layout, "held", found):
         items, size_bytes = held.get(name, (0, 0))
         held[name] = items + 1, size_bytes + int.from_bytes(row.value, "little")
     return held

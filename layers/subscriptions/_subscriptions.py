@@ -34,6 +34,7 @@ from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.items import check_headers
+from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.rename_marks import check_renamed
 
 from ..common.composing import QueueWithLeases, leases_of, strict
@@ -497,7 +498,7 @@ class Subscriptions(Named, ByPosition[V]):
         stored = yield own
         if stored.present():
             found[own_key] = bytes(stored)
-        names = {key: layout.subscriptions.unpack(key)[0] for key in found}
+        names = {key: parts_of(layout, "subscriptions", key)[0] for key in found}
         return {names[key]: read_registration(layout, names[key], value) for key, value in found.items()}
 
 

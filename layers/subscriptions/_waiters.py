@@ -20,6 +20,7 @@ from fdbqueue import FormatError
 from fdbqueue.engine.keys import stamped
 from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, started
 from fdbqueue.stored.items import kept_size_of
+from fdbqueue.stored.own_rows import own_rows
 
 from ..leases import LeaseHandle
 from ..staged.requests import Request, Requests, Wish, wished
@@ -102,7 +103,7 @@ class Waiters(Requests):
         client, behind = request.wish.client, _without_first(request.wish, request.wish.wanted).client
         granted = started(rows(tr, self.grant_key(client), self.grant_key(behind)))
         stored = yield tr.get(request.key)
-        grants = [(self._layout.grants.unpack(row.key)[0], row.value) for row in (yield from granted)]
+        grants = [(parts[0], row.value) for parts, row in own_rows(self._layout, "grants", (yield from granted))]
         return grants, Request(request.key, self._wish(request.key, bytes(stored))) if stored.present() else None
 
     def behind_grant(self, request: Request, client: bytes) -> Request:
@@ -158,7 +159,7 @@ class Waiters(Requests):
         if not some_died:
             span = self._layout.subscriptions.range()
             registered = yield from rows(tr.snapshot, span.start, span.stop, limit=FEW_WAITERS)
-            names = {self._layout.subscriptions.unpack(row.key)[0] for row in registered}
+            names = {parts[0] for parts, _ in own_rows(self._layout, "subscriptions", registered)}
             if len(registered) < FEW_WAITERS and names <= {one.wish.consumer for one in live}:
                 return live
         return (yield from self.live(tr, now_us))[0]

@@ -10,6 +10,7 @@ from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import kept_size_of
+from fdbqueue.stored.own_rows import own_rows, parts_of
 
 from ._cursor import Cursor, Habit
 from ._records import SubscriptionRecord
@@ -36,8 +37,10 @@ class SubscriptionCheck(ItemCheck):
         self._missed: dict[str, list[Position]] = {}
         self._leased: list[tuple[bytes, str, int]] = []
         """The leased items of subscriptions: packed position, subscription, bytes."""
-        names = [layout.subscriptions.unpack(row.key)[0] for row in self._rows(layout.subscriptions.range())]
-        pointers = {layout.pointers.unpack(row.key)[0] for row in self._rows(layout.pointers.range())}
+        found = own_rows(layout, "subscriptions", self._rows(layout.subscriptions.range()))
+        names = [parts[0] for parts, _ in found]
+        found = own_rows(layout, "pointers", self._rows(layout.pointers.range()))
+        pointers = {parts[0] for parts, _ in found}
         for name in pointers - {*names, DISPATCHER}:
             self._problems.append(f"The pointer of {name!r} belongs to no subscription.")
         for name in set(names) - pointers:
@@ -80,14 +83,15 @@ class SubscriptionCheck(ItemCheck):
     def _wrongly_held(self) -> Iterator[str]:
         """Compare the records of items that subscriptions hold with the leased items."""
         layout = self._layout
-        held = {row.key: int.from_bytes(row.value, "little") for row in self._rows(layout.held.range())}
+        found = own_rows(layout, "held", self._rows(layout.held.range()))
+        held = {row.key: int.from_bytes(row.value, "little") for _, row in found}
         for packed, name, size_bytes in self._leased:
             if held.pop(layout.held_key(name, packed), None) != size_bytes:
                 position = layout.leased.position(layout.leased.key(packed))
                 yield f"The item {position} is leased for {name!r}, whose credit does not know."
         for key in held:
-            name, *_ = layout.held.unpack(key)
-            yield f"The credit of {name!r} counts an item that it has not: {layout.held.unpack(key)}."
+            name, position = parts_of(layout, "held", key)
+            yield f"The credit of {name!r} counts an item that it has not: {position}."
 
     def _rows(self, span: slice) -> Iterator[KeyValue]:
         for page in pages(self._tr, span.start, span.stop):

@@ -427,8 +427,8 @@ MUTANTS = (
         "layers/smart/_deadlines.py",
         (
             (
-                "            tr.add_read_conflict_key(row.key)\n            at_us, packed = deadline_of(",
-                "            at_us, packed = deadline_of(",
+                "in found:\n            tr.add_read_conflict_key(row.key)\n            packed = pack(",
+                "in found:\n            packed = pack(",
             ),
         ),
         Kind.smart,

@@ -174,6 +174,7 @@ class Replay:
             self.requests[change.key] = msgspec.msgpack.decode(change.notes, type=Wish).wanted
         elif change.key.startswith(self._timer_prefix):
             timer = self._timers.get(change.key) or self.layout.timer_of(self.layout.prefix + change.key)
+            assert timer is not None
             self._timers[change.key] = at_us, position, kind = timer
             self.timers.setdefault(position, set()).add((at_us, kind))
 

@@ -198,7 +198,9 @@ class SessionReplay(Replay):
             self._requests[key] = self._requests[key][0], self._version
         line, rest = self._line_of(key)
         if (line.prefix + rest).startswith(line.timers.key()):
-            at_us, _, kind = line.timer_of(line.prefix + rest)
+            timer = line.timer_of(line.prefix + rest)
+            assert timer is not None
+            at_us, _, kind = timer
             if kind == GRANT:
                 self._grants.append(at_us)
         found = self._place_of(key)

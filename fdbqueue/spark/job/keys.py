@@ -21,9 +21,10 @@ from collections.abc import Iterator
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.keys import Subspace, is_within
-from fdbqueue.engine.steps import rows, run
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_rows import first_own
 
 MAX_JOB_ID_BYTES = 1_000
 JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
@@ -135,9 +136,9 @@ def job_ids(db: Database, layout: Layout) -> Iterator[str]:
     span = layout.jobs.range()
     begin: bytes = span.start
     while True:
-        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, span.stop, limit=1)))  # type: ignore[misc]
-        if not found:
+        found = run(attempts(db, lambda tr, begin=begin: first_own(tr.snapshot, layout, "jobs", begin, span.stop)))  # type: ignore[misc]
+        if found is None:
             return
-        job_id: str = layout.jobs.unpack(found[0].key)[0]
+        job_id: str = found[0][0]
         yield job_id
         begin = JobKeys(layout, job_id).end

@@ -28,6 +28,7 @@ from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.queue import Queue
 
 PLACES = ("available", "delayed", "dead")
@@ -130,8 +131,11 @@ def _whole(
     row_bytes = sum(len(row.key) + len(row.value) for row in found) // max(1, len(found))
     at = 0
     while at < len(found):
-        name, generation = fdb_tuple.unpack(found[at].key[len(prefix) :])[:2]
-        session = sessions.line.session(fdb_tuple.pack((name,)), generation)
+        of_session = session_of(found[at].key[len(prefix) :])
+        if of_session is None:
+            at += 1
+            continue
+        session = sessions.line.session(*of_session)
         after = behind(session.layout.prefix)
         stop = next((stop for stop in range(at, len(found)) if found[stop].key >= after), len(found))
         if stop == limit and items:  # perhaps the next page has it whole

@@ -12,17 +12,19 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fdbqueue.engine.api import Database
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import behind
-from fdbqueue.engine.steps import rows, run
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams import Refusals, Stream, StreamRecord, StreamState, Terms
 from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.stored.own_rows import first_own
 from fdbqueue.verbs.queue import Queue
 
 _OUTSIDE = "Call it outside of transactions."
@@ -49,12 +51,16 @@ def streams(db: Database, queue: Name) -> Iterator[StreamState]:
     layout = Layout(queue)
     span = layout.streams.range()
     begin: bytes = span.start
-    while found := run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, span.stop, limit=1))):  # type: ignore[misc]
-        name: str = layout.streams.unpack(found[0].key)[0]
+    while found := run(attempts(db, partial(_first_stream, layout=layout, begin=begin, end=span.stop))):
+        name: str = found[0][0]
         state = _stream(queue, name).state(db)
         if state is not None:
             yield state
         begin = behind(layout.streams[name].key())
+
+
+def _first_stream(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[Any]:
+    return first_own(tr.snapshot, layout, "streams", begin, end)
 
 
 def release(db: Database, queue: Name, stream: str) -> int:

@@ -22,7 +22,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     clear_parts,
-    fdb_tuple,
     has_parts,
     notes_of,
     pack,
@@ -34,6 +33,7 @@ from fdbqueue.moves.outcomes import pull
 from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
+from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
@@ -183,8 +183,11 @@ def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, 
         found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
         if not found:
             return
-        name, generation = fdb_tuple.unpack(found[0][len(line.keys.items) :])[:2]
-        packed = fdb_tuple.pack((name,))
+        of_session = session_of(found[0][len(line.keys.items) :])
+        if of_session is None:
+            begin = found[0] + b"\x00"
+            continue
+        packed, generation = of_session
         yield packed, generation
         begin = behind(line.session(packed, generation).layout.prefix)
 

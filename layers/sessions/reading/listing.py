@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
+from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import IN_QUEUE
 
@@ -123,7 +124,10 @@ def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[Ses
         waiting += of_shard.delayed
     sums = dict.fromkeys(_TOTALS, 0)
     for row in summed:
-        counter = keys.summed.unpack(row.key)[0]
+        parts = FAMILIES["summed"].parts(row.key[len(keys.summed.key()) :])
+        if parts is None:
+            continue
+        counter: str = parts[0]
         if len(row.value) != 8:
             raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
         sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdbqueue import FormatError, Position, Queue
+from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
@@ -250,7 +250,7 @@ class Session:
             if fireable:
                 yield from fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
                 head = yield from self._look_beside(tr, held)
-            more = moves.any and len(due) == limit
+            more = moves.any and len(due) >= limit
             for _ in range(EXPIRED_LIMIT):
                 if not head.rows:
                     break
@@ -324,10 +324,8 @@ class Session:
 
 def _packed_of(layout: Layout, key: bytes) -> bytes | None:
     """Return the packed position of a timer's item; None if it can't be read."""
-    try:
-        return pack(layout.timer_of(key)[1])
-    except FormatError:
-        return None
+    timer = layout.timer_of(key)
+    return None if timer is None else pack(timer[1])
 
 
 def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[int]:

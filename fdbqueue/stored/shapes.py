@@ -1,0 +1,154 @@
+"""What follows the fixed parts of a key, as data, and the one function that reads it.
+
+A database may have keys of other programs, of damaged programs, and of newer versions of the library. Such a key among
+a queue's own is *foreign*: it may not be a tuple, have more parts, or parts of other types. A `Shape` says which parts
+a family of keys has. It returns the parts of a key, or None for a foreign one, and never raises.
+
+>>> from fdbqueue.stored.shapes import Shape
+>>> from fdbqueue.lowlevel import fdb_tuple
+>>> timers = Shape("at_us, index, random, kind")
+>>> timers.parts(fdb_tuple.pack((5, 7, b"random", "lease")))
+(5, Position(index=7, random=b'random'), 'lease')
+>>> timers.parts(fdb_tuple.pack((5, 7, "random", "lease"))) is None
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.keys import NOT_A_TUPLE, Versionstamp
+from fdbqueue.engine.keys import tuple as fdb_tuple
+
+ANYTHING = "…"
+_POSITION = "index, random"
+TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop", "grant", "group", "hold", "sweep"))
+STAGES = frozenset(("near", "missed"))
+MOST_US = (1 << 62) - 1
+"""The last time that a key may have, in microseconds."""
+
+
+def _text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _bytes(value: Any) -> bool:
+    return type(value) is bytes
+
+
+def _number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def _time(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_US
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str | bytes | tuple) and bool(value)
+
+
+def _stamp(value: Any) -> bool:
+    return type(value) is Versionstamp and value.is_complete()
+
+
+def _position(value: Any) -> bool:
+    return isinstance(value, Position)
+
+
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "position": _position,
+    "at_us": _time,
+    "until_us": _time,
+    "kind": lambda value: _text(value) and value in TIMER_KINDS,
+    "stage": lambda value: _text(value) and value in STAGES,
+    "name": _text,
+    "stream": _text,
+    "job": _text,
+    "query": _text,
+    "type": _text,
+    "agent": _number,
+    "session": _name,
+    "gate": _name,
+    "generation": _number,
+    "shard": _number,
+    "batch": _number,
+    "number": _number,
+    "rank": _number,
+    "n": _number,
+    "slot": _number,
+    "id": _bytes,
+    "client": _bytes,
+    "key": _bytes,
+    "first": _bytes,
+    "last": _bytes,
+    "versionstamp": _stamp,
+}
+"""Whether a value may be the part of a key that has this name. A part in quotation marks is this text."""
+
+
+class Shape:
+    """The parts of the keys of one family, behind its fixed ones.
+
+    Args:
+        rest: the names of the parts, as the table of keys has them. With "…" at the end, any bytes may follow.
+    """
+
+    __slots__ = ("_checks", "_has_more", "rest")
+
+    def __init__(self, rest: str) -> None:
+        self.rest = rest
+        names = [name for name in rest.replace(_POSITION, "position").split(", ") if name]
+        self._has_more = names[-1:] == [ANYTHING]
+        self._checks = [_is_part(name) for name in names[: -1 if self._has_more else None]]
+
+    def parts(self, tail: bytes) -> tuple[Any, ...] | None:
+        """Return the parts in the end of a key; None if it is foreign. A position is one part."""
+        if self._has_more:
+            return (tail,)
+        try:
+            values: tuple[Any, ...] | None = fdb_tuple.unpack(tail)
+            if values is None or fdb_tuple.pack(values) != tail:
+                return None  # numbers with a 0 in front, or a versionstamp that is incomplete
+        except (*NOT_A_TUPLE, AttributeError):
+            return None
+        if _position in self._checks:
+            values = _with_position(values, self._checks.index(_position), len(self._checks))
+        if values is None or len(values) != len(self._checks):
+            return None
+        for check, value in zip(self._checks, values, strict=True):
+            if not check(value):
+                return None
+        return values
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may follow, so that no key is foreign."""
+        return self._has_more
+
+    def __repr__(self) -> str:
+        return f"Shape({self.rest!r})"
+
+
+def _is_part(name: str) -> Callable[[Any], bool]:
+    text = name.strip('"')
+    return PARTS[name] if text == name else lambda value: bool(value == text)
+
+
+def _with_position(values: tuple[Any, ...], at: int, parts: int) -> tuple[Any, ...] | None:
+    """Return values with a Position in place of its two or three parts; None if they are none."""
+    rank = None
+    if len(values) == parts + 2:
+        rank, *values_behind = values[at:]
+        if not _number(rank):
+            return None
+    else:
+        values_behind = list(values[at:])
+    if len(values_behind) < 2:
+        return None
+    index, random, *rest = values_behind
+    if not _number(index) or not _bytes(random):
+        return None
+    return (*values[:at], Position(index, random, rank=rank), *rest)
