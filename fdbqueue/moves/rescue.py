@@ -164,10 +164,10 @@ def _scanned(
 
 def _of_timer(layout: Layout, key: bytes, kind: str) -> dict[str, Any]:
     """Return what a timer says of its item's notes."""
-    try:
-        at_us, _, _ = layout.timer_of(key)
-    except FormatError:
+    timer = layout.timer_of(key)
+    if timer is None:
         return {}
+    at_us = timer[0]
     if kind == DELAY:
         return {"visible_at_us": at_us, "held": at_us >= HELD_US}
     return {"expires_at_us" if kind == LEASE else "ttl_at_us": at_us}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import behind, is_within, within
+from fdbqueue.engine.keys import behind, below, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
@@ -34,18 +34,18 @@ def foreign_keys(tr: Transaction | Database, layout: Layout, *, bulk: bool = Tru
 
     *Conflicts:* as `pages`. *Cost:* reads all keys of the queue; without `bulk` those that are no items.
     """
-    below = _queues_below(tr, layout)
+    others = _queues_below(tr, layout)
     for family in {family.packed: family for family in FAMILIES.values()}.values():
         if not bulk and family.packed in _BULK_PARTS:
             continue
         if not any(shape.is_open for shape in family.shapes):
-            yield from _of_family(tr, layout, family, below)
+            yield from _of_family(tr, layout, family, others)
     if bulk:
         for page in pages(tr, layout.begin, layout.end):
             yield from (
                 row.key
                 for row in page
-                if not is_packed(layout.available.packed(row.key)) and not _is_in(row.key, below)
+                if not is_packed(layout.available.packed(row.key)) and not _is_in(row.key, others)
             )
 
 
@@ -60,7 +60,7 @@ def told(layout: Layout, key: bytes) -> str:
     return f"The key {key!r} is among those of {layout.describe()}, and fdbqueue did not write it."
 
 
-def _of_family(tr: Transaction | Database, layout: Layout, family: Family, below: list[bytes]) -> Iterator[bytes]:
+def _of_family(tr: Transaction | Database, layout: Layout, family: Family, others: list[bytes]) -> Iterator[bytes]:
     prefix = layout.prefix + family.packed
     for page in pages(tr, prefix, behind(prefix)):
         for row in page:
@@ -68,24 +68,24 @@ def _of_family(tr: Transaction | Database, layout: Layout, family: Family, below
             if (
                 family.parts(tail) is None
                 and is_within(row.key, prefix)
-                and not _is_other(layout, row.key, family, below)
+                and not _is_other(layout, row.key, family, others)
             ):
                 yield row.key
 
 
-def _is_other(layout: Layout, key: bytes, family: Family, below: list[bytes]) -> bool:
+def _is_other(layout: Layout, key: bytes, family: Family, others: list[bytes]) -> bool:
     """Return whether a key is of a longer family, such as ("upload", "open"), or of another queue."""
     rest = key[len(layout.prefix) :]
     longer = (one.packed for one in FAMILIES.values() if len(one.packed) > len(family.packed))
-    return _is_in(key, below) or any(is_within(rest, packed) for packed in longer)
+    return _is_in(key, others) or any(is_within(rest, packed) for packed in longer)
 
 
-def _is_in(key: bytes, below: list[bytes]) -> bool:
-    return any(is_within(key, prefix) for prefix in below)
+def _is_in(key: bytes, others: list[bytes]) -> bool:
+    return any(is_within(key, prefix) for prefix in others)
 
 
 def _queues_below(tr: Transaction | Database, layout: Layout) -> list[bytes]:
-    begin, end = within(layout.catalogue_key)
+    begin, end = below(layout.catalogue_key)
     return [row.key[len(CATALOGUE) :] for page in pages(tr, begin, end) for row in page]
 
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position, check_position
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, within
+from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
@@ -71,7 +71,6 @@ GROUP, HOLD, SWEEP = "group", "hold", "sweep"
 ends, the sweep of a cancelled group goes on."""
 MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
 """The longest prefix of a queue."""
-_KINDS_OF_NAMES = frozenset((GRANT, GROUP, HOLD, SWEEP))
 TAKEN = b"\x00\x00"
 """Added to the key of a taken item, this ends the range that is cleared with the item.
 
@@ -438,12 +437,20 @@ class Layout:
         return self.available.position(key)
 
     def index_of(self, key: bytes) -> int | None:
-        """Return the index in an item's key; 0 if the key is no item's of this queue, None if the key has a rank."""
+        """Return the index in an item's key; 0 if the key is no item's of this queue, None if the key has a rank.
+
+        Raises:
+            FormatError: the key is foreign.
+        """
         if not self.begin <= key < self.end:
             return 0
         at = len(self.prefix)
         end = key[at] - 0x13 + at
-        return int.from_bytes(key[at + 1 : end], "big") if key[end : end + 1] == b"\x01" else None
+        if key[end : end + 1] == b"\x01":
+            return int.from_bytes(key[at + 1 : end], "big")
+        if _is_packed(key, at) is None:
+            raise _foreign_item(key)
+        return None
 
     def level(self, rank: int) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of the available items of one rank."""
@@ -505,13 +512,7 @@ class Layout:
 
     def timer_of(self, key: bytes) -> tuple[int, Position, str] | None:
         """Return time, position and kind in a timer's key; None if the key is not a timer's."""
-        timer = cast("tuple[int, Position, str] | None", self.parts("timers", key))
-        if timer is None or timer[2] not in _KINDS_OF_NAMES:
-            return timer
-        # A name stands in the place of the random part.
-        _, place, kind = timer
-        is_name = place.rank is None and not place.index and (kind == GRANT or is_text(place.random))
-        return timer if is_name else None
+        return cast("tuple[int, Position, str] | None", self.parts("timers", key))
 
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due up to a time, or between two times."""
@@ -564,6 +565,8 @@ TABLE = _taken_off(Row)
 """The rows of the table, by attribute."""
 _DERIVED = _taken_off(_Derived)
 OTHERS = (
+    Row(("timer",), 'at_us, 0, client, "grant"', "empty; until then the client takes a grant", "layers/leases"),
+    Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "groups.py"),
     Row(("group",), 'name, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
     Row(("group",), 'name, "member", index, random', "empty; a member that has not ended", "groups.py"),
     Row(("group",), 'name, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
@@ -720,15 +723,6 @@ def is_packed(packed: bytes) -> bool:
     (True, False)
     """
     return _is_packed(packed) is not None
-
-
-def is_text(packed: bytes) -> bool:
-    """Return whether bytes are a text."""
-    try:
-        packed.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def rank_of(packed: bytes) -> int | None:

@@ -23,8 +23,10 @@ from fdbqueue.engine.keys import NOT_A_TUPLE, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 
 ANYTHING = "…"
-_POSITION = "index, random"
-TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop", "grant", "group", "hold", "sweep"))
+_POSITIONS = {"index, random": "position", "0, client": "place of a client", "0, group": "place of a group"}
+"""Parts that are one Position. In some keys a name stands in the place of the random part."""
+TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop"))
+GROUP_KINDS = frozenset(("group", "hold", "sweep"))
 STAGES = frozenset(("near", "missed"))
 MOST_US = (1 << 62) - 1
 """The last time that a key may have, in microseconds."""
@@ -58,8 +60,22 @@ def _position(value: Any) -> bool:
     return isinstance(value, Position)
 
 
+def _place(value: Any) -> bool:
+    return isinstance(value, Position) and value.rank is None and not value.index
+
+
+def _place_of_group(value: Any) -> bool:
+    try:
+        return _place(value) and value.random.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
 PARTS: dict[str, Callable[[Any], bool]] = {
     "position": _position,
+    "place of a client": _place,
+    "place of a group": _place_of_group,
+    "kind of a group": lambda value: _text(value) and value in GROUP_KINDS,
     "at_us": _time,
     "until_us": _time,
     "kind": lambda value: _text(value) and value in TIMER_KINDS,
@@ -96,11 +112,15 @@ class Shape:
         rest: the names of the parts, as the table of keys has them. With "…" at the end, any bytes may follow.
     """
 
-    __slots__ = ("_checks", "_has_more", "rest")
+    __slots__ = ("_checks", "_has_more", "_position_at", "rest")
 
     def __init__(self, rest: str) -> None:
         self.rest = rest
-        names = [name for name in rest.replace(_POSITION, "position").split(", ") if name]
+        told = rest
+        for position, name in _POSITIONS.items():
+            told = told.replace(position, name)
+        names = [name for name in told.split(", ") if name]
+        self._position_at = next((at for at, name in enumerate(names) if name in _POSITIONS.values()), None)
         self._has_more = names[-1:] == [ANYTHING]
         self._checks = [_is_part(name) for name in names[: -1 if self._has_more else None]]
 
@@ -114,8 +134,8 @@ class Shape:
                 return None  # numbers with a 0 in front, or a versionstamp that is incomplete
         except (*NOT_A_TUPLE, AttributeError):
             return None
-        if _position in self._checks:
-            values = _with_position(values, self._checks.index(_position), len(self._checks))
+        if self._position_at is not None:
+            values = _with_position(values, self._position_at, len(self._checks))
         if values is None or len(values) != len(self._checks):
             return None
         for check, value in zip(self._checks, values, strict=True):

@@ -1162,4 +1162,39 @@ MUTANTS = (
             "tests/layers/together/test_positions_of_sessions.py::test_an_item_that_has_left_a_queue_with_levels_is_not_there",
         ),
     ),
+    Mutant(
+        "a foreign timer is read as a timer",
+        "fdbqueue/stored/shapes.py",
+        (("            if not check(value):\n", "            if False:\n"),),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_takes_pass_a_foreign_timer_by_and_a_check_names_and_removes_it",
+        ),
+    ),
+    Mutant(
+        "due timers behind foreign keys are not looked for",
+        "layers/leases/timers.py",
+        (("    if len(first) < limit or (len(due) == limit and known.timers_passed is None):\n", "    if True:\n"),),
+        tests=("tests/layers/leases/test_leases_foreign_keys.py::test_due_timers_behind_foreign_ones_are_reached",),
+    ),
+    Mutant(
+        "a look behind timers that can't be fired begins anew",
+        "layers/leases/timers.py",
+        (("        layout.known.timers_passed = due[-1].key  #", "        pass  #"),),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_due_timers_behind_those_of_unreadable_items_are_reached",
+        ),
+    ),
+    Mutant(
+        "foreign keys among items have positions",
+        "fdbqueue/stored/layout.py",
+        (
+            (
+                "                raise _foreign_item(key)\n            if key[end",
+                "                pass\n            if key[end",
+            ),
+        ),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_a_key_among_the_items_without_a_position_is_named_and_removed",
+        ),
+    ),
 )

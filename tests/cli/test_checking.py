@@ -160,7 +160,7 @@ def test_what_looked_wrong_in_a_changing_queue_is_no_problem(
 ) -> None:
     queue.enqueue(db, 1)
     report = fdbqueue.CheckReport(1, (), counted=False, unsure=("It moved.",))
-    monkeypatch.setattr(fdbqueue, "check", lambda db, queue: report)
+    monkeypatch.setattr(fdbqueue, "check", lambda db, queue, remove_foreign: report)
 
     found = run("check", name)
     [told] = lines(found.stdout)

@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     clear_parts,
+    fdb_tuple,
     has_parts,
     notes_of,
     pack,
