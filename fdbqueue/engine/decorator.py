@@ -39,7 +39,7 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     than once.
 
     If a call in the function changes a queue, its transaction takes effect once, even if the outcome of a commit is
-    unknown (1021): if that commit took effect, the function does not run again, and its result is returned. Other
+    unknown (1021). If that commit took effect, the function does not run again, and its result is returned. Other
     functions run again. This costs one more key in the transaction, and after a 1021 one read.
 
     >>> import fdbqueue

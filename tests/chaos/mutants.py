@@ -141,6 +141,14 @@ MUTANTS = (
         tests=("tests/web/test_outage.py::test_a_page_says_that_the_database_does_not_answer",),
     ),
     Mutant(
+        "a stopped consumer raises since its database does not answer",
+        "layers/consumer/_run.py",
+        (("if self._is_silent and self._report.stopped:", "if not self._report:"),),
+        tests=(
+            "tests/layers/consumer/test_consumer.py::test_a_database_that_does_not_answer_keeps_no_consumer_from_ending",
+        ),
+    ),
+    Mutant(
         "a bulk load does not look whether a batch of unknown outcome is in",
         "fdbqueue/writes/bulk.py",
         (("doubt = (sent.mark, None) if leaves_in_doubt(error) else None", "doubt = None"),),

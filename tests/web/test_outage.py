@@ -22,7 +22,7 @@ class Silent(StandIn):
         self.answers = threading.Event()
 
     def create_transaction(self) -> Any:
-        self.answers.wait(30)
+        self.answers.wait(2)
         return self._db.create_transaction()
 
 
