@@ -9,6 +9,7 @@ of your own. It needs ``fdbqueue[web]``.
 - `searching.py` finds items by state, header and text, a stretch of the queue at a time.
 - `changes.py` has the buttons: each change is previewed with its number, and then confirmed.
 - `shown.py` turns values, names and times into text that is safe to show.
+- `bounded.py` cuts large values before they are decoded.
 
 Who may use it: the command line, and a user's program. What it never does: change anything unless `allow_changes` is
 given, decide something by itself, or load anything from another place.

@@ -249,7 +249,7 @@ class AdminApp:
             problem, notes = str(error), looks.notes_at(self._db, queue, position)
         if item is None and not problem:
             raise HTTPException(404, f"The item {position.text} has left the queue {given['queue']}.")
-        value, left_out = ("", 0) if item is None else shown.plain(item.value)
+        value, is_cut = ("", False) if item is None else shown.plain(item.value)
         headers = "" if item is None else shown.plain(dict(item.headers))[0]
         return {
             "position": position.text,
@@ -258,7 +258,7 @@ class AdminApp:
             "notes": notes,
             "problem": problem,
             "value": value,
-            "left_out": left_out,
+            "is_cut": is_cut,
             "headers": headers if item is not None and item.headers else "",
         }
 

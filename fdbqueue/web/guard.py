@@ -143,7 +143,10 @@ def _host(request: Request) -> str:
 def _from_our_page(request: Request) -> bool:
     origin = request.headers.get("origin")
     if origin is not None:
-        return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+        try:
+            return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+        except ValueError:  # it is no address
+            return False
     return request.headers.get("sec-fetch-site") == "same-origin"
 
 
@@ -159,5 +162,5 @@ async def _form(request: Request) -> list[tuple[str, str]] | None:
 
 def _cookie(request: Request, name: str, value: str) -> bytes:
     path = request.scope.get("root_path", "") or "/"
-    secure = "; Secure" if request.url.scheme == "https" else ""
+    secure = "; Secure" if request.scope["scheme"] == "https" else ""
     return f"{name}={value}; Path={path}; HttpOnly; SameSite=Strict{secure}".encode()

@@ -24,6 +24,7 @@ from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import is_there
+from fdbqueue.web.bounded import BoundedCodec
 
 MOST_LISTED = 50
 """How many sessions, gates, groups or subscriptions a page lists; it offers to go on."""
@@ -61,7 +62,7 @@ class ErrorGroup:
 
 
 def queue_named(db: Any, text: str) -> Queue[Any]:
-    """Return a queue by its name as text, with the codec that it is registered with.
+    """Return a queue by its name as text, with the codec that it is registered with. It cuts large values.
 
     A queue whose codec is a program's own is opened with the codec bytes, which shows items as they are stored.
 
@@ -69,15 +70,16 @@ def queue_named(db: Any, text: str) -> Queue[Any]:
         UnknownQueue: there is none. ValueError: the text is no name.
     """
     name = names.queue_named(text)
+    plain: Queue[Any] = Queue(name)
     try:
-        return Queue.open(db, name)
+        codec = Queue.open(db, name).codec
     except CodecError:
-        return Queue(name)
+        codec = plain.codec
     except UnknownQueue:
-        plain = Queue(name)
-        if run(plain.read(db, partial(is_there, layout=plain.layout))):
-            return plain
-        raise
+        if not run(plain.read(db, partial(is_there, layout=plain.layout))):
+            raise
+        codec = plain.codec
+    return Queue(name, codec=BoundedCodec(codec))
 
 
 def errors_of(db: Any, queue: Queue[Any]) -> tuple[list[ErrorGroup], int]:

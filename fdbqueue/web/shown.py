@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import getincrementaldecoder
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,10 +14,9 @@ from markupsafe import Markup
 from fdbqueue.base.position import Position
 from fdbqueue.stored.items import Blob
 from fdbqueue.stored.names import escaped
+from fdbqueue.web.bounded import MOST_CHARACTERS, Beginning
 
 CELL_CHARACTERS = 120
-PAGE_CHARACTERS = 20_000
-"""The longest text of one item's page; the rest is left out, and the page says so."""
 
 
 def clean(value: Any) -> Any:
@@ -24,14 +24,13 @@ def clean(value: Any) -> Any:
     return escaped(value, but="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def plain(value: Any, most: int = PAGE_CHARACTERS, indent: int | None = 2) -> tuple[str, int]:
-    """Return a value as JSON text, and how many characters were left out.
+def plain(value: Any, most: int = MOST_CHARACTERS, indent: int | None = 2) -> tuple[str, bool]:
+    """Return the beginning of a value as JSON text, and whether something is left out.
 
     Bytes that are UTF-8 are shown as text, others in hexadecimal. A value of another type is shown by its `str`.
     """
-    text = value if isinstance(value, str) else _json(value, indent, most)
-    cut = text[:most]
-    return clean(cut), len(text) - len(cut)
+    text = clean((value if isinstance(value, str) else _json(value, indent, most))[: most + 1])
+    return text[:most], len(text) > most or isinstance(value, Beginning)
 
 
 def column(name: str, value: Any) -> str:
@@ -58,13 +57,22 @@ def cell(value: Any) -> str:
 
 
 def _json(value: Any, indent: int | None, most: int) -> str:
+    """Return the text of a value, or more than `most` characters of its beginning."""
+    if isinstance(value, Beginning):
+        return _bytes(value.data, most)
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), most)
     if isinstance(value, Blob):
         return f"a blob of {value.size_bytes:,} bytes"
     try:
         built = msgspec.to_builtins(value, str_keys=True, builtin_types=(bytes,), enc_hook=str)
-        return json.dumps(built, indent=indent, ensure_ascii=False, default=lambda part: _bytes(part, most))
+        encoder = json.JSONEncoder(indent=indent, ensure_ascii=False, default=lambda part: _bytes(part, most))
+        text = ""
+        for piece in encoder.iterencode(built):  # indented, a value deep inside others may be a thousand times as long
+            text += piece
+            if len(text) > most:
+                break
+        return text
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         try:
             return repr(value)
@@ -76,9 +84,9 @@ def _bytes(value: Any, most: int) -> str:
     if not isinstance(value, bytes):
         return str(value)
     try:
-        return value[: most * 4].decode()
+        return getincrementaldecoder("utf-8")().decode(value[: 4 * most + 4])  # a cut character is left out
     except UnicodeDecodeError:
-        return value[:most].hex(" ")
+        return value[: most + 1].hex(" ")
 
 
 def when(seconds: float | None) -> str:

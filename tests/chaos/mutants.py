@@ -1205,4 +1205,25 @@ MUTANTS = (
             "tests/layers/leases/test_leases_foreign_keys.py::test_a_key_among_the_items_without_a_position_is_named_and_removed",
         ),
     ),
+    Mutant(
+        "the page decodes values of any size",
+        "fdbqueue/web/bounded.py",
+        (
+            ("if len(data) <= CHECKED_BYTES else None", "if True else None"),
+            ("if len(data) <= MOST_CHARACTERS:", "if True:"),
+        ),
+        tests=("tests/web/test_pages.py::test_a_page_takes_no_more_memory_than_what_it_shows",),
+    ),
+    Mutant(
+        "the page indents the whole of a value",
+        "fdbqueue/web/shown.py",
+        (("            if len(text) > most:\n                break\n", ""),),
+        tests=("tests/web/test_pages.py::test_a_page_takes_no_more_memory_than_what_it_shows",),
+    ),
+    Mutant(
+        "an origin that is no address is an error of the page",
+        "fdbqueue/web/guard.py",
+        (("        except ValueError:  # it is no address\n", "        except KeyError:\n"),),
+        tests=("tests/web/test_changes.py::test_a_form_of_another_page_is_refused",),
+    ),
 )

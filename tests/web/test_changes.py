@@ -207,6 +207,7 @@ class AdminCsrf:
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "", "sec-fetch-site": "same-origin"},
         {"origin": "http://127.0.0.1:9999"},
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import tracemalloc
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,9 +12,12 @@ import pytest
 
 import fdbqueue
 from fdbqueue.layers import Groups, Results, Subscriptions
+from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
 from fdbqueue.web import AdminApp
+from fdbqueue.web.bounded import BoundedCodec
 from fdbqueue.web.sampling import History
-from tests.web.conftest import EVIL, Browser, Shop
+from fdbqueue.web.shown import plain
+from tests.web.conftest import EVIL, Browser, Client, Shop
 
 PAGES = ("queue", "items", "dead", "sessions", "parts")
 
@@ -177,7 +181,65 @@ def test_a_large_item_is_cut(pages: Browser, db: Any, space: Any) -> None:
     assert "3,000,000 bytes" in pages.text("items", queue=name)
     text = pages.text("item", queue=name, position=position.text)
     assert len(text) < 60_000
-    assert "more characters are left out" in text
+    assert "The rest is left out" in text
+
+
+class Encoded:
+    """Stores JSON as it is given."""
+
+    name = "json"
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"[" + b"{}," * 700_000 + b"0]",
+        b'"' + b"\\u0001" * 300_000 + b'"',
+        b"[" * 900 + b"0," * 9_000 + b"0" + b"]" * 900,
+    ],
+    ids=["objects", "escapes", "deep"],
+)
+def test_a_page_takes_no_more_memory_than_what_it_shows(pages: Browser, db: Any, space: Any, value: bytes) -> None:
+    queue = fdbqueue.Queue(space["large"], codec=Encoded())
+    position = queue.enqueue(db, value)
+    name = next(info.text for info in fdbqueue.queues(db, within=space))
+    pages.text("item", queue=name, position=position.text)
+    tracemalloc.start()
+    text = pages.text("item", queue=name, position=position.text)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * len(value) + 2_000_000
+    assert len(text) < 60_000
+    assert "The rest is left out" in text
+
+
+def test_a_value_is_shown_whole_or_cut_as_its_text(pages: Browser, db: Any, space: Any) -> None:
+    queue = fdbqueue.Queue(space["texts"], codec="str")
+    queue.enqueue_many(db, ["é" * 9_999, "é" * 30_000])
+    whole, cut = (plain(BoundedCodec(queue.codec).decode(item.value.encode())) for item in queue.browse(db))
+    assert whole == ("é" * 9_999, False)
+    assert cut == ("é" * 20_000, True)
+    assert plain(BoundedCodec(fdbqueue.Queue("b").codec).decode(b"\xff" * 30_000))[0].startswith("ff ff")
+    with pytest.raises(CODEC_ERRORS):
+        BoundedCodec(codec_named("json")).decode(b"[" * 50_000)
+
+
+@pytest.mark.parametrize("name", ["origin", "host", "cookie", "authorization", "content-type", "sec-fetch-site"])
+@pytest.mark.parametrize("value", ["http://[", "[", "//", "\xff", "a" * 5_000, "http://a:b:c"], ids=ascii)
+def test_no_header_of_a_request_breaks_the_page(db: Any, space: Any, name: str, value: str) -> None:
+    terms: Any
+    for terms in {}, {"hosts": None, "token": "t" * 16}:
+        app = AdminApp(db, within=space, **terms)
+        client, given = Client(app, "http://127.0.0.1:8080"), {name: value.encode("latin-1")}
+        for answer in (client.get("/", headers=given), client.post("/preview", data={"a": "b"}, headers=given)):
+            assert answer.status_code in (200, 303, 400, 401, 403), answer.text
+        app.close()
 
 
 @pytest.mark.parametrize(
