@@ -78,14 +78,17 @@ class SessionsPage(Shown):
     """Whether there are sessions that were not counted."""
     blocked: int = 0
     """How many of the sessions that were counted are blocked."""
+    paused: int = 0
+    """How many of the sessions that were counted are paused."""
 
     def facts(self) -> str:
         """Return the totals in one line."""
         told = self.totals
         gated = f", {told.gated:,} slots at a gate" if told.gated else ""
         blocked = f", {self.blocked:,} blocked" if self.blocked else ""
+        paused = f", {self.paused:,} paused" if self.paused else ""
         return (
-            f"sessions: {told.ready:,} ready, {told.busy:,} busy, {told.waiting:,} waiting{gated}{blocked}; in"
+            f"sessions: {told.ready:,} ready, {told.busy:,} busy, {told.waiting:,} waiting{gated}{blocked}{paused}; in"
             f" them {told.available:,} items available or in progress, {told.delayed:,} delayed, {told.dead:,} dead;"
             f" {told.enqueued:,} enqueued and {told.dequeued:,} acked in total"
         )
@@ -132,7 +135,8 @@ def read_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
     blocked = sum(map(is_blocked, found.values()))
-    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked)
+    paused = sum(map(is_paused, found.values()))
+    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
 
 
 def read_totals(tr: Transaction, layout: Layout) -> Steps[SessionStats | None]:
@@ -153,6 +157,14 @@ def is_blocked(row: KeyValue) -> bool:
     """Return whether a session is blocked, by the row of its record. A record that can't be read says nothing."""
     try:
         return bool(unpack_record(row.value).blocked)
+    except FormatError:
+        return False  # a check reports it
+
+
+def is_paused(row: KeyValue) -> bool:
+    """Return whether a session is paused, by the row of its record. A record that can't be read says nothing."""
+    try:
+        return unpack_record(row.value).paused
     except FormatError:
         return False  # a check reports it
 

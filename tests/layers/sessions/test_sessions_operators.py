@@ -245,3 +245,15 @@ def test_a_clear_removes_everything(db: Any, space: Subspace, sessions: Sessions
     assert keys_of(db, space) <= {"once"}
     fill(sessions, db, "ann:3")
     assert do_all(sessions, db) == ["ann:3"]
+
+
+def test_the_page_of_the_queue_counts_paused_sessions(db: Any, space: Subspace) -> None:
+    sessions = Sessions(Queue(space, codec="json"))
+    for name in ("ann", "bob"):
+        sessions.enqueue(db, 1, session=name)
+    sessions.pause(db, "ann")
+
+    page = sessions.queue.inspect(db)
+
+    assert page.sessions.paused == 1
+    assert ", 1 paused; in them 2 items" in str(page)
