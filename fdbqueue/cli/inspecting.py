@@ -14,6 +14,7 @@ from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue
 from fdbqueue.cli.output import headers_shown, rank_of, wants_table, write_lines, writing
 from fdbqueue.cli.queues import pause_shown, quota_shown
 from fdbqueue.cli.tables import print_shown
+from fdbqueue.cli.troubling import troubles_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
@@ -27,7 +28,7 @@ def inspect(
     codec: Codec = CodecName.json,
     as_json: AsJson = False,
 ) -> None:
-    """Print a page about a queue: whether it is paused, its states, the ages of items, who has leases, why items died.
+    """Print a page about a queue: its troubles, its states, the ages of items, who has leases, why items died.
 
     It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
     there has no age. Of sessions it prints the totals, who works on what, and the largest of those that it
@@ -48,6 +49,7 @@ def inspect(
 def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
     return {
         "at": page.at,
+        **troubles_shown(page.troubles),
         "order": page.order,
         "states": asdict(page.stats),
         **quota_shown(page.quota),

@@ -20,10 +20,12 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
 from fdbqueue.cli.output import say, wants_table, write_lines
+from fdbqueue.cli.troubling import troubles_shown, with_troubles
 from fdbqueue.cli.values import encode_json
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
+from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import PAGE_QUEUES, QueueInfo, find_queues
@@ -66,7 +68,7 @@ def queues(
 
     A queue registers itself when something is enqueued into it. With --scan it also finds queues that an older version
     has written. `fdbqueue register` registers them. The states are those of plain items; "in sessions" counts the
-    available items of sessions, with those in progress.
+    available items of sessions, with those in progress. Troubles of a queue are below it, the worst first.
 
     Example: fdbqueue queues --within shop
     """
@@ -75,18 +77,16 @@ def queues(
     if scan and after is not None:
         raise typer.BadParameter("--scan reads the whole database, from its first key on", param_hint="--after")
     behind = None if after is None else named(after, "--after")
-    listed: list[QueueInfo] = []
+    listed: list[tuple[QueueInfo, Troubles]] = []
     is_empty = True
     with opened(url) as db:
         found = find_queues(db, within=below) if scan else _registered(db, within=below, after=behind, limit=limit)
-        for info in islice(found, limit):
+        for info, troubles in with_troubles(db, islice(found, limit)):
             is_empty = False
-            if info.problem:
-                say(f"{info.text}: {info.problem}")
             if table:
-                listed.append(info)
+                listed.append((info, troubles))
             else:
-                write_lines([encode_json(_record(info)).encode() + b"\n"])
+                write_lines([encode_json({**_record(info), **troubles_shown(troubles)}).encode() + b"\n"])
     if is_empty:
         raise typer.Exit(errors.EMPTY)
     if table:
@@ -272,22 +272,22 @@ def _record(info: QueueInfo) -> dict[str, Any]:
     }
 
 
-def _table(listed: list[QueueInfo], width: int) -> bytes:
-    """Return queues as a table. A name that does not fit has a line of its own, as in `df`; so have pause and quota."""
-    rows = [_figures(info) for info in listed]
+def _table(listed: list[tuple[QueueInfo, Troubles]], width: int) -> bytes:
+    """Return queues as a table. A name that does not fit has a line of its own, as in `df`; so has each trouble."""
+    rows = [_figures(info) for info, _ in listed]
     shown = [at for at, column in enumerate(COLUMNS) if column in ("codec", *STATES) or any(row[at] for row in rows)]
     heads = [COLUMNS[at] for at in shown]
     cells = [[row[at] for at in shown] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     room = max(len("queue"), width - sum(widths) - 2 * len(widths))
-    names = [_name(info) for info in listed]
+    names = [_name(info) for info, _ in listed]
     first = max((cell_len(one) for one in ("queue", *names) if cell_len(one) <= room), default=0)
     lines = [_line("queue", heads, heads, widths, first)]
-    for info, name, row in zip(listed, names, cells, strict=True):
+    for (info, troubles), name, row in zip(listed, names, cells, strict=True):
         if cell_len(name) > first:
             lines.append(name)
         lines.append(_line("" if cell_len(name) > first else name, row, heads, widths, first))
-        about = [] if info.paused is None else [f"paused {info.paused.text}"]
+        about = [f"{one.severity}: {one.text}{one.told_since}" for one in troubles]
         about += [] if info.quota is None else [f"quota: {info.quota.text}"]
         for told in about:
             lines += wrap(told, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
+import fdbqueue
 from fdbqueue.base.reprs import sparkline
 from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.sessioning import session_stats
-from fdbqueue.cli.tables import TableColumn, table_of
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.tables import TableColumn, line_of, table_of
+from fdbqueue.cli.troubling import read_troubles_of, trouble_record, troubles_shown, troubles_text
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.staged import StagedQueue, StagedStats
+from fdbqueue.reads.trouble import Troubles, worst_first
 
 FLOWS = ("enqueued", "dequeued")
 DEPTHS = 16
@@ -40,13 +44,17 @@ WIDE_COLUMNS = 110
 
 
 def top(
-    queues: Annotated[list[str], typer.Argument(metavar="QUEUE", help="Names, or key tuples as JSON.")],
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Names, or key tuples as JSON.")
+    ] = None,
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two reads.")] = 2.0,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of reads. Default: no end.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the items, rates and waiting processes of queues. Repeats until Ctrl-C.
+    """Show the items, rates, waiting processes and troubles of queues. Repeats until Ctrl-C.
+
+    Without a queue it shows what is wrong with all of them, as `fdbqueue troubles`.
 
     The items of sessions are counted with the others. Those in progress are the leased ones.
 
@@ -58,26 +66,52 @@ def top(
     """
     looks = itertools.count() if count is None else range(count)
     with opened(url) as db:
+        if not queues:
+            _show_troubles(db, looks, interval, as_json)
+            return
         watched = {name: StagedQueue(queue_of(name)) for name in queues}
         for staged in watched.values():
             own = staged.leases.queue
             run(own.read(db, partial(check_known, layout=own.layout)))
         shown = _looks(db, watched, looks, interval)
         if not wants_table(as_json):
-            for look in shown:
-                write_lines([encode_json({"queue": name, **row}).encode() + b"\n" for name, row in look.items()])
+            for look, told in shown:
+                for name, row in look.items():
+                    write_lines([line_of({"queue": name, **row, **troubles_shown(told[name])})])
             return
         with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
             depths: dict[str, list[float]] = {name: [] for name in watched}
-            for look in shown:
+            for look, told in shown:
                 for name, row in look.items():
                     depths[name] = [*depths[name], row["available"] or 0][-DEPTHS:]
-                live.update(_table(look, depths, live.console.width), refresh=True)
+                table = _table(look, depths, live.console.width)
+                every = worst_first(chain.from_iterable(told.values()))
+                live.update(Group(troubles_text(every), table), refresh=True)
+
+
+def _show_troubles(db: Any, looks: Iterable[int], interval: float, as_json: bool) -> None:
+    """Show the troubles of all queues, again and again."""
+
+    def read() -> Iterator[Troubles]:
+        for look in looks:
+            if look:
+                time.sleep(interval)
+            yield fdbqueue.troubles(db)
+
+    if not wants_table(as_json):
+        for found in read():
+            write_lines([line_of(trouble_record(one)) for one in found])
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        for found in read():
+            live.update(troubles_text(found), refresh=True)
 
 
 def _looks(
     db: Any, watched: dict[str, StagedQueue], looks: Any, interval: float
-) -> Iterator[dict[str, dict[str, float | int | None]]]:
+) -> Iterator[tuple[dict[str, dict[str, float | int | None]], dict[str, Troubles]]]:
+    """Yield the rows of queues, and their troubles, by their names."""
+    layouts = [staged.leases.queue.layout for staged in watched.values()]
     before: dict[str, StagedStats] = {}
     since = time.monotonic()
     for look in looks:
@@ -85,7 +119,8 @@ def _looks(
             time.sleep(interval)
         now = {name: _stats(db, staged) for name, staged in watched.items()}
         passed, since = time.monotonic() - since, time.monotonic()
-        yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}
+        told = dict(zip(watched, read_troubles_of(db, layouts), strict=True))
+        yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}, told
         before = now
 
 

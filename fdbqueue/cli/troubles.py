@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import typer
 
 import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.cli.known import complete_queue
-from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import AsJson, Url, named
+from fdbqueue.cli.opening import check_known, opened
+from fdbqueue.cli.options import AsJson, Url, named, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.cli.tables import line_of
 from fdbqueue.cli.troubling import print_troubles, trouble_record
-from fdbqueue.reads.trouble import Troubles
+from fdbqueue.engine.steps import run
 
 
 def troubles(
@@ -43,21 +44,15 @@ def troubles(
     if queue is not None and within is not None:
         raise typer.BadParameter("give a queue or --within, and not both", param_hint="--within")
     with opened(url) as db:
-        found = read_troubles(db, queue=queue, within=within, max_age=max_age)
-    show(found, as_json)
-    if found.worst == "problem":
-        raise typer.Exit(errors.EMPTY)
-
-
-def read_troubles(db: Any, *, queue: str | None = None, within: str | None = None, max_age: float | None) -> Troubles:
-    """Return the troubles of one queue, or of those below a name, or of all."""
-    one, below = (None if name is None else named(name) for name in (queue, within))
-    return fdbqueue.troubles(db, one, within=below, max_age=max_age)
-
-
-def show(found: Troubles, as_json: bool) -> None:
-    """Print troubles: lines on a terminal, JSON lines elsewhere."""
+        if queue is not None:
+            own = queue_of(queue)
+            run(own.read(db, partial(check_known, layout=own.layout)))
+        one = None if queue is None else named(queue)
+        below = None if within is None else named(within, "--within")
+        found = fdbqueue.troubles(db, one, within=below, max_age=max_age)
     if wants_table(as_json):
         print_troubles(found)
     else:
-        write_lines([line_of(trouble_record(one)) for one in found])
+        write_lines([line_of(trouble_record(trouble)) for trouble in found])
+    if found.worst == "problem":
+        raise typer.Exit(errors.EMPTY)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from rich.text import Text
 
-from fdbqueue.base.reprs import utc
 from fdbqueue.cli.tables import print_shown
+from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.reads.trouble import Severity, Trouble, Troubles
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import name_json
+from fdbqueue.verbs.queues import QueueInfo
 
 STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "bold yellow", "note": "bold"}
+TOGETHER = 100
+"""The troubles of how many queues are read in one transaction."""
 MOST_SHOWN = 50
 """So many troubles a terminal shows."""
 
@@ -27,6 +34,26 @@ def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:
     """Return the troubles of one queue as a record has them; empty if there are none."""
     told = [trouble_record(one) for one in found]
     return {"troubles": told} if told else {}
+
+
+def with_troubles(db: Any, infos: Iterable[QueueInfo]) -> Iterator[tuple[QueueInfo, Troubles]]:
+    """Yield queues with their troubles, which are read for 100 queues at a time."""
+    left = iter(infos)
+    while page := list(islice(left, TOGETHER)):
+        yield from zip(page, read_troubles_of(db, [layout_of(info.name) for info in page]), strict=True)
+
+
+def read_troubles_of(db: Any, layouts: Sequence[Layout]) -> list[Troubles]:
+    """Return the troubles of each of some queues. *Cost:* that of `fdbqueue.troubles`, in one transaction."""
+    from fdbqueue.observe.troubles import troubles_in
+
+    found: list[Troubles] = run(attempts(db, partial(troubles_in, layouts=layouts)))
+    return found
+
+
+def layout_of(name: tuple[Any, ...] | bytes) -> Layout:
+    """Return the layout of a queue by its name in a `QueueInfo`."""
+    return Layout.at(name) if isinstance(name, bytes) else Layout(name)
 
 
 def next_step(one: Trouble) -> str:
@@ -44,6 +71,11 @@ def print_troubles(found: Troubles, sentences: Sequence[str] = ()) -> None:
     Args:
         sentences: what to print above them.
     """
+    print_shown(troubles_text(found, sentences))
+
+
+def troubles_text(found: Troubles, sentences: Sequence[str] = ()) -> Text:
+    """Return what `print_troubles` prints."""
     text = Text(found.heading, style="bold")
     for sentence in sentences:
         text.append("\n").append(sentence, style="red")
@@ -51,11 +83,10 @@ def print_troubles(found: Troubles, sentences: Sequence[str] = ()) -> None:
         text.append("\n").append_text(trouble_line(one))
     if len(found) > MOST_SHOWN:
         text.append(f"\n… and {len(found) - MOST_SHOWN:,} more: `fdbqueue troubles --json` has all", style="not bold")
-    print_shown(text)
+    return text
 
 
 def trouble_line(one: Trouble) -> Text:
     """Return a trouble for a terminal: its sentence, since when, and its next command on a line of its own."""
-    since = "" if one.since is None else f" Since {utc(one.since)} UTC."
-    line = Text.assemble((f"{one.severity} ", STYLES[one.severity]), (f"{one.sentence}{since}", "not bold"))
+    line = Text.assemble((f"{one.severity} ", STYLES[one.severity]), (f"{one.sentence}{one.told_since}", "not bold"))
     return line.append(f"\n    {one.command}", style="not bold") if one.command else line

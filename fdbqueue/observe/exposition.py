@@ -13,6 +13,7 @@ from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.observe.ages import Ages
 from fdbqueue.observe.figures import QueueFigures, Wanted, find_wanted, read_these
+from fdbqueue.observe.judging import GRACE_SECONDS
 from fdbqueue.stored.names import queue_text
 
 try:
@@ -22,8 +23,6 @@ try:
 except ImportError as error:
     raise ImportError("Metrics need prometheus-client: pip install 'fdbqueue[metrics]'.") from error
 
-OVERDUE_SECONDS = 5.0
-"""A timer counts as overdue if it is late by so many seconds: consumers look often enough."""
 MOST_QUEUES = 1_000
 """How many queues a scrape reads if no other number is given."""
 TIMEOUT_SECONDS = 4.0
@@ -94,7 +93,7 @@ class Figures(Collector):
             timeout_ms = int(TIMEOUT_SECONDS * 1_000)
             chosen = list(find_wanted(self._db, self._wanted, timeout_ms))
             some = chosen[: self._limit]
-            reading = read_these(self._db, some, grace=OVERDUE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
+            reading = read_these(self._db, some, grace=GRACE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
             return list(reading), len(chosen) - len(some)
         finally:
             self._lock.release()
@@ -127,6 +126,11 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
     consumers = _gauge("consumers", "Consumers that wait, or have items, as far as a bounded look sees.")
     paused = _gauge("paused", "Whether the queue is paused.")
     unreadable = _gauge("unreadable", "Whether the first item, or a counter, can't be read.")
+    troubles = GaugeMetricFamily(
+        "fdbqueue_troubles",
+        "What is wrong, as `fdbqueue troubles` says: how many items, leases, sessions, … it concerns.",
+        labels=["kind", "queue"],
+    )
     lags = GaugeMetricFamily(
         "fdbqueue_subscription_lag_items",
         "About how many items it has yet to look at.",
@@ -162,11 +166,13 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
             (unreadable, bool(one.problem)),
         ):
             gauge.add_metric(own, int(value))
+        for trouble in one.troubles:
+            troubles.add_metric([trouble.kind, *own], trouble.many)
         for gauge, numbers in ((lags, one.lags), (streams, one.streams)):
             for name, number in numbers.items():
                 gauge.add_metric([*own, name], number)
     yield from (items, in_sessions, levels, sessions, *totals.values(), died, age, overdue, stuck, requests)
-    yield from (consumers, paused, unreadable, lags, streams)
+    yield from (consumers, paused, unreadable, troubles, lags, streams)
 
 
 def _gauge(name: str, told: str) -> GaugeMetricFamily:

@@ -156,5 +156,5 @@ def inspection_html(shown: Inspection) -> str:
         charts = f'<img alt="items by state, ages and depth" src="data:image/png;base64,{picture}"/>'
         charts += f"<p>{escape(shown.facts)}</p>"
     tables = "".join(one._repr_html_() for one in shown.tables())
-    paused = f"<p><b>{escape(shown.told_paused)}</b></p>" if shown.paused else ""
-    return f"<p><b>{escape(shown.title)}</b></p>{paused}{charts}{tables}"
+    troubles = shown.troubles._repr_html_() if shown.troubles else ""
+    return f"<p><b>{escape(shown.title)}</b></p>{troubles}{charts}{tables}"

@@ -27,6 +27,7 @@ from fdbqueue.moves.pausing import Pause, read_pause
 from fdbqueue.moves.quotas import Quota, quota_of
 from fdbqueue.reads.figures import COLOURS
 from fdbqueue.reads.registry import PagePart, Section, page_parts
+from fdbqueue.reads.trouble import Troubles, finders
 from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
@@ -150,6 +151,8 @@ class Inspection:
     """What layers say of it, by their names. The other figures are those of its plain items."""
     paused: Pause | None = None
     """Who paused it, when and why; None: it is not paused."""
+    troubles: Troubles = field(default_factory=Troubles)
+    """What is wrong with it, the worst first: as `fdbqueue.troubles` tells it."""
 
     @property
     def sessions(self) -> Any:
@@ -206,7 +209,7 @@ class Inspection:
         Args:
             width: how many characters a line of a table may have, on a terminal; None: any number.
         """
-        head = [self.title, self.told_paused] if self.paused else [self.title]
+        head = [self.title, self.troubles.text()] if self.troubles else [self.title]
         return "\n\n".join([*head, *self.charts(), *(one.text(width) for one in self.tables())])
 
     @property
@@ -214,11 +217,6 @@ class Inspection:
         """The queue, and the time of the read, in one line."""
         order = "" if self.order is None or "order=" in self.queue else f", order {self.order!r}"
         return f"{self.queue}{order} at {utc(self.at)} UTC"
-
-    @property
-    def told_paused(self) -> str:
-        """The pause, in one line; "" if there is none."""
-        return "" if self.paused is None else f"paused {self.paused.text}"
 
     def charts(self) -> Iterator[str]:
         """Yield the charts, drawn with text."""
@@ -311,6 +309,8 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
     sections = {name: started(_section(tr, layout, name, part)) for name, part in page_parts.all().items()}
     pausing = started(read_pause(view, layout))
+    [finder] = finders.all().values()
+    finding = started(finder(tr, layout))
 
     stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
     head, tail = (yield from first), (yield from last)
@@ -343,6 +343,7 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         quota=quota_of(marks.get(layout.type_key, b"")),
         paused=(yield from pausing),
         sections=told,
+        troubles=(yield from finding),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.position import Position
-from fdbqueue.base.reprs import MOST_ROWS, Shown, Table, counted
+from fdbqueue.base.reprs import MOST_ROWS, Shown, Table, counted, utc
 
 Severity: TypeAlias = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
@@ -82,6 +82,11 @@ class Trouble(Shown):
         """
         return f"{self.queue}: {self.text}" if self.queue else self.text
 
+    @property
+    def told_since(self) -> str:
+        """Since when, as a sentence behind the text; "" if that is not known."""
+        return "" if self.since is None else f" Since {utc(self.since)} UTC."
+
     def record(self) -> dict[str, Any]:
         """Return the trouble as a JSON object has it, without what it does not have."""
         named = {"session": self.session, "subscription": self.subscription, "schedule": self.schedule}
@@ -114,6 +119,13 @@ class Troubles(list[Trouble]):
     def worst(self) -> Severity | None:
         """The worst severity; None without a trouble."""
         return self[0].severity if self else None
+
+    def text(self) -> str:
+        """Return them as lines, each with its next command below it, and without the names of their queues."""
+        return "\n".join(
+            f"{one.severity}: {one.text}{one.told_since}" + (f"\n    {one.command}" if one.command else "")
+            for one in self
+        )
 
     def table(self) -> Table:
         """Return them as a table."""

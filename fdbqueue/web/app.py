@@ -23,6 +23,7 @@ from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQue
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
+from fdbqueue.reads.trouble import Trouble, Troubles, rank_of
 from fdbqueue.stored.names import queue_text, session_named, session_text, text_named
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
@@ -178,20 +179,26 @@ class AdminApp:
     def _overview_of(self, request: Request) -> dict[str, Any]:
         sample = self._sampler.look()
         needle = request.query_params.get("find", "").casefold()
+        troubles: dict[str, list[Trouble]] = {}
+        for one in sample.troubles:
+            troubles.setdefault(one.queue, []).append(one)
         wanted = [info for info in sample.queues if needle in info.text.casefold()]
+        wanted.sort(key=lambda info: rank_of(troubles.get(info.text, ())))  # stable: else in the order of their keys
         after = request.query_params.get("after", "")
         begin = next((at + 1 for at, info in enumerate(wanted) if info.text == after), 0)
         page = wanted[begin : begin + QUEUES_A_PAGE]
-        rows, failed = [], looks.first_attempts(self._db, page)
-        blocked = looks.blocked_sessions(self._db, page)
+        rows = []
         for info in page:
             history = self._sampler.history(info.text)
             came, went = history.rates()
             line = shown.spark(history.depths)
-            seen = {"failed": failed.get(info.text), "blocked": blocked.get(info.text, 0)}
-            rows.append({"info": info, "in": came, "out": went, "spark": line, **seen})
+            rows.append({"info": info, "in": came, "out": went, "spark": line, "troubles": troubles.get(info.text, ())})
         more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
-        return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": time.time() - sample.at}
+        found = {info.text for info in wanted}
+        needs = Troubles(one for one in sample.troubles if one.needs_you and one.queue in found)
+        head = {"heading": needs.heading, "needs": needs}
+        age = time.time() - sample.at
+        return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": age, **head}
 
     async def _queue(self, request: Request) -> Response:
         return await self._shown(request, "queue.html", self._queue_of)
@@ -206,7 +213,6 @@ class AdminApp:
             "page": page,
             "spark": shown.spark(history.depths, 480, 60),
             "rates": (came, went),
-            "failed": looks.failed_first(page),
             "busy": () if sessions is None else sessions.busy[: looks.MOST_BUSY],
             "largest": () if sessions is None else looks.with_states(self._db, queue, sessions.largest),
             "tables": [table for table in page.tables() if not table.title.startswith(OWN_TABLES)],
@@ -401,6 +407,7 @@ class AdminApp:
             "told": self._told.take(request.query_params.get("told", "")),
             "plain": lambda value: shown.plain(value)[0],
             "session_text": session_text,
+            "link_of": lambda trouble: _url(request, looks.place_of(trouble)[0], **looks.place_of(trouble)[1]),
         }
         return HTMLResponse(page.render({**common, **found}), status)
 

@@ -8,19 +8,16 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from fdbqueue import CodecError, Position, Queue, QueueInfo, UnknownQueue
+from fdbqueue import CodecError, Position, Queue, UnknownQueue
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, run, started
-from fdbqueue.engine.transactional import attempts
+from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
-from fdbqueue.layers.sessions.reading.page import is_blocked
-from fdbqueue.layers.sessions.session.records import Keys
 from fdbqueue.layers.streams import Stream
-from fdbqueue.reads.inspecting import Inspection
+from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored import names
 from fdbqueue.stored.claimed import claimed_places
-from fdbqueue.stored.items import MANY_ATTEMPTS, NO_NOTES, Notes, salvaged_notes
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.items import NO_NOTES, Notes, salvaged_notes
+from fdbqueue.stored.layout import pack
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import is_there
@@ -32,19 +29,7 @@ MOST_BUSY = 10
 """How many busy sessions the page of a queue lists."""
 MOST_DEAD = 1_000
 """How many dead letters are read to group them by their errors."""
-MOST_RECORDS = 100
-"""How many sessions of a queue the first page reads to find blocked ones."""
 NO_ERROR = "(no error was stored)"
-
-
-@dataclass(frozen=True, slots=True)
-class FailedFirst:
-    """The first item of a queue, which failed often."""
-
-    position: str
-    attempts: int
-    error: str
-    """The first line of its last error; "" if none was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,69 +97,24 @@ def notes_at(db: Any, queue: Queue[Any], position: Position) -> Notes:
     return salvaged_notes(found[0].stored)[0] if found else NO_NOTES
 
 
-def failed_first(page: Inspection) -> FailedFirst | None:
-    """Return the first item if it failed often, with its last error; None if it did not."""
-    if not page.head or page.head[0].attempt < MANY_ATTEMPTS:
-        return None
-    first = page.head[0]
-    return FailedFirst(first.position.text, first.attempt, first.error)
-
-
 def with_states(db: Any, queue: Queue[Any], largest: Iterable[Any]) -> list[tuple[Any, Any]]:
     """Return the largest sessions, at most 10, each with what `Sessions.info` says of it."""
     sessions = sessions_of(queue)
     return [(one, sessions.info(db, one.session)) for one in largest]
 
 
-def first_attempts(db: Any, infos: Iterable[QueueInfo]) -> dict[str, tuple[str, int]]:
-    """Return the first items that failed often, with their attempts, by the texts of their queues' names.
-
-    *Conflicts:* none. *Cost:* one read for each queue with available items, in parallel.
-    """
-    layouts = {
-        info.text: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
-        for info in infos
-        if info.stats.available
-    }
-
-    def body(tr: Transaction) -> Steps[Any]:
-        reads = {name: started(rows(tr.snapshot, at.begin, at.end, limit=1)) for name, at in layouts.items()}
-        found = {}
-        for name, reading in reads.items():
-            found[name] = yield from reading
-        return found
-
-    first = {}
-    for name, found in run(attempts(db, body)).items():
-        for row in found:
-            attempt = salvaged_notes(row.value)[0].attempt
-            if attempt >= MANY_ATTEMPTS:
-                first[name] = (layouts[name].position_of(row.key).text, attempt)
-    return first
-
-
-def blocked_sessions(db: Any, infos: Iterable[QueueInfo]) -> dict[str, int]:
-    """Return how many of the first 100 sessions are blocked, by the texts of the names of queues that have any.
-
-    *Conflicts:* none. *Cost:* one read for each queue with sessions, in parallel.
-    """
-    layouts = {
-        info.text: Layout.at(info.name) if isinstance(info.name, bytes) else Layout(info.name)
-        for info in infos
-        if info.sessions is not None
-    }
-
-    def body(tr: Transaction) -> Steps[Any]:
-        reads = {}
-        for name, layout in layouts.items():
-            span = Keys(layout).records.range()
-            reads[name] = started(rows(tr.snapshot, span.start, span.stop, limit=MOST_RECORDS))
-        found = {}
-        for name, reading in reads.items():
-            found[name] = sum(map(is_blocked, (yield from reading)))
-        return found
-
-    return {name: number for name, number in run(attempts(db, body)).items() if number}
+def place_of(trouble: Trouble) -> tuple[str, dict[str, str]]:
+    """Return the page that shows a trouble, and its query."""
+    query = {"queue": trouble.queue}
+    if trouble.position is not None:
+        return "item", {**query, "position": trouble.position.text}
+    if trouble.kind in ("dead_letters", "session_dead_letters"):
+        return ("dead" if trouble.kind == "dead_letters" else "sessions"), query
+    if trouble.session is not None:
+        if trouble.many == 1:
+            return "session", {**query, "session": names.session_text(trouble.session)}
+        return "sessions", {**query, "status": "blocked" if trouble.kind == "blocked_session" else "paused"}
+    return ("parts" if trouble.schedule or trouble.subscription else "queue"), query
 
 
 def streams_of(db: Any, queue: Queue[Any]) -> list[Any]:

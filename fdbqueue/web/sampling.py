@@ -10,12 +10,13 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fdbqueue
 from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
+from fdbqueue.reads.trouble import Troubles
 
 _log = logging.getLogger("fdbqueue.web")
 
@@ -71,6 +72,8 @@ class Sample:
     seconds: float
     """How long the read took."""
     queues: tuple[QueueInfo, ...]
+    troubles: Troubles = field(default_factory=Troubles)
+    """What is wrong with them, the worst first."""
     problem: str = ""
     """Why the last read failed; the queues are those of the one before."""
 
@@ -154,9 +157,7 @@ class Sampler:
                     _log.warning("The figures of the queues could not be read: %s", told(error))
                 self._closed = ended
                 old = self._last
-                self._last = Sample(
-                    time.time() if old is None else old.at, 0.0, () if old is None else old.queues, told(error)
-                )
+                self._last = replace(old or Sample(time.time(), 0.0, ()), seconds=0.0, problem=told(error))
             self._ready.set()
             took = time.monotonic() - begun
             live = time.monotonic() - self._seen < WATCHED_SECONDS
@@ -166,6 +167,7 @@ class Sampler:
     def _sample(self) -> None:
         begun = time.monotonic()
         found = tuple(fdbqueue.queues(self._db, within=self._within))
+        troubles = fdbqueue.troubles(self._db, within=self._within)
         now, most = time.time(), max(2, min(POINTS, ALL_POINTS // max(1, len(found))))
         for info in found:
             totals = info.stats, info.sessions
@@ -175,4 +177,4 @@ class Sampler:
         known = {info.text for info in found}
         for gone in self._histories.keys() - known:
             del self._histories[gone]
-        self._last = Sample(now, time.monotonic() - begun, found)
+        self._last = Sample(now, time.monotonic() - begun, found, troubles)

@@ -51,6 +51,7 @@ NEED_A_QUEUE = {
     "subscriptions": [],
     "sweep": [],
     "top": ["--count", "1"],
+    "troubles": [],
     "unsubscribe": ["red"],
     "update": [ITEM, "--value", "1"],
 }

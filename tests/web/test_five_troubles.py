@@ -153,10 +153,10 @@ def test_from_the_page_alone(planted: str, browser: Any) -> None:
         return confirm(value)
 
     browser.get(server.address + "/")
-    wait_until(lambda: script("return document.querySelectorAll('main table a[href*=\"queue?\"]').length") == 5)
+    wait_until(lambda: script("return document.querySelectorAll('main td.name a[href*=\"queue?\"]').length") == 5)
     overview = text()
     names: list[str] = script(
-        "return [...document.querySelectorAll('main table a[href*=\"queue?\"]')].map(one => one.textContent.trim())"
+        "return [...document.querySelectorAll('main td.name a[href*=\"queue?\"]')].map(one => one.textContent.trim())"
     )
     pages: dict[str, str] = {name: go("All queues", name) for name in dict.fromkeys(names)}
     assert "paused" in overview.lower()
@@ -166,16 +166,17 @@ def test_from_the_page_alone(planted: str, browser: Any) -> None:
         return found
 
     # The stuck lease.
-    go("All queues", named("A timer is overdue"))
+    go("All queues", named("1 lease has expired"))
     assert "worker-7" in text()
     assert "1 done" in press("sweep")
     # The poisoned item.
-    go("All queues", named("The first item can't be read"), "Look at it")
+    go("All queues", named("The first item can't be"))
+    follow("document.querySelector('main .troubles .problem a')")
     assert "can't be read" in text()
     browser.find_element("name", "why").send_keys("is no JSON")
     assert "1 done" in press("bury")
     # The paused queue.
-    assert "stocktaking" in go("All queues", named("Paused"))
+    assert "stocktaking" in go("All queues", named("It is paused"))
     press("resume")
     # Dead letters of two kinds.
     go("All queues", named("dead letters by error"), "Dead letters")

@@ -156,7 +156,7 @@ def test_a_person_redrives_and_pauses_in_a_browser(folder: str, browser: Any) ->
     click("button[value=pause]")
     wait_for("Pause orders?")
     click("main button[value=pause]")
-    assert "stocktaking" in browser.find_element("css selector", ".warn").text
+    assert "stocktaking" in browser.find_element("css selector", ".troubles").text
     browser.find_element("link text", "Items").click()
     click("input[data-all]")
     assert all(box.is_selected() for box in browser.find_elements("name", "position"))
