@@ -107,7 +107,7 @@ def test_all_views_tell_the_same_troubles_alone_and_in_pairs(tmp_path: Path) -> 
                     name = html.unescape(found[1])
                     front[name] = set(re.findall(r'data-kind="(\w+)"', row))
                     severities = re.findall(r'class="(\w+)[^"]*" data-kind', row)
-                    ranks.append(min((SEVERITIES.index(one) for one in severities), default=len(SEVERITIES)))  # type: ignore[arg-type]
+                    ranks.append(min((SEVERITIES.index(one) for one in severities), default=len(SEVERITIES)))
             more = re.search(r'<a href="/\?([^"]*)">More queues', shown)
             if more is None:
                 break
@@ -130,8 +130,8 @@ def test_all_views_tell_the_same_troubles_alone_and_in_pairs(tmp_path: Path) -> 
     assert kinds_of_records(shell(url, "top", "--count", "1")) == wanted
     for kinds in ALONE:
         if kinds in opened:
-            [page] = shell(url, "inspect", text_of(kinds))
-            assert [one["kind"] for one in page["troubles"]] == [*kinds]
+            [record] = shell(url, "inspect", text_of(kinds))
+            assert [one["kind"] for one in record["troubles"]] == [*kinds]
 
 
 def kinds_of_records(found: Any) -> dict[str, set[str]]:

@@ -101,7 +101,7 @@ def test_queues_whose_names_are_equal_in_python_have_each_their_own_remarks(db: 
             leases.nack(db, lease, error="x")
     app = AdminApp(db, hosts=None, within=space)
     page = Browser(app).text("")
-    assert page.count("first item failed 3 times") == page.count("first item failed 4 times") == 1
+    assert page.count(">An item is at attempt 3: x.<") == page.count(">An item is at attempt 4: x.<") == 1
     app.close()
 
 
