@@ -23,6 +23,7 @@ from fdbqueue.moves.pausing import Pause, pause_of
 from fdbqueue.moves.quotas import items_in, quota_of
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
+from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, described, name_of
 from fdbqueue.stored.names import name_text, queue_text, session_text
@@ -296,11 +297,10 @@ def _stopped_schedule(seen: Seen) -> Trouble | None:
 def _name_within(seen: Seen) -> Trouble | None:
     if not seen.read.above:
         return None
-    outer = name_of(seen.read.above)
     return seen.trouble(
         "name_within",
         "problem",
-        f"Its name is within that of the queue {described(outer)}: each can harm the other's keys. Rename one of them.",
+        f"{nested_told(seen.layout.prefix, seen.read.above)} Rename one of them.",
         command="fdbqueue rename {} NEW",
         method="fdbqueue.rename(db, {}, …)",
     )
