@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from typing import Any
 
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine.keys import behind
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
-from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
+from fdbqueue.reads.check import read_in
+from fdbqueue.stored.own_rows import first_own, own_rows
 from fdbqueue.stored.states import CLAIMED
 
 from .keys import StreamKeys
@@ -44,14 +47,17 @@ class BatchCheck(ItemCheck):
 
     def _names(self) -> set[str]:
         names: set[str] = set()
-        for space in self._layout.streams, self._layout.claimed_tracked:
-            span = space.range()
-            begin: bytes = span.start
-            while page := next(iter(pages(self._tr, begin, span.stop)), None):
-                name: str = space.unpack(page[0].key)[0]
+        for family in ("streams", "claimed_tracked"):
+            space = getattr(self._layout, family)
+            begin, end = space.range().start, space.range().stop
+            while first := read_in(self._tr, partial(self._first, family=family, begin=begin, end=end)):
+                name: str = first[0][0]
                 names.add(name)
                 begin = behind(space[name].key())
-        return names
+        return {name for name in names if name}
+
+    def _first(self, tr: Transaction, family: str, begin: bytes, end: bytes) -> Steps[Any]:
+        return first_own(tr.snapshot, self._layout, family, begin, end)
 
     def _of_stream(self, keys: StreamKeys) -> list[str]:
         found = Counter(self._found.get(keys.name))

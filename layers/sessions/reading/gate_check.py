@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from fdbqueue import FormatError
 from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages
+from fdbqueue.stored.layout import FAMILIES
 
 from ..line.line import Line
 from ..line.slots import Entry
@@ -50,7 +51,10 @@ class GateCheck:
                 problems.append(str(error))
         waiters: Counter[bytes] = Counter()
         for row in self._rows(keys.gated().prefix):
-            name = fdb_tuple.unpack(row.key[len(keys.gated().prefix) :])[0]
+            parts = FAMILIES["gate/line"].parts(row.key[len(keys.gated().prefix) :])
+            if parts is None:
+                continue
+            name = parts[0]
             gate = fdb_tuple.pack((name,))
             waiters[gate] += 1
             try:

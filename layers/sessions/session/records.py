@@ -11,7 +11,7 @@ from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
-from fdbqueue.engine.keys import within
+from fdbqueue.engine.keys import NOT_A_TUPLE, within
 from fdbqueue.lowlevel import (
     UNREADABLE,
     KeyValue,
@@ -306,6 +306,9 @@ def pack_tuple(name: SessionName, what: str) -> bytes:
 
 
 def name_of(packed: bytes) -> SessionName:
-    """Return the session's name that was packed."""
-    name: SessionName = fdb_tuple.unpack(packed)[0]
-    return name
+    """Return the session's name that was packed; the bytes themselves if they are none, since the key is foreign."""
+    try:
+        (name,) = fdb_tuple.unpack(packed)
+    except NOT_A_TUPLE:
+        return packed
+    return name if isinstance(name, str | bytes | tuple) else packed
