@@ -34,7 +34,7 @@ from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, stats_of
 from fdbqueue.stored.items import notes_of, parse
-from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout
+from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout, Place
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.own_rows import own_rows
 
@@ -253,7 +253,7 @@ def registered_as(prefix: bytes, stored: bytes) -> Registered:
 def figures_of(read: ReadRows, now: float, ages: Ages | None, about: Registered, limits: Limits) -> QueueFigures:
     """Return the figures of one queue from its rows, and its troubles."""
     layout, now_us = read.own.layout, int(now * 1e6)
-    at_us, unreadable = _enqueued(read.first, about.codec)
+    at_us, unreadable = _enqueued(read.first, about.codec, layout.available)
     problem, is_newer = next(
         ((told, newer) for told, newer in ((read.problem, read.is_newer), unreadable, about[2:]) if told), ("", False)
     )
@@ -295,13 +295,17 @@ def figures_of(read: ReadRows, now: float, ages: Ages | None, about: Registered,
     return found
 
 
-def _enqueued(first: Sequence[KeyValue], codec: Codec[Any] | None = None) -> tuple[int, tuple[str, bool]]:
+def _enqueued(
+    first: Sequence[KeyValue], codec: Codec[Any] | None = None, place: Place | None = None
+) -> tuple[int, tuple[str, bool]]:
     """Return when the first item was enqueued, 0 if that is not known; why it can't be read, and if that is newer."""
     at_us = 0
     for row in first:
         try:
             opened = parse(row.value)
             at_us = opened.notes.enqueued_at_us
+            if place is not None:
+                place.position(row.key)
             if codec is not None and opened.chunked is None and opened.blob is None:
                 codec.decode(opened.payload)
         except FormatError as error:

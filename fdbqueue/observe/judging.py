@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.keys import is_within
@@ -25,7 +26,7 @@ from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
-from fdbqueue.stored.layout import LEASE, Layout, described, name_of
+from fdbqueue.stored.layout import LEASE, Layout, Place, described, name_of
 from fdbqueue.stored.names import name_text, queue_text, session_text
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import mark_of
@@ -145,12 +146,18 @@ def _unreadable(seen: Seen) -> Trouble | None:
     told = {"command": "fdbqueue check {}", "method": "fdbqueue.check(db, Queue({}))"}
     if seen.read.first and seen.problem.startswith(FIRST_ITEM):
         first = seen.read.first[0]
-        position = seen.layout.position_of(first.key)
+        position = _position(seen.layout.available, first)
         more = {"position": position, "since": _time(salvaged(first).enqueued_at_us)}
-        told = {
-            "command": f"fdbqueue bury {{}} {position.text}",
-            "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
-        }
+        if position is None:  # a foreign key
+            told = {
+                "command": "fdbqueue check {} --remove-foreign",
+                "method": "fdbqueue.check(db, Queue({}), remove_foreign=True)",
+            }
+        else:
+            told = {
+                "command": f"fdbqueue bury {{}} {position.text}",
+                "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
+            }
     if seen.is_newer:
         told = {"command": "fdbqueue --version", "method": "fdbqueue.__version__"}
     return seen.trouble("newer_format" if seen.is_newer else "unreadable", "problem", seen.problem, **told, **more)
@@ -265,15 +272,12 @@ def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Sev
 
 
 def _stopped_schedule(seen: Seen) -> Trouble | None:
-    now_us, found, unreadable = int(seen.now * 1e6), [], ""
+    now_us, found = int(seen.now * 1e6), []
     for (name,), row in own_rows(seen.layout, "schedule", seen.read.schedules):
-        try:
+        with suppress(FormatError):  # a check names it
             at = stopped_at(row.value, now_us)
-        except FormatError:
-            unreadable = unreadable or name
-            continue
-        if at is not None:
-            found.append((at, name))
+            if at is not None:
+                found.append((at, name))
     if not found:
         return None
     since, first = min(found)
@@ -317,7 +321,7 @@ def _old_item(seen: Seen) -> Trouble | None:
         command="fdbqueue inspect {}",
         method="Queue({}).inspect(db)",
         since=since,
-        position=_first_position(seen),
+        position=_position(seen.layout.available, seen.read.first[0]) if seen.read.first else None,
     )
 
 
@@ -386,7 +390,7 @@ def _many_attempts(seen: Seen) -> Trouble | None:
         command="fdbqueue inspect {}",
         method="Queue({}).inspect(db)",
         since=_time(notes.enqueued_at_us),
-        position=None if place is None else place.position(row.key),
+        position=None if place is None else _position(place, row),
     )
 
 
@@ -406,13 +410,16 @@ def _long_wait(seen: Seen) -> Trouble | None:
 
 
 def _foreign_key(seen: Seen) -> Trouble | None:
-    number = sum(kind == "" for _, kind in _late(seen))
+    read, layout = seen.read, seen.layout
+    number = read.foreign + sum(kind == "" for _, kind in _late(seen))
+    for family, found in (("schedule", read.schedules), ("subscriptions", read.subscriptions)):
+        number += sum(layout.parts(family, row.key) is None for row in found)
     if not number:
         return None
     return seen.trouble(
         "foreign_key",
         "warning",
-        f"{counted(number, 'key')} among its timers is not the library's. A check names it.",
+        f"{counted(number, 'key is not', 'keys are not')} the library's. A check names them, and can remove them.",
         command="fdbqueue check {}",
         method="fdbqueue.check(db, Queue({}))",
         many=number,
@@ -507,8 +514,12 @@ def _late(seen: Seen) -> Iterator[tuple[float, str]]:
         yield at_us / 1e6, kind
 
 
-def _first_position(seen: Seen) -> Any:
-    return seen.layout.position_of(seen.read.first[0].key) if seen.read.first else None
+def _position(place: Place, row: KeyValue) -> Position | None:
+    """Return the position of an item; None for a foreign key."""
+    try:
+        return place.position(row.key)
+    except FormatError:
+        return None
 
 
 def _waiting(session: BlockedSession) -> int:

@@ -26,6 +26,7 @@ from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.moves.quotas import Quota, quota_of, size_of
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, names_above, pack
+from fdbqueue.stored.own_rows import own_rows
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
@@ -145,6 +146,8 @@ class ReadRows:
     session_pauses: list[bytes] = field(default_factory=list)
     """The packed names of the paused ones among them."""
     waits: LongestWait | None = None
+    foreign: int = 0
+    """Keys among the records of sessions that are not the library's."""
 
     def fail(self, error: FormatError) -> None:
         """Note the first thing that could not be read."""
@@ -308,7 +311,9 @@ def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
 def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
     """Note which sessions are blocked or paused."""
     begin = len(one.own.sessions.record(b""))
-    for row in found:
+    own = list(own_rows(one.own.layout, "session", found))
+    one.foreign += len(found) - len(own)
+    for _, row in own:
         try:
             record = unpack_record(row.value)
         except FormatError as error:

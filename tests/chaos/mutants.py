@@ -1226,4 +1226,44 @@ MUTANTS = (
         (("        except ValueError:  # it is no address\n", "        except KeyError:\n"),),
         tests=("tests/web/test_changes.py::test_a_form_of_another_page_is_refused",),
     ),
+    Mutant(
+        "an expired lease is a problem though consumers run",
+        "fdbqueue/observe/judging.py",
+        (("    if not seen.may_have_consumers:\n        return alone, f", "    if True:\n        return alone, f"),),
+        tests=("tests/observe/test_troubles.py::test_an_expired_lease_is_a_note_while_consumers_run",),
+    ),
+    Mutant(
+        "consumers that run excuse an expired lease for ever",
+        "fdbqueue/observe/judging.py",
+        (("    if seen.now - since <= MOMENT_SECONDS:\n", "    if True:\n"),),
+        tests=("tests/observe/test_troubles.py::test_consumers_that_run_excuse_no_lease_for_long",),
+    ),
+    Mutant(
+        "troubles read the records of all sessions",
+        "fdbqueue/observe/reading.py",
+        (
+            (
+                "    recording = started(rows(view, span.start, span.stop, limit=most))\n",
+                "    recording = started(rows(view, span.start, span.stop, limit=0))\n",
+            ),
+        ),
+        tests=("tests/observe/test_troubles.py::test_blocked_sessions_are_looked_for_among_so_many",),
+    ),
+    Mutant(
+        "a foreign key in front breaks the list of troubles",
+        "fdbqueue/observe/judging.py",
+        (
+            (
+                "        return place.position(row.key)\n    except FormatError:\n        return None\n",
+                "        return place.position(row.key)\n    finally:\n        pass\n",
+            ),
+        ),
+        tests=("tests/observe/test_troubles.py::test_foreign_keys_anywhere_break_no_look",),
+    ),
+    Mutant(
+        "the front page is not sorted by troubles",
+        "fdbqueue/web/app.py",
+        (("        wanted.sort(key=lambda info: rank_of(", "        wanted.sort(key=lambda info: () and rank_of("),),
+        tests=("tests/observe/test_troubles.py::test_all_views_tell_the_same_troubles_alone_and_in_pairs",),
+    ),
 )

@@ -23,6 +23,7 @@ from fdbqueue.layers import Leases, Sessions, StagedQueue
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
+from fdbqueue.stored.items import envelope
 from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
 from tests.helpers.counted import Counted
@@ -230,6 +231,29 @@ def test_an_expired_lease_is_a_note_while_consumers_run(own: Any) -> None:
     assert "1 consumer runs and will end it in a moment" in one.text
 
 
+def test_consumers_that_run_excuse_no_lease_for_long(own: Any) -> None:
+    clock = time.time() - 100
+    leases = Leases(Queue("orders", codec="json"), clock=lambda: clock)
+    leases.enqueue_many(own, ["a", "b"])
+    assert leases.lease(own, duration=1.0, consumer="dead")
+    assert leases.lease(own, duration=600.0, consumer="alive")
+    [one] = fdbqueue.troubles(own)
+    assert (one.kind, one.severity) == ("expired_leases", "problem")
+    assert "1 consumer runs and did not end it" in one.text
+
+
+def test_blocked_sessions_are_looked_for_among_so_many(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MOST_RECORDS", "MOST_RECORDS_WITH_DEAD"):
+        monkeypatch.setattr(f"fdbqueue.observe.reading.{name}", 2)
+    queue = Queue("orders", codec="json")
+    for session in ("a", "b", "c"):
+        sessions: Sessions[Any] = Sessions(queue)
+        sessions.enqueue(own, 1, session=session)
+        sessions.pause(own, session)
+    [one] = fdbqueue.troubles(own)
+    assert (one.kind, one.many, one.session) == ("paused_session", 2, "a")
+
+
 def test_nobody_ends_it_if_the_last_consumer_is_gone_for_long(own: Any) -> None:
     leases = Leases(Queue("orders", codec="json"), clock=lambda: time.time() - 40)
     leases.enqueue(own, "a")
@@ -286,3 +310,19 @@ def test_each_kind_has_an_alert() -> None:
     }
     # How old is too old, and how slow, is for each site to say: these have alerts of their own, by the figures.
     assert named == set(KINDS) - {"old_item", "slow_commit"}
+
+
+def test_foreign_keys_anywhere_break_no_look(own: Any) -> None:
+    queue = Queue("orders", codec="json")
+    Sessions(queue).enqueue(own, "a", session="Ann")
+    layout = queue.layout
+    for key in (b"\x02schedule\x00\x15\x07", b"\x02session\x00\x00\xff", b"\x02subscription\x00\xfe"):
+        own[layout.prefix + key] = b"?"
+    own[layout.timers_prefix + b"x"] = b""
+    own[layout.prefix + b"\x14\x05"] = envelope(b"1")
+    found = {one.kind: one for one in fdbqueue.troubles(own)}
+    assert found["foreign_key"].many >= 2
+    assert found["unreadable"].position is None
+    assert found["unreadable"].command == "fdbqueue check orders --remove-foreign"
+    assert fdbqueue.check(own, queue, remove_foreign=True).removed
+    assert fdbqueue.troubles(own) == []
