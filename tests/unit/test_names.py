@@ -76,7 +76,10 @@ def test_the_text_of_a_queue_names_that_queue_and_no_other(name: tuple[Any, ...]
 @example(b"\x33" + b"\xff" * 12)
 @example(b"\x21\x00\x07\xff\xff\xff\xff\xff\xfe")
 def test_the_text_of_a_queue_at_any_prefix_names_that_prefix(prefix: bytes) -> None:
-    assert Layout(names.queue_named(names.name_text(name_of(prefix)))).prefix == prefix
+    named = names.queue_named(names.name_text(name_of(prefix)))
+    # Not of a `Layout`, which refuses some prefixes.
+    parts = named if isinstance(named, tuple) else (named,)
+    assert (named if isinstance(named, Subspace) else Subspace(parts)).key() == prefix
 
 
 @given(st.one_of(_texts.filter(bool), st.binary(min_size=1, max_size=20), _tuples))
