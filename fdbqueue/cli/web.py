@@ -54,8 +54,6 @@ def web(
     Example: fdbqueue web --listen 127.0.0.1:8080 --allow-changes
     """
     try:
-        import uvicorn
-
         from fdbqueue.web import AdminApp
     except ModuleNotFoundError as missing:
         typer.echo(f"Error: {missing}. The page needs more packages: pip install 'fdbqueue[web]'", err=True)
@@ -80,34 +78,22 @@ def web(
     below = None if within is None else named(within, "--within")
     with system_errors(), opened(url, patience=ANSWER_SECONDS) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
-        config = uvicorn.Config(
-            app,
-            host=address,
-            port=port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ssl_certfile=None if cert is None else os.fspath(cert),
-            ssl_keyfile=None if key is None else os.fspath(key),
-            timeout_graceful_shutdown=5,
-        )
         with beside(metrics, db):
-            _serve(config, "http" if cert is None else "https", address)
+            _serve(app, address, port, None if cert is None else (cert, key))
 
 
-def _serve(config: Any, scheme: str, address: str) -> None:
-    import uvicorn
+def _serve(app: Any, address: str, port: int, tls: tuple[Any, Any] | None) -> None:
+    from fdbqueue.base.http import Server, bound
 
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets)
-            if self.started:
-                port = self.servers[0].sockets[0].getsockname()[1]
-                shown = f"[{address}]" if ":" in address else address
-                typer.echo(f"The page is at {scheme}://{shown}:{port}/. Ctrl-C ends it.", err=True)
-
-    server = Server(config)
-    server.run()
+    with listening("the page", f"{address}:{port}", "--listen"):
+        listener = bound(address, port)
+    shown = f"[{address}]" if ":" in address else address
+    told = (
+        f"The page is at {'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}/. Ctrl-C ends it."
+    )
+    with listener:
+        server = Server(app, lambda: typer.echo(told, err=True), tls)
+        server.run([listener])
     if not server.started:
         raise typer.Exit(errors.ENGINE)  # uvicorn has said why
 

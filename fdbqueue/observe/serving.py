@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import socket
 import threading
 from collections.abc import Iterable, Iterator
-from functools import partial
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.engine.api import Database
@@ -59,7 +55,8 @@ class MetricsServer:
         self._host, self._port = _parsed(listen)
         self._wanted = Wanted(include, exclude)
         self._lock = threading.Lock()
-        self._server: WSGIServer | None = None
+        self._server = contextlib.ExitStack()
+        self._bound: int | None = None
         self._users: list[Consumer[Any] | None] = []
 
     def __repr__(self) -> str:
@@ -68,7 +65,7 @@ class MetricsServer:
     @property
     def address(self) -> str:
         """Where it listens, ``HOST:PORT``; with the port that it got, while it listens."""
-        port = self._port if self._server is None else self._server.server_port
+        port = self._port if self._bound is None else self._bound
         return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
 
     def text(self, db: Database) -> bytes:
@@ -91,54 +88,32 @@ class MetricsServer:
         """
         only_database(db, "MetricsServer.serving", "Give what fdbqueue.open returned.")
         with self._lock:
-            if self._server is None:
-                self._server = self._started(db)
+            if self._bound is None:
+                self._bound = self._server.enter_context(self._started(db))
             self._users.append(consumer)
         try:
             yield self
         finally:
             with self._lock:
                 self._users.remove(consumer)
-                ended = None
+                ended = contextlib.ExitStack()
                 if not self._users:
-                    ended, self._server = self._server, None
-            if ended is not None:
-                ended.shutdown()
-                ended.server_close()
+                    ended, self._bound = self._server.pop_all(), None
+            ended.close()
 
-    def _started(self, db: Database) -> WSGIServer:
+    def _started(self, db: Database) -> contextlib.AbstractContextManager[int]:
         from prometheus_client.exposition import make_wsgi_app
         from prometheus_client.registry import CollectorRegistry
 
+        from fdbqueue.base.http import asgi, serving
+
         registry = CollectorRegistry()
         registry.register(Figures(db, self._wanted, self._consumers, limit=self._limit))
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        kind: type[_Server] = type("_Server", (_Server,), {"address_family": family})
-        server = kind((self._host, self._port), _Handler)
-        server.set_app(make_wsgi_app(registry))
-        serve = partial(server.serve_forever, poll_interval=0.1)  # so that its end does not take long
-        threading.Thread(target=serve, name="fdbqueue-metrics", daemon=True).start()
-        return server
+        return serving(asgi(make_wsgi_app(registry)), self._host, self._port, name="fdbqueue-metrics")
 
     def _consumers(self) -> list[Consumer[Any]]:
         with self._lock:
             return [one for one in self._users if one is not None]
-
-
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # that of the base class asks a name server for a name
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-        self.setup_environ()
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = 30.0  # a client that says nothing must not keep a thread
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log no request: Prometheus asks every few seconds."""
 
 
 def _parsed(listen: object) -> tuple[str, int]:

@@ -19,8 +19,7 @@ copied, and sent by a form.
 
 from __future__ import annotations
 
-import base64
-import json
+import binascii
 import math
 import re
 import struct
@@ -129,7 +128,7 @@ def name_json(name: Any) -> Any:
     if isinstance(name, tuple | list):
         return [name_json(part) for part in name]
     if isinstance(name, bytes):
-        return {"base64": base64.b64encode(name).decode()}
+        return {"base64": binascii.b2a_base64(name, newline=False).decode()}
     if isinstance(name, float):
         return name if math.isfinite(name) else {"double": struct.pack(">d", name).hex()}
     if isinstance(name, SingleFloat):
@@ -170,6 +169,8 @@ def _is_plain(name: object) -> bool:
 
 
 def _dumped(value: Any) -> str:
+    import json  # most names are their own texts
+
     # What json leaves as it is and is not shown is inside of strings, where its code means the same.
     return escaped(json.dumps(value, ensure_ascii=False))
 
@@ -188,6 +189,8 @@ def _read(text: str, what: str) -> Any:
 
 
 def _loaded(text: str) -> Any:
+    import json
+
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is written as {{'double': …}}, in hex")
 
@@ -204,18 +207,18 @@ def _value(found: Any) -> Any:
         return found
     [(kind, given)] = found.items() if len(found) == 1 else [("", None)]
     if kind not in _KINDS:
-        raise ValueError(f"an object has one of the fields {', '.join(_KINDS)}, not {_short(json.dumps(found))}")
+        raise ValueError(f"an object has one of the fields {', '.join(_KINDS)}, not {_short(repr(found))}")
     return _KINDS[kind](given)
 
 
 def _text(given: Any) -> str:
     if not isinstance(given, str):
-        raise ValueError(f"{_short(json.dumps(given))} is no text")
+        raise ValueError(f"{_short(repr(given))} is no text")
     return given
 
 
 def _bytes(given: Any) -> bytes:
-    return base64.b64decode(_text(given), validate=True)
+    return binascii.a2b_base64(_text(given), strict_mode=True)
 
 
 def _float(letter: str) -> Callable[[Any], Any]:

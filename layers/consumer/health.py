@@ -11,12 +11,9 @@ import asyncio
 import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from typing import Any
 
 BEAT_SECONDS = 1.0
@@ -169,46 +166,16 @@ class Probe:
 
     @contextlib.contextmanager
     def _at_port(self, health: Health) -> Iterator[Callable[[], None]]:
-        server = _HealthServer((self.host, self.port), health)
-        self.port = server.server_port
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="fdbqueue-health", daemon=True)
-        thread.start()
-        try:
+        from fdbqueue.base.http import asgi, serving  # slow to import
+
+        def answer(_: dict[str, Any], start: Callable[..., Any]) -> list[bytes]:
+            told = health.told()
+            start("200 OK" if told["alive"] else "503 Service Unavailable", [("Content-Type", "application/json")])
+            return [json.dumps(told).encode() + b"\n"]
+
+        with serving(asgi(answer), self.host, self.port, name="fdbqueue-health") as self.port:
             yield _nothing
-        finally:
-            server.shutdown()
-            server.server_close()
 
 
 def _nothing() -> None:
     """Write nothing: the server asks."""
-
-
-class _HealthServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: tuple[str, int], health: Health) -> None:
-        self.health = health
-        super().__init__(address, _Answer)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # that of the base class asks a name server for a name
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-
-class _Answer(BaseHTTPRequestHandler):
-    timeout = 10.0
-
-    def do_GET(self) -> None:
-        told = self.server.health.told()  # type: ignore[attr-defined]
-        body = json.dumps(told).encode() + b"\n"
-        self.send_response(200 if told["alive"] else 503)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log no probe."""

@@ -1266,4 +1266,16 @@ MUTANTS = (
         (("        wanted.sort(key=lambda info: rank_of(", "        wanted.sort(key=lambda info: () and rank_of("),),
         tests=("tests/observe/test_troubles.py::test_all_views_tell_the_same_troubles_alone_and_in_pairs",),
     ),
+    Mutant(
+        "a client may take any time to send its request",
+        "fdbqueue/base/http.py",
+        (("        if self.waits:\n            self.transport.abort()\n", "        pass\n"),),
+        tests=("tests/web/test_slow_clients.py::test_slow_clients_keep_no_fast_one_out_and_are_let_go",),
+    ),
+    Mutant(
+        "a slow client gives no way to a new one",
+        "fdbqueue/base/http.py",
+        (("            min(idle, key=lambda one: one.begun).transport.abort()\n", "            return False\n"),),
+        tests=("tests/web/test_slow_clients.py::test_slow_clients_keep_no_fast_one_out_and_are_let_go",),
+    ),
 )

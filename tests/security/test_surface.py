@@ -73,9 +73,7 @@ LISTENERS = frozenset(
     {
         "fdbqueue/agents/listening.py",  # the agent server
         "fdbqueue/cli/metrics.py",  # it only looks whether a port is free
-        "fdbqueue/cli/web.py",  # the web page
-        "fdbqueue/observe/serving.py",  # metrics
-        "layers/consumer/health.py",  # Consumer(health=PORT)
+        "fdbqueue/base/http.py",  # the web page, metrics, Consumer(health=PORT)
     }
 )
 """What listens, if a user starts it."""
