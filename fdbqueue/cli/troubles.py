@@ -34,9 +34,9 @@ def troubles(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what is wrong with the queues, the worst first, each with the command that comes next.
+    """List the troubles of all queues, the worst first, each with the next command.
 
-    A problem needs somebody now. A warning wants a look. A note says what an operator has set, or what ends by itself.
+    A problem needs somebody now. A warning wants a look. A note tells of a pause, or of something that ends soon.
     Exits with 1 if there is a problem.
 
     Example: fdbqueue troubles

@@ -1,4 +1,4 @@
-"""What is wrong with a queue, from the rows that were read of it: the one place that decides it.
+"""Find the troubles of a queue in the rows that were read of it. No other place decides what a trouble is.
 
 Each function of `_FINDERS` looks for one kind of trouble. `fdbqueue troubles`, `health`, `queues`, `inspect` and `top`,
 the web page, notebooks and the metrics all show what these functions find.
@@ -60,7 +60,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a queue when it is judged."""
+    """The rows of a queue, and the figures that were made of them."""
 
     read: ReadRows
     now: float
@@ -122,7 +122,7 @@ class Seen:
     def trouble(
         self, kind: str, severity: Severity, text: str, *, command: str = "", method: str = "", **more: Any
     ) -> Trouble:
-        """Return a trouble of this queue. In its command and its method, the queue's name stands for {}."""
+        """Return a trouble of this queue. The queue's name replaces {} in its command and its method."""
         return Trouble(
             kind,
             severity,

@@ -96,7 +96,7 @@ class LongestWait(NamedTuple):
 
 @dataclass(slots=True)
 class ReadRows:
-    """What was read of one queue."""
+    """The rows of one queue."""
 
     own: OwnKeys
     problem: str = ""

@@ -1,4 +1,4 @@
-"""`fdbqueue.troubles`: what is wrong with the queues of a database, the worst first."""
+"""`fdbqueue.troubles` lists the troubles of all queues of a database, the worst first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Looks:
         max_age: float | None = None,
         max_skew: float = ANY.skew_s,
     ) -> Steps[Troubles]:
-        """Return what is wrong with the registered queues of a database, the worst first.
+        """Return the troubles of the registered queues of a database, the worst first.
 
         `fdbqueue troubles` and `health`, the web page, `Queue.inspect` and the metrics show the same list. A queue has
         one trouble of each kind at most. `Trouble.command` is what to do next.

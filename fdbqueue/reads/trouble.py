@@ -13,8 +13,8 @@ from fdbqueue.base.reprs import MOST_ROWS, Shown, Table, counted, utc
 
 Severity: TypeAlias = Literal["problem", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
-"""From the worst to the least. A problem needs somebody now: something fails, or stands still. A warning wants a look
-today. A note says what an operator has set, or what ends by itself."""
+"""From the worst to the least. A problem needs somebody now: calls fail, or items wait in vain. A warning wants
+a look today. A note tells of a pause, or of something that ends soon."""
 
 KINDS: dict[str, str] = {
     "unreadable": "its first item or a counter can't be read",

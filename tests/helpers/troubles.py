@@ -102,8 +102,9 @@ def _foreign_key(db: Any, queue: Queue[Any]) -> None:
 
 def _name_within(db: Any, queue: Queue[Any]) -> None:
     # An enqueue refuses to register such a name. An older version of the library did not.
-    [outer, _] = name_of(queue.layout.prefix)
-    db[Layout((outer,)).catalogue_key] = bytes(db[queue.layout.catalogue_key])
+    name = name_of(queue.layout.prefix)
+    assert isinstance(name, tuple)
+    db[Layout(name[:-1]).catalogue_key] = bytes(db[queue.layout.catalogue_key])
 
 
 def _at_head(db: Any, queue: Queue[Any], stored: bytes) -> None:

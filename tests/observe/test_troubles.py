@@ -19,12 +19,13 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue import Queue, UnknownQueue
 from fdbqueue.cli import app
+from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
-from fdbqueue.stored.names import name_text
+from fdbqueue.stored.names import name_text, queue_text
 from fdbqueue.web import AdminApp
 from tests.helpers.counted import Counted
 from tests.helpers.troubles import NEVER_TOGETHER, PLANTS, plant
@@ -143,12 +144,14 @@ def kinds_of_records(found: Any) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("kind", PLANTS)
-def test_a_trouble_has_all_that_a_person_needs(own: Any, kind: str) -> None:
-    plant(own, queue_of((kind,)), [kind])
-    [one] = fdbqueue.troubles(own)
+def test_a_trouble_has_all_that_a_person_needs(db: Any, space: Subspace, kind: str) -> None:
+    queue: Queue[Any] = Queue(space[kind]["q"], codec="json")
+    plant(db, queue, [kind])
+    [one] = fdbqueue.troubles(db, within=queue.layout.space)
+    assert one.kind == kind
     assert one.severity in SEVERITIES
     assert one.text.endswith((".", "?"))
-    assert one.queue == text_of((kind,))
+    assert one.queue == queue_text(queue.layout.prefix)
     assert one.many >= 1
     assert one.method
     assert one.since is None or one.since <= time.time()
@@ -326,3 +329,19 @@ def test_foreign_keys_anywhere_break_no_look(own: Any) -> None:
     assert found["unreadable"].command == "fdbqueue check orders --remove-foreign"
     assert fdbqueue.check(own, queue, remove_foreign=True).removed
     assert fdbqueue.troubles(own) == []
+
+
+def test_the_exit_code_tells_of_problems_only(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'db'}"
+
+    def code(*arguments: str) -> int:
+        return CliRunner().invoke(app, [*arguments], env={"FDBQUEUE_URL": url}).exit_code
+
+    with fdbqueue.open(url) as db:
+        plant(db, queue_of(("dead_letters", "paused_queue")), ["dead_letters", "paused_queue"])
+    assert (code("troubles"), code("health")) == (0, 0)
+    with fdbqueue.open(url) as db:
+        plant(db, queue_of(("blocked_session",)), ["blocked_session"])
+    assert (code("troubles"), code("health")) == (1, 1)
+    assert (code("troubles", "--within", "dead_letters-paused_queue"), code("top", "-n", "1")) == (0, 0)
+    assert code("troubles", "orders", "--within", "x") == 2
