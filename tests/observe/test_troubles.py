@@ -20,9 +20,10 @@ import fdbqueue
 from fdbqueue import Queue, UnknownQueue
 from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Leases, Sessions, StagedQueue
+from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
+from fdbqueue.layers.subscriptions._records import SubscriptionPointer, pack_record, pointer_key
 from fdbqueue.observe.exposition import Figures, scraped
-from fdbqueue.observe.figures import Wanted
+from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.names import name_text, queue_text
@@ -345,3 +346,15 @@ def test_the_exit_code_tells_of_problems_only(tmp_path: Path) -> None:
     assert (code("troubles"), code("health")) == (1, 1)
     assert (code("troubles", "--within", "dead_letters-paused_queue"), code("top", "-n", "1")) == (0, 0)
     assert code("troubles", "orders", "--within", "x") == 2
+
+
+def test_a_subscription_that_has_looked_at_everything_breaks_no_look(db: Any, space: Subspace) -> None:
+    queue: Queue[Any] = Queue(space, codec="json")
+    subscriptions = Subscriptions(queue)
+    subscriptions.subscribe(db, "red")
+    subscriptions.enqueue(db, 1)
+    layout = queue.layout
+    db[pointer_key(layout, "red")] = pack_record(SubscriptionPointer([], 0, 0, 0))
+    [figures] = read_all(db, Wanted([queue_text(layout.prefix)]))
+    assert figures.lags == {"red": 0}
+    assert [one.kind for one in queue.inspect(db).troubles] == ["no_consumer"]
