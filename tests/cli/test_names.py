@@ -327,13 +327,11 @@ def test_an_export_that_the_disk_refuses_is_no_wrong_usage(run: Run, name: str, 
     assert "can't be written" in refused.stderr
 
 
-def test_a_full_queue_and_a_closing_session_have_an_exit_code_of_their_own(
-    db: Any, space: Subspace, run: Run, name: str
-) -> None:
-    assert run("enqueue", name, "1", "--session", "ann").exit_code == 0
-    assert run("sessions", name, "--remove", "ann").exit_code == 0
-    assert run("enqueue", name, "2", "--session", "ann").exit_code == errors.FULL
-    full = name_text(fdb_tuple.unpack(space["full"].key()))
+def test_a_full_queue_and_a_closing_session_have_an_exit_code_of_their_own(space: Subspace, run: Run) -> None:
+    closing, full = (name_text(fdb_tuple.unpack(space[one].key())) for one in ("closing", "full"))
+    assert run("enqueue", closing, "1", "--session", "ann").exit_code == 0
+    assert run("sessions", closing, "--remove", "ann").exit_code == 0
+    assert run("enqueue", closing, "2", "--session", "ann").exit_code == errors.FULL
     assert run("quota", full, "--items", "1", "--create").exit_code == 0
     assert run("enqueue", full, "1").exit_code == 0
     assert run("enqueue", full, "2").exit_code == errors.FULL

@@ -164,7 +164,7 @@ def test_a_terminal_shows_a_table_of_sessions(url: str, name: str, db: Any, sess
     sessions.enqueue(db, 1, session=("shop", 7))
     code, shown = on_terminal("sessions", name, url=url, COLUMNS="140")
     assert code == 0
-    assert '["shop",7]' in shown
+    assert '["shop", 7]' in shown
     assert "ready" in shown
 
 
@@ -178,7 +178,7 @@ def test_a_session_that_waits_at_a_gate_is_shown_with_it(
     shown = lines(run("sessions", name, "--status", "gated").stdout)
     assert [(one["session"], one["gate"]) for one in shown] == [("bob", ["tenant", 1])]
     _, told = on_terminal("sessions", name, url=url, COLUMNS="200")
-    assert "waits at the gate ('tenant', 1)" in told
+    assert 'waits at the gate ["tenant", 1]' in told
     leased = run("lease", name, "--sessions")
     assert run("ack", name, stdin=leased.stdout).exit_code == 0
     assert lines(run("lease", name, "--sessions").stdout)[0]["session"] == "bob"
