@@ -43,7 +43,7 @@ PAGE_BEHIND = {
 }
 """The page that follows a change, if it is not that of the queue."""
 SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
-OWN_TABLES = ("first items", "last items", "who works on what", "largest sessions")
+OWN_TABLES = ("first items", "last items", "who works on what", "largest sessions", "dead letters by error")
 """Tables of an inspection that the queue's page shows in its own way, with links."""
 TIMES = {
     "available": ("enqueued", "enqueued_at"),
@@ -52,7 +52,7 @@ TIMES = {
     "dead": ("died", "died_at"),
 }
 """The time that the list of items shows, by state: its title and its field."""
-STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
+STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 class AdminApp:
@@ -209,9 +209,14 @@ class AdminApp:
         history = self._sampler.history(queue_text(queue.layout.prefix))
         came, went = history.rates()
         sessions = page.sessions
+        errors, read = looks.errors_of(self._db, queue) if page.stats.dead else ([], 0)
         return {
             "page": page,
             "spark": shown.spark(history.depths, 480, 60),
+            "deepest": int(max(history.depths, default=0.0)),
+            "began": history.points[0][0] if history.points else None,
+            "errors": errors[: looks.MOST_ERRORS],
+            "errors_read": read,
             "rates": (came, went),
             "busy": () if sessions is None else sessions.busy[: looks.MOST_BUSY],
             "largest": () if sessions is None else looks.with_states(self._db, queue, sessions.largest),

@@ -29,6 +29,8 @@ MOST_BUSY = 10
 """How many busy sessions the page of a queue lists."""
 MOST_DEAD = 1_000
 """How many dead letters are read to group them by their errors."""
+MOST_ERRORS = 5
+"""How many kinds of errors the page of a queue lists."""
 NO_ERROR = "(no error was stored)"
 
 
