@@ -1,7 +1,7 @@
 """The HTTP server of the web page, of metrics and of health probes: uvicorn, with limits for connections and time.
 
-uvicorn waits for ever for the head of a request, and its limit of connections refuses the next client, whoever holds
-the others. Here a request has to be there within some seconds. At the limit, the connection that has waited longest
+uvicorn waits for ever for the head of a request. Its limit of connections refuses the newest client, and keeps
+the slow ones. Here a request has to be there within some seconds. At the limit, the connection that has waited longest
 for its request gives way to a new one. So slow clients never keep a fast one out. (docs/adr/0162)
 
 Import this where a server starts: uvicorn takes a tenth of a second.

@@ -33,8 +33,6 @@ from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
-from fdbqueue.stored.names import name_text as name_text
-from fdbqueue.stored.names import queue_text as queue_text
 from fdbqueue.stored.places import has_items
 
 KNOWN_SECONDS = 60.0
