@@ -19,6 +19,10 @@ with `verbs/queue.py`. Each folder opens with a page of its own. Code that may w
 Nothing here imports them. Of the queue's own modules some are imported at first use: see `_LATER`.
 """
 
+# isort: off
+import fdbqueue.base.starting  # noqa: F401  # first: the rest takes a tenth of a second, and Ctrl-C may come meanwhile
+# isort: on
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -37,6 +37,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "Ctrl-C in the first moments of a command prints a traceback",
+        "fdbqueue/__init__.py",
+        (("import fdbqueue.base.starting  #", "#"),),
+        tests=("tests/cli/test_stopping.py::test_a_signal_while_python_imports_the_command_prints_no_traceback",),
+    ),
+    Mutant(
         "a lease's token is not looked at",
         "layers/leases/holding.py",
         (

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,44 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     told = forked.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert told.returncode == 128 + signal.SIGINT, told.stderr
     assert told.stderr.startswith("Some dead letters may be re")
+
+
+AT_IMPORT = """
+import os, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == os.environ["AT"]:
+            os.kill(os.getpid(), int(os.environ["NUMBER"]))
+
+sys.meta_path.insert(0, Finder)
+"""
+SCRIPT = os.path.join(sysconfig.get_path("scripts"), "fdbqueue")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("program", [[SCRIPT], [sys.executable, "-m", "fdbqueue"], [sys.executable, "-mfdbqueue"]])
+@pytest.mark.parametrize("module", ["fdbqueue.base.position", *at_night("msgspec", "fdbqueue.cli.app", "rich.console")])
+def test_a_signal_while_python_imports_the_command_prints_no_traceback(
+    module: str, program: list[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AT_IMPORT)
+    path = os.pathsep.join([str(tmp_path), str(forked.ROOT)])
+
+    ended = subprocess.run(
+        [*program, "queues", "--help"],
+        env={**os.environ, "PYTHONPATH": path, "AT": module, "NUMBER": str(int(number))},
+        capture_output=True,
+        timeout=60,
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-number, b"", b"")
+
+
+def test_other_programs_keep_pythons_handler_of_interrupts() -> None:
+    program = "import signal, fdbqueue; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    subprocess.run([sys.executable, "-c", program, "fdbqueue"], check=True, timeout=60)
 
 
 def test_an_interrupt_while_the_command_loads_prints_no_traceback() -> None:
