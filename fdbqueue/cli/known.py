@@ -16,6 +16,7 @@ from fdbqueue.engine.keys import beginning, within
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
+from fdbqueue.observe.troubles import troubles_of
 from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.stored.names import FORMS, queue_text
@@ -67,3 +68,10 @@ def tell_if_paused(db: Any, queue: Queue) -> None:
         typer.echo(
             in_shell(f"The queue {queue.layout.describe()} is paused {pause.text}. Queue.resume ends that."), err=True
         )
+
+
+def tell_troubles(db: Any, queue: Queue, *kinds: str) -> None:
+    """Say on standard error what the troubles of these kinds are, where a command found no more items to take."""
+    for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
+        if one.kind in kinds:
+            typer.echo(f"{one.text}{one.told_since} Next: `{one.command}`.", err=True)

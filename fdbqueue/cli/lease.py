@@ -13,7 +13,7 @@ import typer
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.handles import with_those_held
-from fdbqueue.cli.known import tell_if_paused
+from fdbqueue.cli.known import tell_if_paused, tell_troubles
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, MaxAttempts, QueueName, Url, queue_of, text_of
 from fdbqueue.cli.output import (
@@ -64,7 +64,8 @@ def lease(
 ) -> None:
     """Lease the first items and print them with their handles. Exits with 1 if there was none.
 
-    If there are fewer than asked for because the queue is paused, it says so.
+    If there are fewer than asked for because the queue is paused, it says so. With --sessions it also tells of sessions
+    that are paused or blocked.
 
     Each line has the handle of a lease as "lease". Pipe the lines of finished items into `fdbqueue ack`. The others
     become available again when the duration is over. If the command is interrupted, or its output can't be written,
@@ -143,6 +144,7 @@ def lease_sessions(
             printed += 1
         if printed < limit:
             tell_if_paused(db, source.queue)
+            tell_troubles(db, source.queue, "paused_session", "blocked_session")
     return printed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Leases
+from fdbqueue.layers import Leases, Sessions, Subscriptions
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -43,6 +44,25 @@ def test_inspect_says_that_a_queue_is_paused(run: Run, db: Any, space: Subspace,
 
     shown = json.loads(run("inspect", name).stdout)["paused"]
     assert (shown["by"], shown["reason"]) == ("Ann", "stocktaking")
+
+
+def test_inspect_says_which_sessions_are_paused_and_which_subscriptions_are_suspended(
+    run: Run, db: Any, space: Subspace, name: str
+) -> None:
+    queue = Queue(space, codec="json")
+    sessions = Sessions(queue)
+    sessions.enqueue(db, 1, session="ann")
+    sessions.pause(db, "ann")
+    Subscriptions(queue).subscribe(db, "all").suspend(db)
+
+    page = json.loads(run("inspect", name).stdout)
+
+    told = {one["kind"]: (one["text"], one["command"]) for one in page["troubles"]}
+    typed = shlex.quote(json.dumps(json.loads(name)))
+    assert told["paused_session"] == ("The session 'ann' is paused.", f"fdbqueue sessions {typed} --resume ann")
+    assert told["suspended_subscription"] == ("The subscription 'all' is suspended.", f"fdbqueue subscriptions {typed}")
+    assert page["sessions"]["paused"] == 1
+    assert "The session 'ann' is paused.\n    fdbqueue sessions" in queue.inspect(db).text()
 
 
 def test_inspect_refuses_another_codec_than_the_queues(run: Run, db: Any, space: Subspace, name: str) -> None:

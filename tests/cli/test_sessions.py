@@ -99,6 +99,32 @@ def test_a_session_is_paused_resumed_and_removed(run: Run, name: str) -> None:
     assert run("sessions", name, "--remove", "ann").exit_code == errors.EMPTY
 
 
+def test_a_lease_says_which_sessions_are_paused_or_blocked(run: Run, name: str, db: Any) -> None:
+    for session in ("ann", "bob"):
+        run("enqueue", name, "1", "--session", session)
+        run("sessions", name, "--pause", session)
+    typed = f"fdbqueue sessions '{json.dumps(json.loads(name))}'"
+
+    told = run("lease", name, "--sessions")
+
+    assert told.exit_code == errors.EMPTY
+    assert told.stderr == f"2 sessions are paused, the first is 'ann'. Next: `{typed} --resume ann`.\n"
+    run("sessions", name, "--resume", "ann")
+    told = run("lease", name, "--sessions", "--limit", "2")
+    assert told.exit_code == 0
+    assert told.stderr == f"The session 'bob' is paused. Next: `{typed} --resume bob`.\n"
+    run("ack", name, stdin=told.stdout)
+    blocking = Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1, on_dead="block")
+    blocking.enqueue(db, 1, session="cid")
+    lease = blocking.lease(db)
+    assert lease is not None
+    blocking.nack(db, lease, error="the printer burns")
+    told = run("lease", name, "--sessions")
+    assert told.exit_code == errors.EMPTY
+    assert "is blocked" in told.stderr
+    assert "is paused" in told.stderr
+
+
 def test_a_blocked_session_is_redriven_or_skipped(run: Run, name: str, db: Any) -> None:
     sessions = Sessions(fdbqueue.Queue(tuple(json.loads(name)), codec="json"), max_attempts=1, on_dead="block")
     for session in ("ann", "bob"):
