@@ -58,6 +58,12 @@ def name(db: Any, space: Subspace) -> str:
     return msgspec.json.encode(fdb_tuple.unpack(space.key())).decode()
 
 
+def beside(name: str) -> str:
+    """Return the name, as the command line takes it, of another queue of the test, which lies beside the first one."""
+    *above, last = msgspec.json.decode(name)
+    return msgspec.json.encode([*above, f"{last} other"]).decode()
+
+
 @pytest.fixture
 def run(url: str) -> Run:
     """Run a command on the engine's database; what it prints goes into a pipe."""

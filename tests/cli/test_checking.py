@@ -17,7 +17,7 @@ from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.smart.orphans import MESSAGES
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.verbs.checking import JOBS
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, beside
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.smart import Progress, smart_queue
@@ -133,15 +133,15 @@ def test_an_unreadable_item_of_a_smart_queue_is_reported_and_the_rest_checked(
 def test_the_check_names_the_checked_and_the_unchecked_parts(
     run: Run, db: Any, name: str, queue: fdbqueue.Queue, smart: SmartQueue
 ) -> None:
-    other = fdbqueue.Queue((*json.loads(name), "other"))
+    other = fdbqueue.Queue(tuple(json.loads(beside(name))))
     other.register(db)
-    [plain] = lines(run("check", json.dumps([*json.loads(name), "other"])).stdout)
+    [plain] = lines(run("check", beside(name)).stdout)
     assert {"items", "counters", "timers", "requests", "grants", "subscriptions"} <= {*plain["looked_at"]}
     assert plain["not_looked_at"] == []
 
     assert lines(run("check", name).stdout)[0]["not_looked_at"] == [MESSAGES]
     db[other.layout.jobs.pack(("job",))] = b"a record"
-    [loaded] = lines(run("check", json.dumps([*json.loads(name), "other"])).stdout)
+    [loaded] = lines(run("check", beside(name)).stdout)
     assert loaded["not_looked_at"] == [JOBS]
 
 

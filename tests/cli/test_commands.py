@@ -22,7 +22,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import MessageType
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.codecs import JsonCodec
-from tests.cli.conftest import Run, deep
+from tests.cli.conftest import Run, beside, deep
 from tests.helpers.days import Days
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.raw import raw
@@ -51,7 +51,7 @@ def test_lines_of_standard_input_are_enqueued_and_empty_ones_skipped(run: Run, n
 
 
 def test_enqueue_reads_the_output_of_dequeue(run: Run, name: str, space: Subspace) -> None:
-    other = json.dumps([*json.loads(name), "other"])
+    other = beside(name)
     run("enqueue", name, stdin="".join(f'{{"n": {n}}}\n' for n in range(250)))
 
     moved = run("dequeue", name, "--all").stdout

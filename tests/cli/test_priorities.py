@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import EarliestDeadline
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, beside
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal
 
@@ -45,7 +45,7 @@ def test_the_queue_stores_its_levels_and_counts_their_items(run: Run, name: str)
 
 
 def test_ten_levels_are_the_default_and_a_queue_without_priorities_has_no_order(run: Run, name: str) -> None:
-    other = json.dumps([*json.loads(name), "other"])
+    other = beside(name)
     run("enqueue", name, "--priority", "3", "1")
     run("enqueue", other, "1")
 

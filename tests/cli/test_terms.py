@@ -14,7 +14,7 @@ from fdbqueue.cli.records import ItemToEnqueue
 from fdbqueue.cli.terms import ItemTerms
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, beside
 from tests.cli.test_leasing import lines
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -30,7 +30,7 @@ def leases(name: str) -> Leases:
 
 @pytest.fixture
 def other(name: str) -> str:
-    return json.dumps([*json.loads(name), "other"])
+    return beside(name)
 
 
 def notes(db: Any, leases: Leases) -> dict[Any, tuple[str, dict[str, Any], float | None, float | None]]:
