@@ -128,7 +128,7 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
     unreadable = _gauge("unreadable", "Whether the first item, or a counter, can't be read.")
     troubles = GaugeMetricFamily(
         "fdbqueue_troubles",
-        "What is wrong, as `fdbqueue troubles` says: how many items, leases, sessions, … it concerns.",
+        "What is wrong, as `fdbqueue.troubles` says: how many items, leases, sessions, … it concerns.",
         labels=["kind", "queue"],
     )
     lags = GaugeMetricFamily(

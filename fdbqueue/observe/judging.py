@@ -53,7 +53,7 @@ class Limits:
     age_s: float | None = None
     """The age of the oldest available item; None: any."""
     commit_s: float = 2.0
-    """The time of a commit. Only `fdbqueue health` measures it."""
+    """The time of a commit. Only `health` measures it."""
     skew_s: float = 5.0
     """How far a stored time may be ahead of this clock."""
 

@@ -37,7 +37,7 @@ KINDS: dict[str, str] = {
     "paused_queue": "it is paused",
     "paused_session": "a session of it is paused",
     "suspended_subscription": "a subscription of it is suspended",
-    "slow_commit": "a commit takes long; of the whole database, and only `fdbqueue health` measures it",
+    "slow_commit": "a commit takes long; of the whole database, and only `health` measures it",
 }
 """The kinds of troubles, in the order in which troubles of one severity are shown, and what each means."""
 _ORDER = {kind: at for at, kind in enumerate(KINDS)}

@@ -17,6 +17,17 @@ from fdbqueue.engine.steps import Steps, rows
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.layout import RANDOM_BYTES, Layout, rank_of
 
+REMEDIES = {
+    "cancel": "Sessions.cancel(db, session, position)",
+    "get": "Sessions.get(db, session, position)",
+    "purge": "Sessions.purge(db, session, position)",
+    "redrive": "Sessions.redrive(db, session, position)",
+    "reschedule": "Sessions.reschedule(db, session, position)",
+    "skip": "Sessions.skip(db, session)",
+    "update": "Sessions.update(db, session, position)",
+}
+"""The call of `Sessions` that does the same."""
+
 
 def session_in(position: Position) -> tuple[Any, bytes] | None:
     """Return the session that a position names, and the item's packed position there; None if it names none.
@@ -40,7 +51,7 @@ def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes],
 
     Args:
         missing: their packed positions.
-        verb: the method of `Sessions` to use.
+        verb: the method of `Sessions` to use, one of `REMEDIES`.
 
     Raises:
         ValueError: one is the position of an item in a session.
@@ -48,7 +59,7 @@ def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes],
     *Conflicts:* none. *Cost:* two reads if a position has a rank, else none.
     """
     ranked: Position | None = None
-    remedy = "Sessions.skip(db, session)" if verb == "skip" else f"Sessions.{verb}(db, session, position)"
+    remedy = REMEDIES[verb]
     for packed in missing:
         position = layout.available.position(layout.prefix + packed)
         if (named := session_in(position)) is not None:

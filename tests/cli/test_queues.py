@@ -20,7 +20,7 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs import renaming
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, beside
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.counted import Counted
 from tests.helpers.nightly import at_night
@@ -62,7 +62,7 @@ def test_queues_are_listed_a_page_at_a_time(db: Any, space: Subspace, run: Run, 
 
     everything = fdbqueue.queues(db, within=space)
     assert fdbqueue.queues(counted, within=space, limit=2) == everything[:2]
-    assert counted.did["reads"] < 2 * 10
+    assert counted.did["reads"] <= 1 + 2 * 10
     assert fdbqueue.queues(db, within=space, after=everything[4].name) == everything[5:]
     assert fdbqueue.queues(db.create_transaction(), within=space, after=everything[4].name, limit=1) == everything[5:6]
     with pytest.raises(ValueError, match="at least 1"):
@@ -249,12 +249,12 @@ def test_the_codec_is_the_registered_one_unless_it_is_given(
     assert [info.codec for info in fdbqueue.queues(db, within=space)] == ["msgpack"]
     refused = run("dequeue", name, "--codec", "json")
     assert (refused.exit_code, "registered with the codec 'msgpack'" in refused.stderr) == (4, True)
-    empty = Queue(space["empty"], codec="msgpack")
+    empty = Queue(tuple(msgspec.json.decode(beside(name))), codec="msgpack")
     empty.register(db)
     for command in (["dead"], ["dead", "--by-error"], ["peek"], ["browse"], ["inspect"], ["dequeue"], ["get", "1:72"]):
         refused = run(
             command[0],
-            msgspec.json.encode(fdb_tuple.unpack(space["empty"].key())).decode(),
+            beside(name),
             *command[1:],
             "--codec",
             "json",
