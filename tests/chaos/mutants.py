@@ -127,6 +127,78 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a dequeue asks for no marker",
+        "fdbqueue/verbs/queue.py",
+        (("        asks_marker(tr)\n        tr.add(", "        tr.add("),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a clear asks for no marker",
+        "fdbqueue/verbs/queue.py",
+        (("        asks_marker(tr)\n        tr.clear_range(", "        tr.clear_range("),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a pause asks for no marker",
+        "fdbqueue/moves/pausing.py",
+        (("    asks_marker(tr)\n", ""),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a counter asks for no marker",
+        "fdbqueue/stored/counters.py",
+        (("    asks_marker(tr)\n", ""),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "the end of a deadline's claim asks for no marker",
+        "layers/smart/_deadlines.py",
+        (("        asks_marker(tr)\n        tr.clear", "        tr.clear"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a claim of a deadline asks for no marker",
+        "layers/smart/_deadlines.py",
+        (("in found:\n            asks_marker(tr)\n", "in found:\n"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a claim of a deadline that lapsed asks for no marker",
+        "layers/smart/_deadlines.py",
+        (("is not None:\n            asks_marker(tr)\n            (_", "is not None:\n            (_"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "a fetch of copies asks for no marker",
+        "layers/smart/_resend.py",
+        (("                asks_marker(tr)\n", "                pass\n"),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
+        "forgetting operations asks for no marker",
+        "layers/oplog/_oplog.py",
+        (("            asks_marker(tr)\n", ""),),
+        tests=(
+            "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
+        ),
+    ),
+    Mutant(
         "an attempt keeps what an earlier one asked",
         "fdbqueue/engine/marker.py",
         (("        claim.is_asked = False\n        result", "        result"),),
@@ -170,7 +242,7 @@ MUTANTS = (
     Mutant(
         "timers are settled a minute early",
         "layers/leases/timers.py",
-        (("*layout.timers_until(now_us), limit=limit", "*layout.timers_until(now_us + 60_000_000), limit=limit"),),
+        (("begin, end = layout.timers_until(now_us)", "begin, end = layout.timers_until(now_us + 60_000_000)"),),
         tests=("tests/layers/leases/test_leases_given_back.py::test_an_expired_lease_counts_an_attempt_and_says_why",),
     ),
     Mutant(
@@ -441,8 +513,8 @@ MUTANTS = (
         "layers/smart/_deadlines.py",
         (
             (
-                "in found:\n            tr.add_read_conflict_key(row.key)\n            packed = pack(",
-                "in found:\n            packed = pack(",
+                "asks_marker(tr)\n            tr.add_read_conflict_key(row.key)\n            packed = pack(",
+                "asks_marker(tr)\n            packed = pack(",
             ),
         ),
         Kind.smart,

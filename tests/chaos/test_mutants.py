@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,17 @@ def test_a_mutant_fits_its_source_and_names_tests(mutant: Mutant) -> None:
     for test in mutant.tests:
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text()
+
+
+def test_every_place_that_asks_for_a_commit_marker_has_a_mutant() -> None:
+    files = [path for part in ("fdbqueue", "layers") for path in (ROOT / part).rglob("*.py")]
+    calls = {
+        str(path.relative_to(ROOT)): re.findall(r"^ +asks_marker\(", path.read_text(), re.MULTILINE) for path in files
+    }
+
+    removed = Counter(mutant.file for mutant in MUTANTS if mutant.name.endswith("for no marker"))
+
+    assert removed == Counter({file: len(found) for file, found in calls.items() if found})
 
 
 @pytest.mark.slow

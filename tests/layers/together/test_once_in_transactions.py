@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +11,47 @@ import pytest
 import fdbqueue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.marker import TRANSACTIONS
+from fdbqueue.engine.steps import run
 from fdbqueue.layers import ACKED, Consumer, Lease, Leases, PriorityQueue, Sessions
+from fdbqueue.layers.smart._deadlines import ClaimedDeadline
 from tests.helpers.faults import Fault, FaultyDatabase, When
-from tests.helpers.verbs import Scene
+from tests.helpers.verbs import Call, Scene, driven
 from tests.layers.together.test_verbs_in_transactions import EITHER, PARTS
 
 ONE = (1).to_bytes(8, "little")
 FAULTS: list[Fault] = [("before", 1021), ("after", 1021)]
-CALLS = {**EITHER, **PARTS}
+
+
+def _paused(scene: Scene) -> Call:
+    scene.queue.pause(scene.db)
+    return Call(scene.queue.resume)
+
+
+def _claimed(scene: Scene) -> ClaimedDeadline:
+    """Claim the first of the missed deadlines until a time that is long over."""
+
+    @fdbqueue.transactional
+    def claim(tr: fdbqueue.Transaction) -> Any:
+        return run(scene.deadlines.claim_next(tr, until_us=5, lapsed_us=0, ended=None))
+
+    claimed: ClaimedDeadline = claim(scene.db)
+    return claimed
+
+
+def _lapsed(scene: Scene) -> Call:
+    assert scene.smart
+    _claimed(scene)
+    scene.deadlines.claim(scene.db)  # the others
+    return driven(scene.deadlines.claim_next, until_us=9, lapsed_us=6, ended=None)
+
+
+MORE: dict[str, Callable[[Scene], Call]] = {
+    "Queue.resume of a paused queue": _paused,
+    "Deadlines.end of a claim": lambda s: driven(s.deadlines.end, _claimed(s)),
+    "Deadlines.claim_next of a claim that has lapsed": _lapsed,
+}
+"""Calls that write nothing with the arguments of the other tables."""
+CALLS = {**EITHER, **PARTS, **MORE}
 
 
 class Body:
@@ -26,6 +59,7 @@ class Body:
 
     def __init__(self, db: Any, space: Subspace, name: str) -> None:
         self._db = db
+        self.name = name
         self._key = space["counted"].key()
         self.scene = Scene(db, space["scene"])
         self.call = CALLS[name](self.scene)
@@ -62,7 +96,9 @@ class Body:
 
     def check(self) -> None:
         """Compare what is there after a first commit that was lost and a second one that took effect."""
-        if self.scene.rows() != self.before:
+        changed = self.scene.rows() != self.before
+        assert changed or self.name not in MORE
+        if changed:
             assert (self.runs, self.counted) == (2, 1)
         else:
             assert self.counted == self.runs - 1  # a call that only reads asks for no marker
