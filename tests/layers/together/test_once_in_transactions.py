@@ -39,7 +39,6 @@ def _claimed(scene: Scene) -> ClaimedDeadline:
 
 
 def _lapsed(scene: Scene) -> Call:
-    assert scene.smart
     _claimed(scene)
     scene.deadlines.claim(scene.db)  # the others
     return driven(scene.deadlines.claim_next, until_us=9, lapsed_us=6, ended=None)
