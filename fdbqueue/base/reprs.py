@@ -10,6 +10,7 @@ and `sparkline` draw with text.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,19 @@ def brief(value: object, most: int = MOST_CHARACTERS) -> str:
         return f"{start[:-1]}…{start[-1]} ({len(value):,} {unit})"
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def function_text(function: object) -> str:
+    """Return the name of a function with its module; for a lambda its file and line; the repr of other objects.
+
+    >>> function_text(brief), function_text("no function")
+    ('fdbqueue.base.reprs.brief', "'no function'")
+    """
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", None)
+    if code is not None and code.co_name == "<lambda>":
+        return f"lambda of {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    return repr(function) if name is None else f"{getattr(function, '__module__', '?')}.{name}"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

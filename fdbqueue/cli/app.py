@@ -54,18 +54,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-COMMANDS = (
-    *(enqueue, dequeue, lease, ack, nack, peek, browse, bury, dead, redrive, purge, clear),
-    *(get, cancel, update, reschedule),
-    *(queues, register, rename, pause, resume, quota),
-    *(subscribe, subscriptions, unsubscribe, sessions, groups),
-    *(worker, schedules, streams),
-    *(export, import_, copy, backup),
-    *(troubles, inspect, watch, stats, check, health, top, metrics, watchdog, sweep, web),
-)
-for command in COMMANDS:
-    app.command(cls=Command, help=reflowed(command.__doc__))(command)
-app.add_typer(agents, name="agents")
+SECTIONS = {
+    "Put items in, and take them out": (enqueue, dequeue, lease, ack, nack, watch),
+    "Look at items, and change them": (peek, browse, get, update, reschedule, cancel, clear),
+    "Dead letters": (dead, redrive, purge, bury),
+    "Queues": (queues, inspect, stats, register, rename, pause, resume, quota),
+    "Sessions, subscriptions, and more": (sessions, subscriptions, subscribe, unsubscribe, groups, streams),
+    "Work": (worker, schedules, sweep, watchdog),
+    "What is wrong, and how it goes": (troubles, health, check, top, metrics, web),
+    "Copies and backups": (export, import_, copy, backup),
+}
+"""The commands, in the sections of the help."""
+COMMANDS = tuple(command for commands in SECTIONS.values() for command in commands)
+for section, commands in SECTIONS.items():
+    for command in commands:
+        app.command(cls=Command, help=reflowed(command.__doc__), rich_help_panel=section)(command)
+app.add_typer(agents, name="agents", rich_help_panel="Work")
 
 
 def _print_version(wanted: bool) -> None:

@@ -15,8 +15,15 @@ from fdbqueue.cli.tables import print_pairs
 from fdbqueue.cli.troubling import next_step, print_troubles, trouble_record
 from fdbqueue.cli.values import encode_json
 
-FIGURES = ("commit_s", "ahead_s", "queues", "oldest_age_s", "oldest_queue", "version")
-"""What a terminal shows beside the troubles."""
+FIGURES = {
+    "commit_s": "a commit took, seconds",
+    "ahead_s": "times are ahead, seconds",
+    "queues": "queues",
+    "oldest_age_s": "oldest first item, seconds",
+    "oldest_queue": "which is of the queue",
+    "version": "version of fdbqueue",
+}
+"""What a terminal shows beside the troubles, and its words."""
 
 
 def health(
@@ -59,7 +66,7 @@ def health(
     if wants_table(as_json):
         print_troubles(report.troubles, report.unmatched)
         shown = {name: value for name, value in report.record().items() if name in FIGURES and value not in (None, "")}
-        print_pairs("health", {"well": "yes" if report.ok else "no", **shown})
+        print_pairs("health", {"well": "yes" if report.ok else "no", **shown}, FIGURES)
     else:
         record: dict[str, Any] = {**report.record(), "troubles": [trouble_record(one) for one in report.troubles]}
         steps = [next_step(one) for one in report.troubles if one.severity == "problem"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import shutil
 from functools import partial
@@ -12,6 +13,21 @@ from typer.core import TyperCommand
 
 NARROW_COLUMNS = 60
 """On a narrower terminal the tables of options would cut off the options' names."""
+NEAR = 0.75
+"""How like two options are that may be mistaken for each other. "--port" and "--cert" have 0.67."""
+OTHER_WORDS = {
+    **dict.fromkeys(("--address", "--bind", "--port"), ("--listen",)),
+    **dict.fromkeys(("--count", "--max", "--number"), ("--limit",)),
+    **dict.fromkeys(("--cluster", "--cluster-file", "--database", "--db"), ("--url",)),
+    **dict.fromkeys(("--force", "--assume-yes"), ("--yes",)),
+    **dict.fromkeys(("--filter", "--headers"), ("--where",)),
+    **dict.fromkeys(("--output", "--file"), ("--to", "--from")),
+    **dict.fromkeys(("--timeout", "--wait-for"), ("--wait", "--patience")),
+    "--reason": ("--error",),
+}
+"""Options of other tools, and ours for the same."""
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""The class of all errors about arguments, which typer does not export."""
 NAME_COLUMNS = 14
 """On a narrow terminal a longer name gets a line of its own."""
 
@@ -46,6 +62,16 @@ def with_limits(arguments: list[str]) -> list[str]:
     return given
 
 
+def likely_options(typed: str, options: list[str]) -> list[str]:
+    """Return the options that are probably meant by one that is not there: by their meanings, else by their letters.
+
+    >>> likely_options("--port", ["--listen", "--cert", "--url"]), likely_options("--limt", ["--limit", "--url"])
+    (['--listen'], ['--limit'])
+    """
+    meant = [name for name in OTHER_WORDS.get(typed, ()) if name in options]
+    return meant or difflib.get_close_matches(typed, options, cutoff=NEAR)
+
+
 def _is_number(following: list[str]) -> bool:
     try:
         float(*following)
@@ -64,6 +90,11 @@ class Command(TyperCommand):
             return super().parse_args(ctx, with_limits(args) if waits else args)
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ")  # a word of the parser of values
+            raise
+        except USAGE_ERROR as error:
+            if hasattr(error, "possibilities"):  # there is no such option
+                own = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+                error.possibilities = likely_options(error.option_name, own)
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

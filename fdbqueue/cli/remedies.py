@@ -10,8 +10,24 @@ import ast
 import re
 import shlex
 
+from fdbqueue.engine.url import THREE
 from fdbqueue.stored.names import name_text
 
+PLAIN = {
+    f"one of {THREE}": "file:PATH (a folder, durable) or fdb:[CLUSTER_FILE] (a cluster)",
+    "memory: takes no path. For a folder write": "memory: is not for commands. For a folder write",
+    "Without a cluster, memory: and file:PATH work as they are.": "Without a cluster, file:PATH works as it is.",
+    "and give SmartQueue its limit=Limit(...)": "and give the smart queue a limit in its program",
+    "Give SmartQueue its limit=Limit(...)": "Give the smart queue a limit in its program",
+    "Change it by fdbqueue.layers.SmartQueue(...).update": "Change it in the program of the smart queue",
+    "or remove it with later='renew', which keeps later items for a new generation": (
+        "or let a program remove it, which can keep later items for a new generation"
+    ),
+    "For seconds give every=SECONDS": "For seconds give --every",
+    "or every=SECONDS, and not both": "or --every, and not both",
+    "Or give every=SECONDS": "Or give --every",
+}
+"""Remedies that are no command, and what a shell has in their place."""
 COMMANDS = {
     "Queue.cancel": "fdbqueue cancel",
     "Queue.resume": "fdbqueue resume",
@@ -44,6 +60,7 @@ OPTIONS = {
 _WORDS = {
     **{verb: f"`{command}`" for verb, command in COMMANDS.items()},
     **OPTIONS,
+    **PLAIN,
 }
 _REMEDY = re.compile("`?(" + "|".join(map(re.escape, sorted(_WORDS, key=len, reverse=True))) + ")`?")
 _CODEC = re.compile(r"\bGive codec='(\w+)'")
@@ -55,6 +72,10 @@ for _ in range(2):  # tuples within tuples
 _TUPLE = rf"\({_PART}(?:, {_PART})*,?\)"
 _PREFIX = rf"Subspace\(rawPrefix=({_BYTES})\)"
 _CLEAR = re.compile(rf"Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\)\.clear\(db\)")
+_RENAME = re.compile(rf"fdbqueue\.rename\(db, ({_TEXT}|{_TUPLE}|{_PREFIX}), …\)")
+_OBJECT = re.compile(
+    rf"\b(?:Leases|Queue|Sessions|SmartQueue|StagedQueue)\(({_TEXT}|{_TUPLE}|{_PREFIX})(?:, \w+=[^,()]+)*\)(?!\.\w)"
+)
 _NAME = re.compile(rf"{_TUPLE}|{_PREFIX}")
 
 
@@ -67,16 +88,21 @@ def in_shell(text: str) -> str:
     "It has the codec 'json'. Give --codec json. It is transaction (7) of (3, 4)."
     >>> in_shell("Clear it: Queue('orders').clear(db). Or that: Queue(('shop', 'orders')).clear(db).")
     'Clear it: `fdbqueue clear orders`. Or that: `fdbqueue clear \\'["shop", "orders"]\\'`.'
+    >>> in_shell("The session 'ann' of Queue(('shop', 'orders'), codec='json') is being removed.")
+    'The session \\'ann\\' of \\'["shop", "orders"]\\' is being removed.'
     """
     text = _REMEDY.sub(lambda found: _WORDS[found[1]], text)
-    text = _CLEAR.sub(_clear, text)
+    text = _CLEAR.sub(lambda found: f"`fdbqueue clear {_quoted(found)}`", text)
+    text = _RENAME.sub(lambda found: f"`fdbqueue rename {_quoted(found)} NEW`", text)
     text = _CODEC.sub(r"Give --codec \1", text)
+    text = _OBJECT.sub(lambda found: found[1], text)
     return _NAME.sub(_typed, text)
 
 
-def _clear(found: re.Match[str]) -> str:
+def _quoted(found: re.Match[str]) -> str:
+    """Return a queue's name as an argument."""
     name = ast.literal_eval(found[2] or found[1])
-    return f"`fdbqueue clear {shlex.quote(name_text((name,) if isinstance(name, str) else name))}`"
+    return shlex.quote(name_text((name,) if isinstance(name, str) else name))
 
 
 def _typed(found: re.Match[str]) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
@@ -16,9 +19,28 @@ from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 
+WORDS = {
+    "oldest_age_s": "first item waits, seconds",
+    "oldest_age_at_least_s": "first item waits at least, seconds",
+    "overdue": "timers overdue",
+    "requests": "waiting requests",
+    "wanted": "items that they want",
+    "outcomes": "results kept",
+    "blob_bytes": "bytes of blobs",
+    "uploads": "uploads under way",
+}
+"""What a terminal calls a number whose name does not say it."""
 
-def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
+
+def stats(
+    queue: QueueName,
+    zeros: Annotated[bool, typer.Option("--all", "-a", help="Print also the rows that are 0.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
     """Print the number of items in each state, totals, the age of the first item, and the waiting processes.
+
+    A terminal shows the rows that are not 0, and the number of available items. JSON has all of them.
 
     For a queue with an order it prints the order's name and the number of available items of each level. It counts up
     to 1,000 subscriptions. For a queue with blobs it prints how many there are, their size, and the uploads under way.
@@ -46,7 +68,8 @@ def stats(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
         found |= {"quota": quota.text} if quota else {}
         found |= {"paused": paused.text} if paused else {}
         levels = found.pop("levels", {})
-        print_pairs(queue, {**found, **{f"level {rank}": there for rank, there in levels.items()}})
+        rows = {**found, **{f"level {rank}": there for rank, there in levels.items()}}
+        print_pairs(queue, {name: row for name, row in rows.items() if row or zeros or name == "available"}, WORDS)
     else:
         write_lines(
             [encode_json({"queue": queue, **found, **quota_shown(quota), **pause_shown(paused)}).encode() + b"\n"]

@@ -21,6 +21,7 @@ from fdbqueue.cli.output import Shown, write_lines, writing
 from fdbqueue.cli.values import encode_json, to_json
 
 T = TypeVar("T")
+NO_WORDS: Mapping[str, str] = {}
 SCREENFUL = 20
 """So many rows a terminal shows if no number is given."""
 BESIDE_COLUMNS = 30
@@ -150,14 +151,14 @@ def _rank(one: Shown) -> str:
     return "" if one.position.rank is None else str(one.position.rank)
 
 
-def print_pairs(title: str, pairs: dict[str, Any]) -> None:
-    """Print names and numbers as a table."""
+def print_pairs(title: str, pairs: dict[str, Any], words: Mapping[str, str] = NO_WORDS) -> None:
+    """Print names and numbers as a table. `words` has what to print for a name that is not a word itself."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
     for name, value in pairs.items():
         shown = f"{value:,}" if isinstance(value, int | float) else Text(str(value or ""), justify="left")
-        table.add_row(name.replace("_", " "), shown)
+        table.add_row(words.get(name, name.replace("_", " ")), shown)
     print_shown(table)
 
 

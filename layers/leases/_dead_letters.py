@@ -106,7 +106,7 @@ class DeadLetters(Named, Generic[V]):
         Args:
             tr: a transaction, or a database.
             position: the item's position, as `FormatError.position` and `CodecError.position` have it.
-            error: why, for people who look at the dead letters; None: the item keeps its last error.
+            error: why, for people who look at the dead letters; None or "": the item keeps its last error.
 
         *Conflicts:* with a transaction that takes or changes this item. *Cost:* one read and about three writes.
 
@@ -131,7 +131,7 @@ class DeadLetters(Named, Generic[V]):
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
             notes = yield from moves.read_notes({packed: bytes(found)})
-            moves.bury(packed, bytes(found), notes[packed], error)
+            moves.bury(packed, bytes(found), notes[packed], error or None)
             yield from moves.settle()
             moves.finish()
             return True

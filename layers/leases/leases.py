@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from fdbqueue import BulkReport, CheckReport, LeaseLost, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
 from fdbqueue.base.arguments import check_text
+from fdbqueue.base.reprs import function_text
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
@@ -154,7 +155,7 @@ class Leases(Named, ByPosition[V]):
         return own
 
     def __repr__(self) -> str:
-        backoff = "" if self.retry.backoff is None else f", backoff={self.retry.backoff!r}"
+        backoff = "" if self.retry.backoff is None else f", backoff={function_text(self.retry.backoff)}"
         return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts}{backoff})"
 
     @verb

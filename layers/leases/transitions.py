@@ -12,6 +12,7 @@ from numbers import Real
 from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
+from fdbqueue.base.reprs import function_text
 from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, is_over, size_beside
 
@@ -121,7 +122,8 @@ class Retry:
         is_number = isinstance(wait, Real) and not isinstance(wait, bool)
         if not is_number or not wait >= 0:
             raise (ValueError if is_number else TypeError)(
-                f"backoff={self.backoff!r} returned {wait!r} for attempt {attempt}, not a number of seconds, 0 or more."
+                f"backoff={function_text(self.backoff)} returned {wait!r} for attempt {attempt}, not a number of"
+                " seconds, 0 or more."
             )
         return int(min(wait, LONGEST_SECONDS) * 1e6)
 
@@ -134,7 +136,8 @@ class Retry:
             return max(0, self.delay_us(attempt))
         except Exception:  # noqa: BLE001 - the policy is code that is not ours
             seconds = UNKNOWN_BACKOFF(attempt)
-            _log.exception("backoff=%r failed for attempt %d: the item waits %g s.", self.backoff, attempt, seconds)
+            name = function_text(self.backoff)
+            _log.exception("backoff=%s failed for attempt %d: the item waits %g s.", name, attempt, seconds)
             return int(seconds * 1e6)
 
 

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+from fdbqueue.base.reprs import near_texts
 
 from ..leases.times import positive
 
@@ -46,7 +48,7 @@ class Cron:
         try:
             zone = ZoneInfo(self.tz)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f"There is no time zone {self.tz!r}, as 'Europe/Zurich' is one. {_EXTRA}") from error
+            raise ValueError(f"There is no time zone {self.tz!r}. {_other_zone(self.tz)}") from error
         moment = datetime.fromtimestamp(at_us / 1e6, zone)
         try:
             if (count := len(self.expression.split())) != 5:  # cronsim takes six, too: the first are seconds
@@ -91,6 +93,13 @@ def first_after(times: Times, at_us: int) -> int:
 def last_until(times: Times, at_us: int) -> int:
     """Return the last tick that is not after a time; 0: there is none."""
     return next((tick for tick in times.ticks(at_us + 1_000_000, reverse=True) if tick <= at_us), 0)
+
+
+def _other_zone(name: str) -> str:
+    """Return what to do about a time zone that is not there."""
+    if not (zones := available_timezones()):
+        return f"This system has no data about time zones. {_EXTRA}"
+    return f"Is it {' or '.join(map(repr, near))}?" if (near := near_texts(name, zones)) else "'Europe/Zurich' is one."
 
 
 def _cronsim() -> Any:

@@ -43,6 +43,18 @@ MUTANTS = (
         tests=("tests/cli/test_stopping.py::test_a_signal_while_python_imports_the_command_prints_no_traceback",),
     ),
     Mutant(
+        "an error in the shell names an object of Python",
+        "fdbqueue/cli/remedies.py",
+        (("    text = _OBJECT.sub(lambda found: found[1], text)\n", ""),),
+        tests=("tests/cli/test_remedies.py::test_an_error_about_a_closing_session_names_no_argument_of_python",),
+    ),
+    Mutant(
+        "an empty error of bury erases the last one",
+        "layers/leases/_dead_letters.py",
+        (("notes[packed], error or None)", "notes[packed], error)"),),
+        tests=("tests/cli/test_leasing.py::test_a_buried_item_keeps_its_last_error_unless_another_is_given",),
+    ),
+    Mutant(
         "a lease's token is not looked at",
         "layers/leases/holding.py",
         (

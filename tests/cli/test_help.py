@@ -17,7 +17,7 @@ from typer import rich_utils
 from typer.testing import CliRunner
 
 from fdbqueue.cli import app
-from fdbqueue.cli.app import COMMANDS
+from fdbqueue.cli.app import COMMANDS, SECTIONS
 from tests.helpers.nightly import at_night
 
 WIDTHS = (40, 200, *at_night(80, 120))
@@ -33,7 +33,7 @@ def built() -> Any:
 def help_of(name: str, width: int) -> str:
     """Return a command's help on a terminal of some width."""
     with patch.object(rich_utils, "MAX_WIDTH", width):
-        return CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": str(width)}).stdout
+        return CliRunner().invoke(app, [*filter(None, [name]), "--help"], env={"COLUMNS": str(width)}).stdout
 
 
 def text_of(name: str, width: int) -> list[str]:
@@ -52,6 +52,16 @@ def test_a_line_of_the_help_ends_only_where_the_next_word_does_not_fit(name: str
     for line, following in itertools.pairwise(lines):
         if line and following and not following.startswith("Example:"):
             assert cell_len(f"{line} {following.split()[0]}") > width - 4, (line, following)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_help_lists_all_commands_in_sections(width: int) -> None:
+    parts = re.split("╭─ (.*?) ─+╮", help_of("", width))[1:]
+    shown = dict(zip(parts[::2], parts[1::2], strict=True))
+
+    assert list(shown) == ["Options", *SECTIONS]
+    for section, commands in SECTIONS.items():
+        assert all(f"│ {command.__name__.rstrip('_')} " in shown[section] for command in commands)
 
 
 @names

@@ -439,15 +439,16 @@ def test_an_item_that_can_not_be_read_is_buried_and_shown(run: Run, name: str, d
 def test_a_buried_item_keeps_its_last_error_unless_another_is_given(
     run: Run, name: str, db: Any, leases: Leases
 ) -> None:
-    first, second, third = (leases.enqueue(db, value) for value in "abc")
+    first, second, third, last = (leases.enqueue(db, value) for value in "abcd")
     for lease in Leases(leases.queue).lease_many(db):
         Leases(leases.queue).nack(db, lease, error=f"no {lease.value}")
 
     assert run("bury", name, first.text).exit_code == 0
     assert run("bury", name, second.text, "--error", "gave up").exit_code == 0
-    assert leases.dead.bury(db, third, error="")
+    assert run("bury", name, third.text, "--error", "").exit_code == 0
+    assert leases.dead.bury(db, last, error="")
 
-    assert [one["error"] for one in lines(run("dead", name).stdout)] == ["no a", "gave up", ""]
+    assert [one["error"] for one in lines(run("dead", name).stdout)] == ["no a", "gave up", "no c", "no d"]
 
 
 def test_a_watchdog_says_that_it_runs(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

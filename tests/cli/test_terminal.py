@@ -104,6 +104,22 @@ def test_a_narrow_terminal_shows_places_and_names_of_queues_whole(file_url: str,
         assert told in shown
 
 
+def test_stats_show_the_rows_that_are_not_0_and_all_on_request(file_url: str) -> None:
+    shown, everything = (on_terminal("stats", "orders", *more, url=file_url)[1] for more in ((), ("--all",)))
+
+    assert re.findall(r"│ ([a-z]+) +│ +(\d+) │", shown) == [("available", "2"), ("enqueued", "2")]
+    for row in "leased", "dead", "waiting requests", "timers overdue":
+        assert row not in shown
+        assert row in everything
+
+
+def test_health_speaks_in_words(file_url: str) -> None:
+    shown = on_terminal("health", url=file_url)[1]
+
+    assert "a commit took, seconds" in shown
+    assert not re.search(r"\b\w+(_\w+| (s|us))\b *│", shown), "the name of a field"
+
+
 def test_a_queue_name_with_brackets_is_printed_as_it_is(file_url: str) -> None:
     assert "tea[red]pots" in on_terminal("stats", "tea[red]pots", url=file_url)[1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any, cast
@@ -24,6 +25,7 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
     Watchdog,
+    exponential,
 )
 from tests.helpers.reading import Reading
 
@@ -215,3 +217,10 @@ def test_a_star_import_leaves_pythons_open_alone() -> None:
     assert "open" not in names
     with fdbqueue.open("memory:") as db:
         assert isinstance(db, fdbqueue.Database)
+
+
+def test_a_function_is_shown_by_its_name_and_a_lambda_by_its_place() -> None:
+    shown = repr(Leases(Queue("orders"), backoff=lambda attempt: attempt))
+
+    assert re.search(r"backoff=lambda of test_reprs\.py:\d+\)$", shown)
+    assert "backoff=exponential(first=1.0" in repr(Leases(Queue("orders"), backoff=exponential(first=1.0)))

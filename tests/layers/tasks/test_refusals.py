@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -271,6 +272,15 @@ def test_schedules(db: Any, app: Any) -> None:
     with pytest.raises(ValueError, match="not both"):
         app.periodic("* * * * *", every=5)
     with pytest.raises(ValueError, match="There is no time zone 'Europe/Nowhere'"):
+        app.periodic("* * * * *", tz="Europe/Nowhere")
+    for zone, right in (("Europe/Zürich", "Europe/Zurich"), ("europe/berlin", "Europe/Berlin")):
+        with pytest.raises(ValueError, match=f"There is no time zone '{zone}'. Is it '{right}'") as told:
+            app.periodic("* * * * *", tz=zone)
+        assert "extra" not in str(told.value)
+    with (
+        patch("fdbqueue.layers.schedules.ticks.available_timezones", set),
+        pytest.raises(ValueError, match=r"no data about time zones\. Install the extra"),
+    ):
         app.periodic("* * * * *", tz="Europe/Nowhere")
     for every in (0, -1, float("nan")):
         with pytest.raises(ValueError, match="every"):
