@@ -18,6 +18,7 @@ from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
 from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.items import parse
+from fdbqueue.stored.layout import is_packed
 from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:
@@ -187,12 +188,10 @@ def _label(queue: Queue[Any], piece: _Range) -> str:
     layout = queue.layout
     if not layout.begin <= piece.begin < layout.end:
         return _key(queue, piece.begin, whole=False)
-    try:
-        position = layout.position_of(piece.begin)
-    except IndexError:
+    if not is_packed(layout.available.packed(piece.begin)):
         return "between items"
-    is_item = layout.item_key(position) == piece.begin
-    return f"item {position.index}:{position.random.hex()[:4]}" if is_item else "between items"
+    position = layout.position_of(piece.begin)
+    return f"item {position.index}:{position.random.hex()[:4]}"
 
 
 def _key(queue: Queue[Any], key: bytes, *, whole: bool = True) -> str:
