@@ -33,6 +33,12 @@ async def buy(tr: Any, sku: str) -> str:
     return str(position.text)
 
 
+@fdbqueue.transactional
+async def note(tr: Any, sku: str) -> None:
+    """Count what was sent. `db.add` would block the event loop, and all requests with it, until its commit is done."""
+    tr.add(b"sent/" + sku.encode(), ADDED)
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the database after the server has forked, and close it when the consumer has ended.
@@ -44,7 +50,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.db = db
 
         async def send(lease: Lease[Any]) -> None:
-            db.add(b"sent/" + lease.value["sku"].encode(), ADDED)
+            await note(db, lease.value["sku"])
 
         admin = AdminApp(db)  # read-only, and for requests to the loopback interface
         app.mount("/queues", admin)  # an application that is mounted has no lifespan of its own

@@ -39,9 +39,9 @@ from fdbqueue.stored.layout import MAX_PREFIX_BYTES, is_packed
 
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2
-MANY_ATTEMPTS = 3
-"""An item that is at this attempt, or a later one, is worth a look. The command health and the web page name it."""
 """The format version of an envelope with a blob; the newest that this library reads."""
+MANY_ATTEMPTS = 3
+"""An item that is at this attempt, or a later one, is worth a look. The list of troubles names it."""
 INLINE_BYTES = 90_000
 """A payload up to this size is stored in the item's own value; FoundationDB limits a value to 100,000 bytes."""
 CHUNK_BYTES = 90_000

@@ -4,7 +4,7 @@ Challenge: a rename copies, since all keys of a queue begin with its name. Meanw
 
 Protocol:
 
-1. Mark the old and the new name (`renamed.py`). From now on enqueues and takes of both are refused.
+1. Mark the old and the new name (`stored/rename_marks.py`). From now on enqueues and takes of both are refused.
 2. If the keys do not fit into one transaction, move items without a lease in batches. A batch moves all keys of its
    items together, so a call that finds an item finds it whole, under one of the names.
 3. Wait until no transaction can be open that began before the marks. An enqueue reads by snapshot, so it does not

@@ -34,14 +34,6 @@ from fdbqueue.web.searching import STATES, WantedItems, search
 _log = logging.getLogger("fdbqueue.web")
 HERE = Path(__file__).parent
 QUEUES_A_PAGE = 100
-PAGE_BEHIND = {
-    "redrive": "dead",
-    "purge": "dead",
-    "session-remove": "sessions",
-    "schedule-pause": "parts",
-    "schedule-resume": "parts",
-}
-"""The page that follows a change, if it is not that of the queue."""
 SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
 OWN_TABLES = ("first items", "last items", "who works on what", "largest sessions", "dead letters by error")
 """Tables of an inspection that the queue's page shows in its own way, with links."""

@@ -8,7 +8,7 @@ There are two kinds of layers:
 - A *way of taking* (`StagedQueue`, `Subscriptions`, `Subscription`, `Consumer`) adds waiting, conditions or credit. A
   layer on top would ignore these. So it refuses, and the message names the right argument.
 
-A layer that is made of a bare `Queue` has leases without a policy (`leases/_policies.py`).
+A layer that is made of a bare `Queue` has leases without a policy (`leases/policies.py`).
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> Steps
     return len((yield from rows(tr.snapshot, span.start, span.stop, limit=limit)))
 
 
-LeaseRef = dict[str, tuple[int, int]]
+Held = dict[str, tuple[int, int]]
 """For each subscription: how many items, and how many bytes, its consumers hold."""
 
 
@@ -74,7 +74,7 @@ def _with_held(
     layout: Layout,
     now_us: int,
     found: dict[str, SubscriptionRecord],
-    held: Steps[LeaseRef] | None = None,
+    held: Steps[Held] | None = None,
 ) -> Steps[list[SubscriptionStats]]:
     if held is None:
         names = list(found)
@@ -100,9 +100,9 @@ def _with_held(
     return stats
 
 
-def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[LeaseRef]:
+def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[Held]:
     """Read the items that consumers hold, for all subscriptions from a first to a last name, in one range read."""
-    held: LeaseRef = {}
+    held: Held = {}
     found = yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)
     for (name, _), row in own_rows(layout, "held", found):
         items, size_bytes = held.get(name, (0, 0))

@@ -13,6 +13,7 @@ from tests.chaos.kinds import Kind
 from tests.chaos.lanes import side_by_side
 from tests.chaos.report import lines
 from tests.chaos.run import PATIENCE, ROUND_SECONDS, run
+from tests.chaos.urls import shared_url
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, help="the same in hours, for a soak")
     parser.add_argument("--seed", default=secrets.token_hex(4), help="what goes wrong, and when; printed")
     urls = "file: for a temporary folder, server: for an fdbserver of its own; or file:PATH, fdb:CLUSTER_FILE"
-    parser.add_argument("--url", default="file:", help=urls)
+    parser.add_argument("--url", type=shared_url, default="file:", help=urls)
     parser.add_argument("--until-broken", action="store_true", help="end after the first round that broke a promise")
     parser.add_argument("--round", type=float, default=ROUND_SECONDS, help="how long a round lasts, in seconds")
     parser.add_argument("--kind", choices=list(Kind), help="rounds of one kind only")

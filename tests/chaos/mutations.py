@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.mutants import MUTANTS, Mutant
+from tests.chaos.urls import shared_url
 
 ROUND_SECONDS = 8.0
 """Of rounds: short, since most mutants are found in the first one."""
@@ -111,7 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutations")
     parser.add_argument("--seconds", type=float, default=40.0, help="for each, at most")
     parser.add_argument("--seed", default="mutations")
-    parser.add_argument("--url", default="file:")
+    parser.add_argument("--url", type=shared_url, default="file:")
     parser.add_argument("--only", default="", help="those whose name has this in it")
     parser.add_argument(
         "--first", type=int, default=0, help="go on with this row of the table; 0 is the unchanged library"

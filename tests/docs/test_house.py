@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -321,6 +322,56 @@ def test_no_test_draws_its_data_in_a_callback(repository: Path) -> None:
     assert draws_in_callbacks("def test(data):\n    def later():\n        data.draw(x)\n    data.draw(y)") == [3]
     sources = {path.name: path.read_text() for path in repository.glob("tests/**/test_*.py")}
     found = {name: draws_in_callbacks(source) for name, source in sources.items() if ".draw(" in source}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_files_that_the_code_names_are_there(repository: Path) -> None:
+    there = {f"/{path.relative_to(repository)}" for path in repository.rglob("*.py") if ".venv" not in path.parts}
+    missing = [
+        (path.name, name)
+        for path, _ in files_of(repository)
+        for name in re.findall(r"`([\w/]+\.py)`", path.read_text())
+        if not any(one.endswith(f"/{name}") for one in there)
+    ]
+    assert missing == []
+
+
+def blocks_a_loop(source: str) -> list[int]:
+    """Return the lines of coroutines that call a database directly: the event loop waits for its commit."""
+    return [
+        call.lineno
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.AsyncFunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call | ast.Subscript)
+        and ast.unparse(call).startswith(("db.add(", "db.set(", "db.clear", "db.get", "db["))
+    ]
+
+
+def test_no_example_blocks_its_event_loop(repository: Path) -> None:
+    assert blocks_a_loop("async def f(db):\n    db.add(b'', b'')") == [2]
+    found = {path.name: blocks_a_loop(path.read_text()) for path in repository.glob("examples/**/*.py")}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def texts_in_a_row(source: str) -> list[int]:
+    """Return the lines of texts that follow a text: the second one is under the wrong constant."""
+    bodies = [node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+    return [
+        second.lineno
+        for body in bodies
+        for first, second in itertools.pairwise(body)
+        if all(
+            isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) and isinstance(one.value.value, str)
+            for one in (first, second)
+        )
+    ]
+
+
+@pytest.mark.slow
+def test_no_constant_has_the_docstring_of_another(repository: Path) -> None:
+    assert texts_in_a_row("A = 1\n'of A'\n'of B'\nB = 2") == [3]
+    found = {path.name: texts_in_a_row(path.read_text()) for path, _ in files_of(repository)}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 

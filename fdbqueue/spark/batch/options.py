@@ -10,7 +10,7 @@
 | ``codec`` | ``bytes`` (default), ``str``, ``json``, ``msgpack`` or ``tuple`` |
 | ``valueColumn`` | the column with the values; default ``value``, for the last three codecs all columns, as a record |
 | ``headersColumn`` | a column with the headers of each row, a map from string |
-| ``sessionColumn`` | a column that names the session of each row, a string or binary (`insessions.py`) |
+| ``sessionColumn`` | a column that names the session of each row, a string or binary (`in_sessions.py`) |
 | ``sessions`` | ``module:function``; it takes a queue's subspace and returns its `Sessions`, if they have other rules
   than ``Sessions(queue)`` |
 | ``priorityColumn`` | a column with the priority of each row, a whole number; smaller is sooner, null is the last. In

@@ -7,7 +7,7 @@
   batch sink |
 | ``streamName`` | the query's id | identifies the stream in the queue, so that a lost checkpoint is noticed |
 | ``onLostCheckpoint`` | ``fail`` | a new checkpoint meets the stream's record: ``fail`` or ``continue`` |
-| ``staging`` | ``always`` | which batches are stored aside first: ``always``, or ``repeated`` ones only (`atonce.py`) |
+| ``staging`` | ``always`` | which batches are stored aside first: ``always``, or ``repeated`` ones (`at_once.py`) |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The record and the keys of a sink of a stream, and its refusals; `staging.py` and `atonce.py` have the protocols."""
+"""The record and the keys of a sink of a stream, and its refusals; `staging.py` and `at_once.py` have the protocols."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     moved: int = 0
     """How many of those parts are in the queue."""
     at_once: int = -1
-    """The last batch whose tasks wrote to the queue at once (`atonce.py`); it may be older."""
+    """The last batch whose tasks wrote to the queue at once (`at_once.py`); it may be older."""
     run: str = ""
     """The run of the query that these tasks belong to."""
 
