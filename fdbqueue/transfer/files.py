@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -18,13 +19,16 @@ from fdbqueue.errors import TransferError
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.transfer.records import (
     FORMAT,
+    MAX_LINE_BYTES,
     Digest,
     FileHeader,
     FileRecord,
     Footer,
+    check_record,
     decode_footer,
     decode_header,
     from_line,
+    shortened,
 )
 
 JSONL, PARQUET = "jsonl", "parquet"
@@ -165,25 +169,47 @@ class SourceFile:
             )
 
     def records(self) -> Iterator[FileRecord]:
-        """Yield the records.
+        """Yield the records, each of which is checked. One is in memory at a time.
+
+        Their positions ascend, as those of an export do. So no two items have one position.
 
         Raises:
-            TransferError: a line has no record. The message has its number.
+            TransferError: a line, or a row, has no record that can be restored. The message has its number.
         """
         if self._format == PARQUET:
             from fdbqueue.transfer import parquet
 
-            yield from parquet.records(self.path)
-            return
-        with self.path.open("rb") as file:
-            file.readline()
-            for number, line in enumerate(file, 2):
-                if number == self.footer.items + 2:
+            kind, number, found = "row", 1, parquet.records(self.path)
+        else:
+            kind, number, found = "line", 2, self._lines()
+        before, ranked = b"", self.header.order is not None
+        while True:
+            try:
+                record = next(found, None)
+                if record is None:
                     return
-                try:
-                    yield from_line(line)
-                except TransferError as error:
-                    raise TransferError(f"{self.path}: line {number}: {error}.") from error
+                packed = check_record(record, ranked=ranked)
+                if packed == before:
+                    raise TransferError(f"the position {record.position} is there twice. Remove one of the items")
+                if packed < before:
+                    raise TransferError(
+                        f"the position {record.position} stands behind a higher one. Sort the items by the numbers of"
+                        " their positions"
+                    )
+            except TransferError as error:
+                raise TransferError(f"{self.path}: {kind} {number}: {error}.") from error
+            yield record
+            before = packed
+            number += 1
+
+    def _lines(self) -> Iterator[FileRecord]:
+        with self.path.open("rb") as file:
+            _line(file)
+            for _ in range(self.footer.items):
+                line = _line(file)
+                if not line:
+                    return
+                yield from_line(line)
 
     def checked(self) -> Digest:
         """Read all records and return their digest.
@@ -191,10 +217,8 @@ class SourceFile:
         Raises:
             TransferError: a record is not valid, or the file was changed.
         """
-        digest, ranked = Digest(), self.header.order is not None
+        digest = Digest()
         for record in self.records():
-            if (record.position.count(":") == 2) != ranked:
-                raise TransferError(f"{self.path}: the item {record.position} has a rank, and others have none.")
             digest.add(record.digest())
         if (digest.items, digest.hex) != (self.footer.items, self.footer.digest):
             raise TransferError(
@@ -205,18 +229,33 @@ class SourceFile:
         return digest
 
 
+def _line(file: BinaryIO) -> bytes:
+    """Return the next line; b"" at the end.
+
+    Raises:
+        TransferError: it is longer than any item.
+    """
+    line = file.readline(MAX_LINE_BYTES + 1)
+    if len(line) > MAX_LINE_BYTES:
+        raise TransferError(f"it has over {MAX_LINE_BYTES:,} bytes, more than any item")
+    return line
+
+
 def _ends(path: Path) -> tuple[FileHeader, Footer]:
     try:
         with path.open("rb") as file:
-            first = file.readline()
+            first = _line(file)
             header = decode_header(first)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 200))
             last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
     except OSError as error:
         raise TransferError(f"{path}: can't be read ({error.strerror}).") from error
+    except TransferError as error:
+        raise TransferError(f"{path}: line 1: {error}.") from error
     except UNREADABLE as error:
-        raise TransferError(f"{path}: is no export of fdbqueue: its first line is no header ({error}).") from error
+        told = shortened(str(error))
+        raise TransferError(f"{path}: is no export of fdbqueue: its first line is no header ({told}).") from error
     try:
         return header, decode_footer(last)
     except UNREADABLE as error:

@@ -10,10 +10,14 @@ import msgspec
 
 from fdbqueue.arrow.needs import needed
 from fdbqueue.errors import TransferError
-from fdbqueue.transfer.records import Digest, FileHeader, FileRecord, Footer, checked, decode_footer, decode_header
+from fdbqueue.transfer.records import Digest, FileHeader, FileRecord, Footer, decode_footer, decode_header, shortened
 
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
+MAX_CHUNK_BYTES = 256_000_000
+"""The most bytes that a column of a row group may take in memory. Those of our exports take less."""
+MAX_MARKS = 16
+"""The most marks of an item."""
 _HEADER, _FOOTER = b"fdbqueue header", b"fdbqueue footer"
 _TIMES = ("enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us")
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(FileRecord))
@@ -44,6 +48,8 @@ def ends(path: Path) -> tuple[FileHeader, Footer]:
         metadata = pq.read_metadata(path).metadata or {}
         header = decode_header(metadata[_HEADER])
         return header, decode_footer(metadata[_FOOTER])
+    except TransferError as error:
+        raise TransferError(f"{path}: {error}.") from error
     except (pa.ArrowInvalid, OSError, KeyError, msgspec.DecodeError) as error:
         raise TransferError(f"{path}: is no export of fdbqueue, or not whole: {error}.") from error
 
@@ -51,23 +57,38 @@ def ends(path: Path) -> tuple[FileHeader, Footer]:
 def records(path: Path) -> Iterator[FileRecord]:
     """Yield the records of a file.
 
+    A value that many rows share is in memory once. Rows become Python objects one at a time.
+
     Raises:
-        TransferError: a row has none.
+        TransferError: a row has none, or a column is larger than any of an export.
     """
     pa, pq = _libraries("an import")
-    number = 0
+    shared = [_name(name) for name in _FIELDS if name not in ("attempts", "marks", *_TIMES)]
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, read_dictionary=shared) as file:
+            _check_sizes(file.metadata)
             for batch in file.iter_batches(1_000):
-                columns = [batch.column(_name(name)).to_pylist() for name in _FIELDS]
+                columns = [batch.column(_name(name)) for name in _FIELDS]
                 for row in zip(*columns, strict=True):
-                    number += 1
-                    fields = dict(zip(_FIELDS, row, strict=True))
-                    yield checked(FileRecord(**{**fields, "marks": tuple(fields["marks"])}))
-    except TransferError as error:
-        raise TransferError(f"{path}: row {number}: {error}.") from error
-    except (pa.ArrowInvalid, OSError, KeyError, TypeError) as error:
-        raise TransferError(f"{path}: is damaged, or no export of fdbqueue: {error}.") from error
+                    fields = dict(zip(_FIELDS, (one.as_py() for one in row), strict=True))
+                    yield msgspec.convert(fields, FileRecord)
+    except (pa.ArrowInvalid, OSError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise TransferError(f"is damaged, or no export of fdbqueue: {shortened(str(error))}") from error
+
+
+def _check_sizes(metadata: Any) -> None:
+    """Refuse columns that are larger than any of an export, before they are decoded."""
+    for at in range(metadata.num_row_groups):
+        group = metadata.row_group(at)
+        for column in range(group.num_columns):
+            chunk = group.column(column)
+            most = group.num_rows * MAX_MARKS if chunk.path_in_schema.startswith("marks.") else group.num_rows
+            if chunk.total_uncompressed_size > MAX_CHUNK_BYTES or chunk.num_values > most:
+                raise TransferError(
+                    f"its column {shortened(repr(chunk.path_in_schema))} takes {chunk.total_uncompressed_size:,} bytes"
+                    f" for {group.num_rows:,} rows, over the limit of {MAX_CHUNK_BYTES:,}, or of {most:,} values. Write"
+                    " the file with smaller row groups"
+                )
 
 
 def _schema(pa: Any) -> Any:

@@ -27,12 +27,23 @@ from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.stored.items import with_notes as with_notes_of
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.order import MAX_NAME_BYTES, MAX_RANK
 from fdbqueue.stored.states import ALL_STATES
-from fdbqueue.transfer.marks import marks_of, refusal, unreadable
+from fdbqueue.transfer.marks import REMEDY, marks_of, refusal, unreadable
 
 FORMAT = 1
 DIGEST_BYTES = 16
+MAX_INDEX = (1 << 63) - 1
+"""The highest index that a file may have. As many indices are left for the items that are enqueued afterwards."""
+MAX_RANDOM_BYTES = 64
+_MAX_POSITION = 2 * MAX_RANDOM_BYTES + 2 * 21
+MAX_LINE_BYTES = 6 * MAX_ITEM_BYTES + 1_000_000
+"""The longest line: JSON takes at most 6 bytes for a byte of a value. The rest is small."""
+_MAX_HEADERS_JSON = 10 * MAX_HEADER_BYTES
+_MAX_MARKS_JSON = 1_000
+_MAX_TOLD = 200
+"""How much of a file's own text an error repeats."""
 _to_json = msgspec.json.encode
 _to_msgpack = msgspec.msgpack.encode
 
@@ -59,8 +70,31 @@ class Footer(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
 
 
-decode_header = msgspec.json.Decoder(FileHeader).decode
+_decode_header = msgspec.json.Decoder(FileHeader).decode
 decode_footer = msgspec.json.Decoder(Footer).decode
+
+
+def decode_header(data: bytes) -> FileHeader:
+    """Return the header of a file.
+
+    Raises:
+        TransferError: its order or its last index is none that a queue can have.
+        msgspec.DecodeError: it is no header.
+    """
+    header = _decode_header(data)
+    order = header.order
+    if order is not None and not (order.isprintable() and 1 <= len(order.encode()) <= MAX_NAME_BYTES):
+        raise TransferError(
+            f"the name of its order has 1 to {MAX_NAME_BYTES} bytes that can be printed, not {shortened(repr(order))}"
+        )
+    if not 0 <= header.last_index <= MAX_INDEX:
+        raise TransferError(f"its last_index is a number from 0 to 2^63 - 1, not {header.last_index}")
+    return header
+
+
+def shortened(text: str) -> str:
+    """Return a text of a file as an error repeats it."""
+    return text if len(text) <= _MAX_TOLD else f"{text[:_MAX_TOLD]}… ({len(text):,} characters)"
 
 
 class FileRecord(msgspec.Struct, frozen=True, gc=False):
@@ -182,13 +216,13 @@ def to_line(record: FileRecord, codec: str) -> bytes:
     if record.headers:
         headers = msgspec.msgpack.decode(record.headers)
         fields |= _headers(headers, record.headers)
-    for name in _REST:
+    for name in (*_REST, "marks"):
         if value := getattr(record, name):
             fields[name] = value
     return _to_json(fields)
 
 
-_REST = ("attempts", "enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us", "consumer", "error", "marks")
+_REST = ("attempts", "enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us", "consumer", "error")
 
 
 def _payload(payload: bytes, codec: str) -> dict[str, Any]:
@@ -221,7 +255,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     value: msgspec.Raw = msgspec.Raw()
     text: str | None = None
     base64: str | None = None
-    headers: dict[str, Any] | None = None
+    headers: msgspec.Raw = msgspec.Raw()
     headers_base64: str | None = None
     attempts: int = 0
     enqueued_at_us: int = 0
@@ -230,22 +264,27 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
     died_at_us: int = 0
     consumer: str = ""
     error: str = ""
-    marks: tuple[str, ...] = ()
+    marks: msgspec.Raw = msgspec.Raw()
 
 
-_POSITION = re.compile(rb'"position":\s?"([0-9]+(?::[0-9a-f]+)+)"')
+_POSITION = re.compile(rb'"position":\s?"([0-9]{1,20}(?::[0-9a-f]{1,128}){1,2})"')
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_headers = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_marks = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 def from_line(line: bytes) -> FileRecord:
-    """Return the record in a line.
+    """Return the record in a line. `check_record` says whether it can be restored.
 
     Raises:
         TransferError: it has none. The message says what is wrong.
     """
     try:
         found = _decode_line(line)
-        headers = b"" if found.headers is None else _to_msgpack(found.headers)
+        headers = b""
+        if given := _small(found.headers, _MAX_HEADERS_JSON, "headers"):
+            headers = _to_msgpack(_decode_headers(given))
+        marks = _small(found.marks, _MAX_MARKS_JSON, "marks")
         if found.headers_base64 is not None:
             headers = base64.b64decode(found.headers_base64, validate=True)
         payloads = [bytes(found.value)] if len(bytes(found.value)) else []
@@ -254,25 +293,39 @@ def from_line(line: bytes) -> FileRecord:
         if len(payloads) != 1:
             raise TransferError("an item has one of value, text and base64")
         rest = {name: getattr(found, name) for name in _REST}
-        return checked(FileRecord(found.position, found.state, payloads[0], headers, **rest))
+        told_marks = _decode_marks(marks) if marks else ()
+        return FileRecord(found.position, found.state, payloads[0], headers, **rest, marks=told_marks)
     except (binascii.Error, UnicodeEncodeError, *UNREADABLE) as error:
         named = _POSITION.search(line)
         told = f"the item {named[1].decode()} can't be read" if named else "it is no item"
-        raise TransferError(f"{told}: {error}") from error
+        raise TransferError(f"{told}: {shortened(str(error))}") from error
 
 
-def checked(record: FileRecord) -> FileRecord:
-    """Return a record that can be restored.
+def _small(raw: msgspec.Raw, most: int, name: str) -> bytes:
+    """Return JSON that is not decoded yet, b"" for none or null. What is too long is refused before it is decoded."""
+    size = memoryview(raw).nbytes if raw else 0
+    if size > most:
+        raise TransferError(f"its {name} have {size:,} bytes, over the limit of {most:,}")
+    given = bytes(raw)
+    return b"" if given == b"null" else given
+
+
+def check_record(record: FileRecord, *, ranked: bool) -> bytes:
+    """Refuse a record that no queue can have. Return its packed position.
+
+    Args:
+        ranked: whether the file's queue has an order, so that each position has a rank.
 
     Raises:
         TransferError: a field is not valid.
     """
-    try:
-        Position.parse(record.position)
-    except ValueError as error:
-        raise TransferError(str(error).rstrip(".")) from error
+    position = _position(record.position)
+    if (position.rank is not None) != ranked:
+        rank, others = ("a", "none") if position.rank is not None else ("no", "one")
+        raise TransferError(f"the item {record.position} has {rank} rank, and others have {others}")
     if record.state not in ALL_STATES:
-        raise TransferError(f"state is one of {', '.join(ALL_STATES)}, not {record.state!r}")
+        told = shortened(repr(record.state))
+        raise TransferError(f"state is one of {', '.join(ALL_STATES)}, not {told}")
     if len(record.payload) > MAX_ITEM_BYTES:
         raise TransferError(f"its value has {len(record.payload):,} bytes, over the limit of {MAX_ITEM_BYTES:,}")
     times = (record.enqueued_at_us, record.visible_at_us, record.ttl_at_us, record.died_at_us)
@@ -282,8 +335,27 @@ def checked(record: FileRecord) -> FileRecord:
         raise TransferError("a delayed item needs visible_at_us")
     if len(record.headers) > MAX_HEADER_BYTES:
         raise TransferError(f"its headers have {len(record.headers):,} bytes, over the limit of {MAX_HEADER_BYTES:,}")
+    if foreign := [mark for mark in record.marks if mark not in REMEDY]:
+        raise TransferError(f"a mark is one of {', '.join(REMEDY)}, not {shortened(repr(foreign[0]))}")
     try:
-        record.stored()
-    except (ValueError, *UNREADABLE) as error:  # headers that are no map of texts, or notes that are too large
+        stored = record.stored()
+        notes_of(stored), headers_of(stored)  # as any reader will read them
+    except (ValueError, FormatError, *UNREADABLE) as error:  # e.g. headers that are no map, notes that are too large
+        raise TransferError(shortened(str(error)).rstrip(".")) from error
+    return pack(position)
+
+
+def _position(text: str) -> Position:
+    if len(text) > _MAX_POSITION:
+        raise TransferError(f"a position has at most {_MAX_POSITION} characters, not {shortened(text)}")
+    try:
+        position = Position.parse(text)
+    except ValueError as error:
         raise TransferError(str(error).rstrip(".")) from error
-    return record
+    if position.text != text:
+        raise TransferError(f"{text!r} is the position {position.text}. Write it so")
+    if position.index > MAX_INDEX or (position.rank or 0) > MAX_RANK:
+        raise TransferError(f"the numbers of the position {text} are over 2^63 - 1")
+    if not 1 <= len(position.random) <= MAX_RANDOM_BYTES:
+        raise TransferError(f"the random part of the position {text} has 1 to {MAX_RANDOM_BYTES} bytes")
+    return position

@@ -1363,4 +1363,58 @@ MUTANTS = (
         (("            min(idle, key=lambda one: one.begun).transport.abort()\n", "            return False\n"),),
         tests=("tests/web/test_slow_clients.py::test_slow_clients_keep_no_fast_one_out_and_are_let_go",),
     ),
+    Mutant(
+        "an import takes two items at one position",
+        "fdbqueue/transfer/files.py",
+        (
+            ("                if packed == before:\n", "                if False:\n"),
+            ("                if packed < before:\n", "                if False:\n"),
+        ),
+        tests=(
+            "tests/transfer/test_export.py::test_a_record_that_no_queue_can_have_is_named_before_any_key_is_touched",
+            "tests/transfer/test_export.py::test_a_row_with_the_position_of_another_is_named",
+        ),
+    ),
+    Mutant(
+        "an import takes the last index",
+        "fdbqueue/transfer/records.py",
+        (("    if position.index > MAX_INDEX or", "    if"),),
+        tests=(
+            "tests/transfer/test_export.py::test_a_record_that_no_queue_can_have_is_named_before_any_key_is_touched",
+        ),
+    ),
+    Mutant(
+        "an import takes any high-water mark",
+        "fdbqueue/transfer/records.py",
+        (("    if not 0 <= header.last_index <= MAX_INDEX:", "    if False:"),),
+        tests=(
+            "tests/transfer/test_export.py::test_a_record_that_no_queue_can_have_is_named_before_any_key_is_touched",
+        ),
+    ),
+    Mutant(
+        "an import takes any mark",
+        "fdbqueue/transfer/records.py",
+        (("if mark not in REMEDY]", "if not mark]"),),
+        tests=(
+            "tests/transfer/test_export.py::test_a_record_that_no_queue_can_have_is_named_before_any_key_is_touched",
+        ),
+    ),
+    Mutant(
+        "an import reads a line to its end",
+        "fdbqueue/transfer/files.py",
+        (("file.readline(MAX_LINE_BYTES + 1)", "file.readline()"),),
+        tests=("tests/transfer/test_export.py::test_a_line_without_an_end_is_not_read_to_its_end",),
+    ),
+    Mutant(
+        "an import decodes a shared value for each row",
+        "fdbqueue/transfer/parquet.py",
+        (("pq.ParquetFile(path, read_dictionary=shared)", "pq.ParquetFile(path)"),),
+        tests=("tests/transfer/test_export.py::test_a_value_that_many_rows_share_is_in_memory_once",),
+    ),
+    Mutant(
+        "an import decodes columns of any size",
+        "fdbqueue/transfer/parquet.py",
+        (("            _check_sizes(file.metadata)\n", ""),),
+        tests=("tests/transfer/test_export.py::test_a_column_that_is_larger_than_any_of_an_export_is_not_decoded",),
+    ),
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given, settings
@@ -18,7 +20,8 @@ from fdbqueue import ChecksBypassed, OrderError, Queue, SelectorError, StreamErr
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, PriorityQueue, Results, Sessions
-from fdbqueue.transfer import export_items, exporting, import_items, importing
+from fdbqueue.transfer import export_items, exporting, files, import_items, importing, parquet
+from fdbqueue.transfer.records import Digest, FileHeader, from_line
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of
 
@@ -168,6 +171,130 @@ def test_a_wrong_line_is_named(db: Any, space: Subspace, tmp_path: Path, line: s
     header = '{"fdbqueue":1,"queue":"q","codec":"bytes","order":null,"last_index":1}'
     file.write_text(f'{header}\n{line}\n{{"items":1,"digest":"00"}}\n')
     with pytest.raises(TransferError, match=told):
+        import_items(db, Queue(space), file)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+GOOD = '{"position":"1:aa","state":"available","text":"a"}'
+TOP = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "head", "told"),
+    [
+        ([GOOD, GOOD], {}, "line 3: the position 1:aa is there twice"),
+        ([GOOD.replace("1:aa", "2:aa"), GOOD], {}, "line 3: the position 1:aa stands behind a higher one"),
+        ([GOOD.replace("1:aa", f"{TOP}:aa")], {}, r"line 2: .* are over 2\^63 - 1"),
+        ([GOOD.replace("1:aa", f"{TOP}:1:aa")], {"order": "priority"}, r"line 2: .* are over 2\^63 - 1"),
+        ([GOOD.replace("1:aa", "\u0661:aa")], {}, "line 2: .* is the position 1:aa"),
+        ([GOOD.replace("1:aa", "01:AA")], {}, "line 2: .* is the position 1:aa"),
+        ([GOOD.replace("1:aa", "1:")], {}, "line 2: the random part of the position 1: has 1 to 64 bytes"),
+        ([GOOD.replace("1:aa", "1:" + "aa" * 65)], {}, "line 2: the random part"),
+        ([GOOD.replace("1:aa", "1:" + "aa" * 5_000)], {}, "line 2: a position has at most"),
+        ([GOOD], {"last_index": TOP}, "line 1: its last_index"),
+        ([GOOD], {"last_index": 1 << 70}, "line 1: its last_index"),
+        ([GOOD], {"last_index": -5}, "line 1: its last_index"),
+        ([GOOD.replace("1:aa", "1:1:aa")], {"order": "<b>evil\0"}, "line 1: the name of its order"),
+        ([GOOD.replace("1:aa", "1:1:aa")], {"order": "o" * 101}, "line 1: the name of its order"),
+        ([GOOD.replace("}", ',"marks":["zzz"]}')], {}, "line 2: a mark is one of blob"),
+        ([GOOD.replace("}", ',"marks":["%s"]}' % ("z" * 2_000))], {}, "line 2: its marks have 2,004 bytes"),
+        (
+            [GOOD.replace("}", ',"headers":{"a":[%s0]}}' % ("[]," * 50_000))],
+            {},
+            "line 2: its headers have 150,009 bytes",
+        ),
+        ([GOOD.replace("}", f',"ttl_at_us":{(1 << 63) - 1}}}')], {}, "line 2: Its notes are damaged"),
+        ([GOOD.replace("}", f',"attempts":{(1 << 63) - 1}}}')], {}, "line 2: Its notes are damaged"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_record_that_no_queue_can_have_is_named_before_any_key_is_touched(
+    db: Any, space: Subspace, tmp_path: Path, lines: list[str], head: dict[str, Any], told: str
+) -> None:
+    file = written(tmp_path / "items.jsonl", lines, head)
+    with pytest.raises(TransferError, match=told):
+        import_items(db, Queue(space), file)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def written(file: Path, lines: list[str], head: dict[str, Any]) -> Path:
+    """Write lines as a file whose digest is right."""
+    header = {"fdbqueue": 1, "queue": "q", "codec": "bytes", "order": None, "last_index": 1, **head}
+    digest = Digest()
+    for line in lines:
+        try:
+            digest.add(from_line(line.encode()).digest())
+        except TransferError:
+            digest.items += 1
+    footer = {"items": digest.items, "digest": digest.hex}
+    file.write_text("\n".join([json.dumps(header), *lines, json.dumps(footer), ""]))
+    return file
+
+
+@pytest.mark.parametrize("at", ["line 1", "line 2"])
+def test_a_line_without_an_end_is_not_read_to_its_end(
+    db: Any, space: Subspace, tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 100_000)
+    file = written(tmp_path / "items.jsonl", [GOOD], {})
+    first, rest = file.read_bytes().split(b"\n", 1)
+    with file.open("wb") as sparse:
+        sparse.write(b"" if at == "line 1" else first + b"\n")
+        sparse.seek(1 << 22)
+        sparse.write(b"\n" + rest)
+    with pytest.raises(TransferError, match=rf"{at}: it has over 100,000 bytes"):
+        import_items(db, Queue(space), file)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def bomb(file: Path, rows: int, size: int) -> Path:
+    """Write a Parquet file whose rows share one value."""
+    header = {"fdbqueue": 1, "queue": "q", "codec": "bytes", "order": None, "last_index": 1}
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([bytes(size)]))
+    schema = parquet._schema(pa)
+    plain = {"position": [f"{at + 1}:aa" for at in range(rows)], "state": ["available"] * rows}
+    empty = {pa.int64(): 0, pa.binary(): b"", pa.string(): ""}
+    columns = {
+        one.name: shared if one.name == "value" else plain.get(one.name, [empty.get(one.type, [])] * rows)
+        for one in schema
+    }
+    fields = [one if one.name != "value" else pa.field("value", shared.type, nullable=False) for one in schema]
+    found = pa.table(columns, schema=pa.schema(fields, {b"fdbqueue header": json.dumps(header)}))
+    with pq.ParquetWriter(
+        file, found.schema, compression="zstd", use_dictionary=["value"], dictionary_pagesize_limit=1 << 30
+    ) as writer:
+        writer.write_table(found)
+        writer.add_key_value_metadata({b"fdbqueue footer": json.dumps({"items": rows, "digest": "00" * 16})})
+    return file
+
+
+def test_a_value_that_many_rows_share_is_in_memory_once(db: Any, space: Subspace, tmp_path: Path) -> None:
+    file = bomb(tmp_path / "items.parquet", 20, 1_000_000)
+    assert file.stat().st_size < 10_000
+    before = pa.default_memory_pool().bytes_allocated()
+    found = parquet.records(file)
+    next(found)
+    assert pa.default_memory_pool().bytes_allocated() - before < 10_000_000
+    with pytest.raises(TransferError, match="the file was changed"):
+        import_items(db, Queue(space), file)
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_a_column_that_is_larger_than_any_of_an_export_is_not_decoded(
+    db: Any, space: Subspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MAX_CHUNK_BYTES", 900_000)
+    with pytest.raises(TransferError, match=r"its column 'value' takes 1,000,\d\d\d bytes for 2 rows"):
+        import_items(db, Queue(space), bomb(tmp_path / "items.parquet", 2, 1_000_000))
+    assert list(db.get_range_startswith(space.key())) == []
+
+
+def test_a_row_with_the_position_of_another_is_named(db: Any, space: Subspace, tmp_path: Path) -> None:
+    file = tmp_path / "items.parquet"
+    record = from_line(GOOD.encode())
+    with file.open("wb") as out:
+        parquet.write(out, FileHeader(1, "q", "bytes", None, 1), [record, record])
+    with pytest.raises(TransferError, match="row 2: the position 1:aa is there twice"):
         import_items(db, Queue(space), file)
     assert list(db.get_range_startswith(space.key())) == []
 
