@@ -28,6 +28,8 @@ def calls(queue: Any) -> dict[str, Callable[[Any], Any]]:
         "open": lambda db: Queue.open(db, ""),
         "rename": lambda db: fdbqueue.rename(db, queue.layout.space, ""),
         "within": lambda db: fdbqueue.queues(db, within=""),
+        "troubles within": lambda db: fdbqueue.troubles(db, within=""),
+        "troubles of a queue": lambda db: fdbqueue.troubles(db, ""),
         "find_queues": lambda db: list(fdbqueue.find_queues(db, within="")),
         "a URL": lambda db: fdbqueue.open(""),
         "a position": lambda db: Position.parse(""),

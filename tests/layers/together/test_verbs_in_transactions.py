@@ -283,6 +283,7 @@ EITHER: dict[str, Callable[[Scene], Call]] = {
     "Task.enqueue_many": lambda s: Call(s.task.enqueue_many, [s.task.call()]),
     "check": lambda s: Call(fdbqueue.check, s.queue),
     "queues": lambda s: Call(fdbqueue.queues, within=s.space),
+    "troubles": lambda s: Call(fdbqueue.troubles, within=s.space),
 }
 """Those that take a transaction or a database; their first parameter is called `tr`."""
 
