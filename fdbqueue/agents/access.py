@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from fdbqueue.agents.words import MAX_TYPE
+from fdbqueue.base.arguments import path_of
 
 _VERBS = ("send", "receive")
 _ALL = range(MAX_TYPE + 1)
@@ -73,14 +74,20 @@ class Access:
         Raises:
             ValueError: it is not as described above. OSError: it can't be read.
         """
+        file = path_of(path, "a file of rights")
         try:
-            return cls(tomllib.loads(Path(path).read_text()))
+            return cls(tomllib.loads(file.read_text()))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
     def of(self, names: Iterable[str]) -> Rights:
         """Return the rights of a client with these names."""
-        found = [rights for name in (*names, "*") if (rights := self._rules.get(name))]
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise TypeError(f"names are those of a client, a list of texts, not {names!r}.")
+        given = [*names, "*"]
+        if not all(isinstance(name, str) for name in given):
+            raise TypeError(f"names are those of a client, a list of texts, not {given[:-1]!r}.")
+        found = [rights for name in given if (rights := self._rules.get(name))]
         return Rights(
             tuple(types for rights in found for types in rights.send),
             tuple(types for rights in found for types in rights.receive),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 from fdbqueue.base.position import Position, check_position
 
@@ -68,6 +70,31 @@ def surrogate(name: object, what: str) -> ValueError:
         f"{what} has a lone surrogate, which is no text: {name!r}. Such a text comes from a file name or an argument in"
         " another encoding. Encode it by os.fsencode, or replace the character."
     )
+
+
+def path_of(path: object, what: str) -> Path:
+    """Return the path of a file or a folder.
+
+    Args:
+        path: the argument. An integer is none: it would be an open file.
+        what: what is there, for the message, as "an export's file".
+
+    Raises:
+        TypeError: it is no path.
+        ValueError: the system has no bytes for it.
+
+    >>> from fdbqueue.base.arguments import path_of
+    >>> path_of(7, "an export's file")
+    Traceback (most recent call last):
+    TypeError: The path of an export's file is a text or a pathlib.Path, not 7.
+    """
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"The path of {what} is a text or a pathlib.Path, not {path!r}.")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise surrogate(path, f"The path of {what}") from error
+    return Path(path)
 
 
 def check_borders(*borders: Position | None) -> None:

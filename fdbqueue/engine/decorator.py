@@ -57,6 +57,7 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
     every transaction.
 
     Raises:
+        TypeError: what it decorates is no function.
         FDBError: one that can't be retried. After 1031, from a timeout that you set, the outcome is unknown.
         ValueError: the function is a generator, or returns a generator or a coroutine: its body would run after the
             transaction. Or it has no such parameter.
@@ -67,6 +68,8 @@ def transactional(func: Any = None, /, *, parameter: str = "tr") -> Any:
 
 
 def _decorate(func: Callable[..., Any], *, parameter: str) -> Callable[..., Any]:
+    if not callable(func):
+        raise TypeError(f"transactional decorates a function, and {func!r} is none.")
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise ValueError(_NO_GENERATORS)
     parameters = list(inspect.signature(func).parameters)

@@ -70,6 +70,7 @@ class MetricsServer:
 
     def text(self, db: Database) -> bytes:
         """Return what a scrape would get now, without serving."""
+        only_database(db, "MetricsServer.text", "Give what fdbqueue.open returned.")
         return scraped(Figures(db, self._wanted, self._consumers, limit=self._limit))
 
     @contextlib.contextmanager
@@ -87,6 +88,8 @@ class MetricsServer:
         about six bounded reads for each plain queue, in parallel.
         """
         only_database(db, "MetricsServer.serving", "Give what fdbqueue.open returned.")
+        if not isinstance(consumer, Consumer | None):
+            raise TypeError(f"consumer is a Consumer of this process, or None, not {consumer!r}.")
         with self._lock:
             if self._bound is None:
                 self._bound = self._server.enter_context(self._started(db))

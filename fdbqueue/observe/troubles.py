@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
+from fdbqueue.base.times import not_negative
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import within as keys_within
 from fdbqueue.engine.steps import Steps
@@ -50,7 +51,7 @@ class _Looks:
 
         Raises:
             UnknownQueue: `queue` is not there. The message proposes the nearest name.
-            TypeError: both `queue` and `within` are given.
+            TypeError: both `queue` and `within` are given. TypeError, ValueError: an argument is of a wrong kind.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read for 1,000 queues, and seven reads for each queue
         with items, each with a limit. Layers add some (`fdbqueue/observe/reading.py`). The reads of 100 queues are
@@ -68,6 +69,9 @@ class _Looks:
         ...         print(trouble.severity, trouble.sentence, trouble.command, sep=" | ")
         warning | mails: 1 dead letter: no such box. | fdbqueue dead mails --by-error
         """
+        if max_age is not None:
+            not_negative(max_age, "max_age")
+        not_negative(max_skew, "max_skew")
         limits = Limits(age_s=max_age, skew_s=max_skew)
         if queue is not None:
             if within is not None:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fdbqueue.base.arguments import path_of
 from fdbqueue.engine.embedded.store.backup import copy_folder
 from fdbqueue.engine.url import parse
 from fdbqueue.errors import TransferError
@@ -48,6 +49,6 @@ def backup(url: str, to: str | os.PathLike[str]) -> BackupReport:
     if scheme != "file":
         remedy = "fdbbackup backs a cluster up" if scheme == "fdb" else "a memory: database ends with its process"
         raise TransferError(f"{url}: only the folder of a file: database can be backed up; {remedy}.")
-    source, folder = os.path.abspath(os.path.expanduser(path)), Path(to).absolute()
+    source, folder = os.path.abspath(os.path.expanduser(path)), path_of(to, "a backup's folder").absolute()
     size_bytes = copy_folder(source, str(folder))
     return BackupReport(folder, size_bytes, time.monotonic() - began)

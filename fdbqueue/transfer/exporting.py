@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from fdbqueue.arrow.stored import Range, StoredLook
+from fdbqueue.base.arguments import path_of
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
@@ -100,7 +101,7 @@ def export_items(
         raise ValueError(f"on_bad is 'fail', or 'skip' to leave out items that can't be read, not {on_bad!r}.")
     wanted = None if where is None else ItemTest(queue.layout, Selector(where))
     codec = run(attempts(db, partial(_codec, queue=queue)))
-    file = Path(path)
+    file = path_of(path, "an export's file")
     format, parts = format_of(file, "an export"), Parts(file)
     layout, header = queue.layout, parts.header
     if header is not None and (header.queue, header.codec) != (layout.describe(), codec):

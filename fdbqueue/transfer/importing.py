@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
+from fdbqueue.base.arguments import path_of
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
@@ -91,7 +91,7 @@ def import_items(
     began = time.monotonic()
     only_database(db, "import_items", "An import of any size does not fit into one transaction.")
     check_is_queue(queue, "import_items")
-    source = SourceFile(Path(path))
+    source = SourceFile(path_of(path, "an export's file"))
     header = source.header
     if header.codec != queue.codec.name:
         raise TransferError(

@@ -252,6 +252,7 @@ class Groups(Named, QueueWithLeases[Any]):
             GroupError: there is no such group, or it is done or cancelled.
         """
         only_transaction(tr, "Groups.check_open")
+        check_name(name)
         record = yield from group_record(tr, self.leases.layout, name)
         if record is None or record.state != "open":
             raise self.refused(name, record)

@@ -52,6 +52,8 @@ class LogItems(AsyncMiddleware):
 
     def for_consumer(self, consumer: Any) -> LogItems:
         """Return the same for a consumer, whose queue the fields name."""
+        if not isinstance(getattr(consumer, "queue", None), Queue):
+            raise TypeError(f"LogItems.for_consumer takes a Consumer, not {consumer!r}.")
         own = copy.copy(self)
         own._queue = consumer.queue
         return own

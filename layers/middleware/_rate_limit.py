@@ -72,6 +72,8 @@ class RateLimit(AsyncMiddleware):
 
     def for_consumer(self, consumer: Any) -> RateLimit:
         """Return the same for a consumer, whose queue has the limit if no other was given."""
+        if not isinstance(getattr(consumer, "queue", None), Queue):
+            raise TypeError(f"RateLimit.for_consumer takes a Consumer, not {consumer!r}.")
         own = copy.copy(self)
         own._queue = self._queue or consumer.queue
         return own

@@ -14,7 +14,18 @@ from msgspec import structs
 
 from fdbqueue import FormatError, Queue
 from fdbqueue.base.times import clock_us
-from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, not_negative, only_database, rows, verb
+from fdbqueue.lowlevel import (
+    Database,
+    Named,
+    Shown,
+    Steps,
+    Transaction,
+    not_negative,
+    only_database,
+    only_transaction,
+    rows,
+    verb,
+)
 from fdbqueue.stored.own_rows import own_rows
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
@@ -258,6 +269,7 @@ class Schedules(Named):
 
     def records(self, tr: Transaction) -> Steps[dict[str, ScheduleRecord]]:
         """Return all records by their names. For the layer."""
+        only_transaction(tr, "Schedules.records")
         span = self._space.range()
         found = yield from rows(tr.snapshot, span.start, span.stop)
         return {parts[0]: _decode(row.value) for parts, row in own_rows(self.queue.layout, "schedule", found)}

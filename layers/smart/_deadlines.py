@@ -164,6 +164,8 @@ class Deadlines:
     def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
         """Return the time of the next deadline or lapsed claim, by snapshot reads; None if there is none."""
         only_transaction(tr, "Deadlines.next_us")
+        if lead_us is not None and type(lead_us) is not int:
+            raise TypeError(f"lead_us is a number of microseconds, an integer, or None, not {lead_us!r}.")
         times = []
         for stage in (NEAR, MISSED):
             if stage == NEAR and lead_us is None:

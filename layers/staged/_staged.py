@@ -254,7 +254,15 @@ class StagedQueue(Named, ByPosition[V]):
             verb: the verb's name, for warnings.
             timeout: as for `dequeue`.
             duration_us: the duration of the lease, checked by the caller; 0: the item is taken out.
+
+        Raises:
+            TypeError, ValueError: an argument is of a wrong kind.
         """
+        only_database(db, f"StagedQueue.{verb}", "In a transaction use Leases.lease(tr) or Queue.dequeue(tr).")
+        if type(duration_us) is not int:
+            raise TypeError(f"duration_us is a number of microseconds, an integer, not {duration_us!r}.")
+        if not 0 <= duration_us < 2**63:
+            raise ValueError(f"duration_us is a number of microseconds from 0 on, less than 2^63, not {duration_us}.")
         if type(timeout) is float and not timeout:
             return _first_of(self._state().coordinator(db, duration_us), db)
         return self._wait_for_one(db, verb, timeout, duration_us)

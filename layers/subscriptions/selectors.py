@@ -77,6 +77,8 @@ class Selector:
     @classmethod
     def of_stored(cls, text: str) -> Selector:
         """Return the selector of a registration, where "" accepts everything."""
+        if not isinstance(text, str):
+            raise TypeError(f"A registration has its selector as text, not as {text!r}.")
         own = cls.__new__(cls)
         own.text = text
         own._test = _compiled(text)
@@ -86,7 +88,15 @@ class Selector:
         return f"Selector({self.text!r})"
 
     def accepts(self, headers: Mapping[str, Any], facts: Facts | None = None) -> bool:
-        """Return whether an item with these headers is accepted; without `facts` all facts are NULL."""
+        """Return whether an item with these headers is accepted; without `facts` all facts are NULL.
+
+        Raises:
+            TypeError: an argument is of a wrong kind.
+        """
+        if not isinstance(headers, Mapping):
+            raise TypeError(f"headers are a mapping of names to values, not {headers!r}.")
+        if facts is not None and not isinstance(facts, Facts):
+            raise TypeError(f"facts are those of a stored item, which the library makes, or None, not {facts!r}.")
         return self._test(headers, facts) is True
 
 

@@ -199,6 +199,8 @@ class BaseTask(Named, Generic[P, R]):
 
     def call_terms(self, terms: CallTerms, session: Any) -> dict[str, Any]:
         """Return the arguments of the queue's `enqueue`. For the layer."""
+        if not isinstance(terms, CallTerms):
+            raise TypeError(f"The terms of a call are CallTerms, which a Call has, not {terms!r}.")
         options = self.options
         return self.lane.terms(
             options.priority if terms.priority is None else terms.priority,
@@ -364,6 +366,7 @@ class Call(Named, Generic[R]):
 
     def at_tick(self, tr: Transaction, told: dict[str, str], wait: float) -> Steps[Placed]:
         """Enqueue it for a tick of a schedule. For the layer."""
+        not_negative(wait, "wait")
         terms = replace(self.terms, headers=told, delay=(self.terms.delay or 0.0) + wait)
         return Call(self.task, self.data, self.bound, terms).placed(tr)
 

@@ -314,11 +314,14 @@ class Tasks(Named):
             body: called with a transaction, again at each retry. It must wait for nothing but the database.
 
         Raises:
+            TypeError: `body` is no function.
             RuntimeError: no task is at work, or it has ended its call already.
             LeaseLost: another worker has the call by now, and nothing was written.
 
         *Conflicts:* those of the body, and of an ack. *Cost:* those of the body, and of an ack.
         """
+        if not callable(body):
+            raise TypeError(f"body is a function that takes a transaction, not {body!r}.")
         running = self.current
         if running.acked:
             raise RuntimeError(f"{running.task!r} has ended its call already. A task has one last transaction.")
@@ -341,7 +344,7 @@ class Tasks(Named):
 
     def options_for(self, name: str) -> tuple[int, Backoff]:
         """Return the retries and the back-off of a task, or of the app if it is not known."""
-        task = self.tasks.get(name)
+        task = self.tasks.get(name) if isinstance(cast(object, name), str) else None
         return (self._retries, self._backoff) if task is None else (task.options.retries, task.options.backoff)
 
     def lanes_of(self, queues: Sequence[str] | None) -> list[Lane]:

@@ -1256,6 +1256,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a helper for layers takes what is no transaction",
+        "layers/sessions/operators/operators.py",
+        (('        only_transaction(tr, "Sessions.stored_at")\n', ""),),
+        tests=(
+            "tests/layers/together/test_every_public_method.py::test_a_public_method_refuses_wrong_arguments_by_its_own_words",
+        ),
+    ),
+    Mutant(
+        "the path of an import may be an open file",
+        "fdbqueue/base/arguments.py",
+        (("    if not isinstance(path, str | os.PathLike) or", "    if False and"),),
+        tests=(
+            "tests/layers/together/test_every_public_method.py::test_a_public_method_refuses_wrong_arguments_by_its_own_words",
+        ),
+    ),
+    Mutant(
         "a foreign timer is read as a timer",
         "fdbqueue/stored/shapes.py",
         (("            if not check(value):\n", "            if False:\n"),),

@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    only_transaction,
     rows,
     verb,
 )
@@ -347,7 +348,9 @@ class Operators(Items[V]):
         Raises:
             LeaseLost: the lease is not live.
             LookupError: there is no such item.
+            TypeError: an argument is of a wrong kind.
         """
+        only_transaction(tr, "Sessions.stored_at")
         if not isinstance(item, Position):
             return (yield from self._working.held(tr, item))
         named, packed = named_by(self.line, item, None if session is None else pack_name(session))
