@@ -65,7 +65,8 @@ def worker(
 
     The module is looked for in the present folder first. Prints a line for each attempt of a task, as JSON with --json.
     A signal ends it gracefully: no task begins, running tasks have --grace seconds, and what they can't finish goes
-    back to the queue. A second signal ends it at once. With several processes, one that dies is started again.
+    back to the queue. A second signal ends it at once. It starts the processes that run the tasks, and starts one that
+    dies again, after 1 to 30 seconds.
 
     Each of several processes has its own --health and --metrics: the first one as given, the next ones at the next
     ports, or in the files PATH.1, PATH.2 and so on.
@@ -80,7 +81,7 @@ def worker(
     terms |= {"health": _probed(health, number), "metrics": _served(metrics, number)}
     for one in range(processes) if child is None else [child]:
         _check_free(health, metrics, one)
-    if (processes > 1 or reload) and child is None:
+    if child is None:
         options = ["--concurrency", str(concurrency), "--grace", str(grace)] + (["--json"] if as_json else [])
         for option, value in (("queues", queues), ("url", url), ("health", health), ("metrics", metrics)):
             options += [] if value is None else [f"--{option}", value]
@@ -92,8 +93,7 @@ def worker(
         return
     working = Worker(found(app), **terms)
     _log(as_json=as_json)
-    if child is not None:
-        threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
     with system_errors(), opened(url, create=True) as db:
         db.options.set_transaction_timeout(0)  # a worker waits for a database that does not answer
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

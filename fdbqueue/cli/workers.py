@@ -1,4 +1,4 @@
-"""Several processes of one command: start them, start them again if they die, and stop them together."""
+"""Processes of one command: start them, start them again if they die, and stop them together."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 
+from fdbqueue.cli.errors import ENGINE, USAGE
+
 LOOK_SECONDS = 0.5
 """How often changed files are looked for."""
 FIRST_WAIT_SECONDS = 1.0
@@ -22,6 +24,8 @@ LONGEST_WAIT_SECONDS = 30.0
 """The waits before a process that died is started again double from the one to the other."""
 HEALTHY_SECONDS = 10.0
 """A process that lived for so long is started again after the shortest wait."""
+REFUSALS = (USAGE, ENGINE)
+"""How the first process ends if its arguments or its database are wrong."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -33,6 +37,8 @@ class Child:
     process: subprocess.Popen[bytes]
     began: float
     wait: float = FIRST_WAIT_SECONDS
+    first: bool = True
+    """Whether it is the first process in this place."""
     again_at: float | None = None
     """When it is started again, if it has ended by then; None: it runs."""
 
@@ -54,6 +60,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._stops = 0
         self._told = 0
+        self._refused = 0
+        """The exit code of the process that could not begin."""
 
     def run(self) -> int:
         """Run the processes until SIGTERM or SIGINT. Return the exit code."""
@@ -78,6 +86,8 @@ class Supervisor:
                     child.process.wait()
             os.close(awake)
             os.close(wakes)
+        if self._refused:
+            return self._refused
         ran = [child.process.returncode for child in self._children if child.again_at is None]
         return int(any(code not in self._clean for code in ran))
 
@@ -106,6 +116,11 @@ class Supervisor:
             if code is None or self._stops:
                 continue
             if child.again_at is None:
+                if child.first and code in REFUSALS and self._watched is None and now - child.began < HEALTHY_SECONDS:
+                    # It has told why, and another one would tell the same.
+                    self._refused, self._stops, self._told = code, 1, 1
+                    self._end()
+                    break
                 if now - child.began > HEALTHY_SECONDS:
                     child.wait = FIRST_WAIT_SECONDS
                 child.again_at = now + child.wait
@@ -114,6 +129,7 @@ class Supervisor:
                 typer.echo(f"The worker {child.process.pid} {told}. Another one starts soon.", err=True)
             elif now >= child.again_at:
                 child.process, child.began, child.again_at = self._start(child.number), now, None
+                child.first = False
         return not self._stops or any(child.process.poll() is None for child in self._children)
 
     def _seconds(self) -> float | None:

@@ -55,6 +55,18 @@ MUTANTS = (
         tests=("tests/cli/test_leasing.py::test_a_buried_item_keeps_its_last_error_unless_another_is_given",),
     ),
     Mutant(
+        "a worker of one process is not started again",
+        "fdbqueue/cli/worker.py",
+        (("    if child is None:\n        options =", "    if processes > 1 and child is None:\n        options ="),),
+        tests=("tests/cli/test_worker.py::test_processes_are_started_again_when_they_die_and_end_together",),
+    ),
+    Mutant(
+        "a worker that can't begin is started for ever",
+        "fdbqueue/cli/workers.py",
+        (("child.first and code in REFUSALS", "False and code in REFUSALS"),),
+        tests=("tests/cli/test_worker.py::test_a_database_that_can_not_be_opened_is_told_and_no_process_starts_again",),
+    ),
+    Mutant(
         "a lease's token is not looked at",
         "layers/leases/holding.py",
         (

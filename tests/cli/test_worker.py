@@ -103,7 +103,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def test_a_worker_runs_tasks_and_ends_gracefully_at_sigterm(shop: Shop) -> None:
     process = shop.start("--json")
-    assert shop.pid.enqueue(shop.db).result(timeout=60) == process.pid
+    assert shop.pid.enqueue(shop.db).result(timeout=60) != process.pid
     assert shop.version.enqueue(shop.db).result(timeout=60) == 1
     process.terminate()
     code, out, err = ended(process)
@@ -164,8 +164,9 @@ def test_queues_are_named(shop: Shop) -> None:
     assert ended(process)[0] == 0
 
 
-def test_several_processes_are_started_again_when_they_die_and_end_together(shop: Shop) -> None:
-    process = shop.start("--processes", "2")
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]])
+def test_processes_are_started_again_when_they_die_and_end_together(shop: Shop, options: list[str]) -> None:
+    process = shop.start(*options)
     first = shop.pid.enqueue(shop.db).result(timeout=60)
     assert first != process.pid
     os.kill(first, signal.SIGKILL)
@@ -347,6 +348,16 @@ def test_a_port_that_is_taken_is_told_with_its_option(shop: Shop, option: str, p
     assert code == 3
     what = option.removeprefix("--")
     assert err == f"Error: {what} can't be served at 127.0.0.1:{port}: Address already in use. Give another {option}.\n"
+
+
+@pytest.mark.parametrize("processes", ["1", *at_night("2")])
+def test_a_database_that_can_not_be_opened_is_told_and_no_process_starts_again(shop: Shop, processes: str) -> None:
+    (shop.folder / "file").write_bytes(b"")
+    code, _, err = ended(shop.start("--processes", processes, "--url", f"file:{shop.folder / 'file'}"))
+
+    assert code == 3
+    told = f"Error: {shop.folder / 'file'}: is a file. file: needs a folder."
+    assert set(err.splitlines()) == {told}  # of two processes each may say so
 
 
 def test_an_unknown_queue_is_told(shop: Shop) -> None:
