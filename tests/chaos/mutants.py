@@ -1363,6 +1363,12 @@ MUTANTS = (
         tests=("tests/observe/test_troubles.py::test_blocked_sessions_are_looked_for_among_so_many",),
     ),
     Mutant(
+        "a check reads families that have no keys",
+        "fdbqueue/reads/foreign.py",
+        (("        if following < behind(begin):\n            yield family", "        yield family"),),
+        tests=("tests/queue/test_checking.py::test_a_check_reads_the_families_that_have_keys_and_no_others",),
+    ),
+    Mutant(
         "a foreign key in front breaks the list of troubles",
         "fdbqueue/observe/judging.py",
         (
