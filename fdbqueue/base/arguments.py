@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fdbqueue.base.position import Position, check_position
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = False) -> None:
@@ -94,6 +97,8 @@ def path_of(path: object, what: str) -> Path:
         os.fsencode(path)
     except UnicodeEncodeError as error:
         raise surrogate(path, f"The path of {what}") from error
+    from pathlib import Path  # an import of fdbqueue does without
+
     return Path(path)
 
 
