@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rich.markup import escape
 import fdbqueue
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
+from fdbqueue.cli.checkfile import check_file
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
@@ -21,7 +23,21 @@ RemoveForeign = Annotated[
 ]
 
 
-def check(queue: QueueName, url: Url = None, remove_foreign: RemoveForeign = False, as_json: AsJson = False) -> None:
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", metavar="FOLDER", help="Read every page of an embedded folder instead, to find damaged ones."
+    ),
+]
+
+
+def check(
+    queue: QueueName = "",
+    url: Url = None,
+    remove_foreign: RemoveForeign = False,
+    file: File = None,
+    as_json: AsJson = False,
+) -> None:
     """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
     It also checks the keys of the layers: leases, requests, subscriptions, streams, priorities and sessions. Of a smart
@@ -33,8 +49,18 @@ def check(queue: QueueName, url: Url = None, remove_foreign: RemoveForeign = Fal
     Keys that fdbqueue did not write are problems, too. --remove-foreign removes them: use the newest version of
     fdbqueue that this queue is used with, since a newer one may have written them.
 
+    --file reads a folder's data file without opening it, and says which queues its damaged pages belong to. No program
+    may write there meanwhile. A damaged page ends a process that opens the folder and reads it.
+
     Example: fdbqueue check orders
     """
+    if file is not None:
+        if queue or remove_foreign:
+            raise typer.BadParameter("--file reads a whole folder: leave the queue and --remove-foreign out.")
+        check_file(file, as_json=as_json)
+        return
+    if not queue:
+        raise typer.BadParameter("Name a queue, or a folder by --file.")
     checked = queue_of(queue)
     with opened_queue(url, checked) as db:
         report = fdbqueue.check(db, checked, remove_foreign=remove_foreign)

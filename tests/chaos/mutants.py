@@ -1398,6 +1398,24 @@ MUTANTS = (
         tests=("tests/web/test_slow_clients.py::test_slow_clients_keep_no_fast_one_out_and_are_let_go",),
     ),
     Mutant(
+        "a check of a file does not compare a page's number",
+        "fdbqueue/engine/embedded/store/disk/pages.py",
+        (("        if own != number:", "        if False:"),),
+        tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
+    ),
+    Mutant(
+        "a check of a file does not look at the order of keys",
+        "fdbqueue/engine/embedded/store/disk/pages.py",
+        (('                raise _Wrong("its keys are not in order")\n', "                pass\n"),),
+        tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
+    ),
+    Mutant(
+        "a check of a file does not count rows",
+        "fdbqueue/engine/embedded/store/disk/pages.py",
+        (("        if len(self.damages) == before and self._counts != told:", "        if False:"),),
+        tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
+    ),
+    Mutant(
         "an import takes two items at one position",
         "fdbqueue/transfer/files.py",
         (

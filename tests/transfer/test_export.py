@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -242,8 +243,12 @@ def test_a_line_without_an_end_is_not_read_to_its_end(
         sparse.write(b"" if at == "line 1" else first + b"\n")
         sparse.seek(1 << 22)
         sparse.write(b"\n" + rest)
+    tracemalloc.start()
     with pytest.raises(TransferError, match=rf"{at}: it has over 100,000 bytes"):
         import_items(db, Queue(space), file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1 << 21
     assert list(db.get_range_startswith(space.key())) == []
 
 
@@ -259,12 +264,18 @@ def bomb(file: Path, rows: int, size: int) -> Path:
         for one in schema
     }
     fields = [one if one.name != "value" else pa.field("value", shared.type, nullable=False) for one in schema]
-    found = pa.table(columns, schema=pa.schema(fields, {b"fdbqueue header": json.dumps(header)}))
+    found = pa.table(columns, schema=pa.schema(fields))
     with pq.ParquetWriter(
-        file, found.schema, compression="zstd", use_dictionary=["value"], dictionary_pagesize_limit=1 << 30
+        file,
+        found.schema,
+        compression="zstd",
+        use_dictionary=["value"],
+        dictionary_pagesize_limit=1 << 30,
+        store_schema=False,
     ) as writer:
         writer.write_table(found)
-        writer.add_key_value_metadata({b"fdbqueue footer": json.dumps({"items": rows, "digest": "00" * 16})})
+        footer = json.dumps({"items": rows, "digest": "00" * 16})
+        writer.add_key_value_metadata({b"fdbqueue header": json.dumps(header), b"fdbqueue footer": footer})
     return file
 
 

@@ -140,7 +140,7 @@ def test_a_file_with_freed_unwritten_last_pages_is_intact(folder: Path, lists_be
         put(store, (b"b", b""))
         value_and_its_end(100)
         rows = contents(store)
-    newest = data_file._newest(fd := os.open(folder / "data.mdb", os.O_RDONLY))
+    newest = data_file.newest_meta(fd := os.open(folder / "data.mdb", os.O_RDONLY))
     os.close(fd)
     assert newest is not None
     assert os.stat(folder / "data.mdb").st_size < (newest.last_page - 16) * newest.page_size, "or it tests nothing"

@@ -50,7 +50,7 @@ def check(path: str, *, mend: bool = True) -> None:
         with os.fdopen(
             folder.open_file(path, folder.DATA, create=False, write=mend), "r+b" if mend else "rb", 0
         ) as file:
-            newest = _newest(file.fileno())
+            newest = newest_meta(file.fileno())
             if newest is None:
                 return  # LMDB itself will report what the file is
             needed = (newest.last_page + 1) * newest.page_size
@@ -93,7 +93,8 @@ def meta(fd: int, at: int) -> Meta | None:
     return Meta(page_size, free_root, last, txn, content) if magic == _MAGIC and version == _FORMAT else None
 
 
-def _newest(fd: int) -> Meta | None:
+def newest_meta(fd: int) -> Meta | None:
+    """Return the current meta page; None if there is none."""
     first = meta(fd, 0)
     second = meta(fd, first.page_size) if first is not None else None
     return second if first is not None and second is not None and second.txn > first.txn else first
