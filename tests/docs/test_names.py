@@ -20,7 +20,7 @@ DOCUMENTS = (
     "docs/explanation/*.md",
 )
 FOLDERS = ("fdbqueue", "layers", "tests", "examples", "docs", "containers", "notebooks")
-ELSEWHERE = {*dir(builtins), "AsyncIO", "PySpark", "RemoveQueue", "SqliteHuey"}
+ELSEWHERE = {*dir(builtins), "AsyncIO", "CronScheduler", "PySpark", "RemoveQueue", "SqliteHuey"}
 """Names that look like ours: Python's, Spark's, those of other queues, and a source's word for `Sessions.remove`."""
 
 
