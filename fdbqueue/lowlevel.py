@@ -18,7 +18,7 @@ from fdbqueue.engine.api import Database, Future, KeyValue, Transaction
 from fdbqueue.engine.errors import FDBError, leaves_in_doubt
 from fdbqueue.engine.keys import Subspace, strinc, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows, run, run_async, started
+from fdbqueue.engine.steps import Steps, rows, run, run_async, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database, only_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import FormatError
@@ -32,7 +32,6 @@ from fdbqueue.stored.counters import count, read_counts, read_stats
 from fdbqueue.stored.items import (
     NO_NOTES,
     Envelope,
-    Item,
     Notes,
     check_values,
     chunks_of,
@@ -62,8 +61,9 @@ __all__ = [  # noqa: RUF022  in groups
     "KeyValue",  # a row
     "Future",  # what a read returns
     "FDBError",  # an error of the database, with its code
-    "Steps",  # the type of a generator that yields futures
-    "verb",  # make a blocking and an awaitable call of one generator
+    "Steps",  # what a body returns when it is called
+    "verb",  # make a blocking and an awaitable call of one coroutine
+    "value_of",  # wait for a future in steps
     "run",  # drive steps, and block the thread
     "run_async",  # drive steps in an event loop
     "rows",  # read a range
@@ -84,7 +84,6 @@ __all__ = [  # noqa: RUF022  in groups
     "TAKEN",  # the notes of a queue's own timers
     # Items as they are stored
     "V",  # the type of a queue's values
-    "Item",  # an item
     "Notes",  # what is stored of an item's life
     "NO_NOTES",  # those of a new item
     "notes_of",  # read the notes of a stored value

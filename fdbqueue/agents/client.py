@@ -15,7 +15,7 @@ from fdbqueue.agents.link import Link, reading, writing
 from fdbqueue.agents.listening import DEFAULT, parse
 from fdbqueue.agents.words import MAX_ID, MAX_SIZE, MAX_TYPE, check_number, same
 from fdbqueue.errors import AgentError
-from fdbqueue.lowlevel import Steps, verb
+from fdbqueue.lowlevel import value_of, verb
 
 Data: TypeAlias = bytes | bytearray | memoryview | BinaryIO
 PIECE_BYTES = 262_144
@@ -67,7 +67,7 @@ class AgentClient:
         return f"AgentClient({self._address!r})"
 
     @verb
-    def send(self, type: int, data: Data, *, size: int | None = None) -> Steps[None]:
+    async def send(self, type: int, data: Data, *, size: int | None = None) -> None:
         """Send data to any agent of a type.
 
         Args:
@@ -83,19 +83,19 @@ class AgentClient:
         to = words.SEND_TO % _type(type)
         talk = self._talk()
         with talk.ending():
-            yield from talk.connect()
-            yield from talk.say(words.HI, words.VERSION, to, words.SIZE % size)
-            yield from talk.expect_greeting()
-            yield from talk.expect(words.OK, "type")
-            yield from talk.expect(words.OK, "size")
-            yield from self._send_data(talk, source, size)
+            await talk.connect()
+            await talk.say(words.HI, words.VERSION, to, words.SIZE % size)
+            await talk.expect_greeting()
+            await talk.expect(words.OK, "type")
+            await talk.expect(words.OK, "size")
+            await self._send_data(talk, source, size)
             talk.in_doubt = True
-            yield from talk.say(words.DOT)
-            yield from talk.expect(words.OK, "data")
-            yield from talk.take_leave()
+            await talk.say(words.DOT)
+            await talk.expect(words.OK, "data")
+            await talk.take_leave()
 
     @verb
-    def receive(self, type: int, *, into: BinaryIO | None = None, max_size: int = MAX_SIZE) -> Steps[Received | None]:
+    async def receive(self, type: int, *, into: BinaryIO | None = None, max_size: int = MAX_SIZE) -> Received | None:
         """Receive data that was sent to agents of a type, and lock it. None: the server has none now.
 
         Args:
@@ -112,36 +112,36 @@ class AgentClient:
         check_number(max_size, "max_size", MAX_SIZE)
         talk = self._talk()
         with talk.ending():
-            yield from talk.connect()
-            yield from talk.say(words.HI, words.VERSION, agent, words.RECEIVE)
-            yield from talk.expect_greeting()
-            yield from talk.expect(words.OK, "type")
-            if not (yield from talk.expect_or_bye(words.OK, "receive")):
+            await talk.connect()
+            await talk.say(words.HI, words.VERSION, agent, words.RECEIVE)
+            await talk.expect_greeting()
+            await talk.expect(words.OK, "type")
+            if not await talk.expect_or_bye(words.OK, "receive"):
                 return None
-            line = yield from talk.line("offer")
+            line = await talk.line("offer")
             offer = words.numbers(line, words.OFFER, MAX_SIZE, MAX_ID)
             if offer is None:
                 raise talk.failed("offer", line)
             size, id = offer
             if size > max_size:
-                yield from talk.say(words.BYE)
+                await talk.say(words.BYE)
                 raise AgentError(
                     f"The data has {size:,} bytes, over max_size, {max_size:,}. It stays in the queue.",
                     step="offer",
                     received=line.decode(),
                 )
-            yield from talk.say(words.OK)
-            yield from talk.expect(words.DATA, "data")
-            data = yield from talk.data(size, into)
-            yield from talk.expect(words.DOT, "data")
-            yield from talk.say(words.OK)
+            await talk.say(words.OK)
+            await talk.expect(words.DATA, "data")
+            data = await talk.data(size, into)
+            await talk.expect(words.DOT, "data")
+            await talk.say(words.OK)
             talk.in_doubt = True
-            yield from talk.expect(words.LOCKED, "lock")
-            yield from talk.take_leave()
+            await talk.expect(words.LOCKED, "lock")
+            await talk.take_leave()
         return Received(id, size, data)
 
     @verb
-    def confirm(self, type: int, id: int) -> Steps[None]:
+    async def confirm(self, type: int, id: int) -> None:
         """Confirm that the data with this ID is processed. It leaves the queue.
 
         Args:
@@ -154,12 +154,12 @@ class AgentClient:
         agent, confirm = words.AGENT % _type(type), words.CONFIRM % check_number(id, "id", MAX_ID)
         talk = self._talk()
         with talk.ending():
-            yield from talk.connect()
+            await talk.connect()
             talk.in_doubt = True
-            yield from talk.say(words.HI, words.VERSION, agent, confirm)
-            yield from talk.expect_greeting()
-            yield from talk.expect(words.OK, "type")
-            if not (yield from talk.expect_or_bye(words.OK, "confirm")):
+            await talk.say(words.HI, words.VERSION, agent, confirm)
+            await talk.expect_greeting()
+            await talk.expect(words.OK, "type")
+            if not await talk.expect_or_bye(words.OK, "confirm"):
                 raise AgentError(
                     f"{self._address}: at the step 'confirm' the server said {words.BYE.decode()!r}: for agents of type"
                     f" {type}, nothing is locked under the ID {id}. Its lock is over and another agent may have the"
@@ -167,20 +167,20 @@ class AgentClient:
                     step="confirm",
                     received=words.BYE.decode(),
                 )
-            yield from talk.take_leave()
+            await talk.take_leave()
 
     def _talk(self) -> _Talk:
         return _Talk(Link(self._where, self._tls, self._timeout), self._address)
 
-    def _send_data(self, talk: _Talk, source: BinaryIO, size: int) -> Steps[None]:
-        yield from talk.say(words.DATA)
+    async def _send_data(self, talk: _Talk, source: BinaryIO, size: int) -> None:
+        await talk.say(words.DATA)
         left = size
         while left:
-            piece = yield reading(source, min(left, PIECE_BYTES))
+            piece = await value_of(reading(source, min(left, PIECE_BYTES)))
             if not piece:
                 raise ValueError(f"The file ended {left:,} bytes before the size of {size:,}. Nothing was sent.")
             left -= len(piece)
-            yield from talk.send(piece)
+            await talk.send(piece)
 
 
 class _Talk:
@@ -210,80 +210,80 @@ class _Talk:
         finally:
             self._link.close()
 
-    def connect(self) -> Steps[None]:
+    async def connect(self) -> None:
         """Connect to the server."""
-        yield self._link.connect()
+        await value_of(self._link.connect())
         self._step = "greeting"
 
-    def say(self, *lines: bytes) -> Steps[None]:
+    async def say(self, *lines: bytes) -> None:
         """Send lines."""
-        yield from self.send(b"".join(line + b"\n" for line in lines))
+        await self.send(b"".join(line + b"\n" for line in lines))
 
-    def send(self, data: bytes) -> Steps[None]:
+    async def send(self, data: bytes) -> None:
         try:
-            yield self._link.write(data)
+            await value_of(self._link.write(data))
         except ConnectionError:
             # The server may have said why before it closed.
-            if (yield from self._has_line()):
-                line = yield from self.line("data")
+            if await self._has_line():
+                line = await self.line("data")
                 raise self.failed("data", line) from None
             raise
 
-    def line(self, step: str) -> Steps[bytes]:
+    async def line(self, step: str) -> bytes:
         """Return the next line, without its end."""
         self._step = step
-        if not (yield from self._has_line()):
+        if not await self._has_line():
             raise self.failed(step, bytes(self._input))
         line, _, rest = bytes(self._input).partition(b"\n")
         self._input[:] = rest
         return line.removesuffix(b"\r")
 
-    def expect_greeting(self) -> Steps[None]:
-        yield from self.expect(words.HI, "greeting")
-        yield from self.expect(words.OK, "version")
+    async def expect_greeting(self) -> None:
+        await self.expect(words.HI, "greeting")
+        await self.expect(words.OK, "version")
 
-    def expect(self, wanted: bytes, step: str) -> Steps[None]:
+    async def expect(self, wanted: bytes, step: str) -> None:
         """Read a line. Answer Bye by Bye.
 
         Raises:
             AgentError: it is another line.
         """
-        line = yield from self.line(step)
+        line = await self.line(step)
         if not same(line, wanted):
-            yield from self._answer(line)
+            await self._answer(line)
             raise self.failed(step, line)
 
-    def expect_or_bye(self, wanted: bytes, step: str) -> Steps[bool]:
+    async def expect_or_bye(self, wanted: bytes, step: str) -> bool:
         """Read a line. Return False if it is Bye, and answer it."""
-        line = yield from self.line(step)
+        line = await self.line(step)
         if same(line, words.BYE):
-            yield from self._answer(line)
+            await self._answer(line)
             return False
         if not same(line, wanted):
             raise self.failed(step, line)
         return True
 
-    def data(self, size: int, into: BinaryIO | None) -> Steps[bytes]:
+    async def data(self, size: int, into: BinaryIO | None) -> bytes:
         """Read data into a file, or return it."""
         self._step = "data"
         kept = io.BytesIO()
         target = kept if into is None else into
         while size:
             if not self._input:
-                self._input += yield self._link.read()
+                self._input += await value_of(self._link.read())
                 if not self._input:
                     raise self.failed("data", b"")
             piece = bytes(self._input[:size])
             del self._input[: len(piece)]
             size -= len(piece)
-            yield writing(target, piece)
+            await value_of(writing(target, piece))
         return kept.getvalue()
 
-    def take_leave(self) -> Steps[None]:
+    async def take_leave(self) -> None:
         """Say Bye, after a success. The server's Bye is of no importance any more."""
         try:
-            yield self._link.write(words.BYE + b"\n")
-            yield from self._has_line()
+            await value_of(self._link.write(words.BYE + b"\n"))
+            await self._has_line()
         except OSError:
             return
 
@@ -300,17 +300,17 @@ class _Talk:
             in_doubt=doubt,
         )
 
-    def _answer(self, line: bytes) -> Steps[None]:
+    async def _answer(self, line: bytes) -> None:
         if same(line, words.BYE) or same(line, words.FAIL):
             try:
-                yield self._link.write(words.BYE + b"\n")
+                await value_of(self._link.write(words.BYE + b"\n"))
             except OSError:
                 return
 
-    def _has_line(self) -> Steps[bool]:
+    async def _has_line(self) -> bool:
         """Read until there is a line. Return False if none comes."""
         while b"\n" not in self._input:
-            data = b"" if len(self._input) > MAX_LINE_BYTES else (yield self._link.read())
+            data = b"" if len(self._input) > MAX_LINE_BYTES else await value_of(self._link.read())
             if not data:
                 return False
             self._input += data

@@ -30,6 +30,7 @@ from fdbqueue.lowlevel import (
     notes_of,
     pack,
     rows,
+    value_of,
     verb,
 )
 
@@ -63,7 +64,7 @@ class Locks:
         self._keys_due = LOOK_AT_ONCE
         """How many keys the next look checks; the first lock of a process looks."""
 
-    def lock(self, tr: Transaction, leases: Sequence[Lease[bytes]]) -> Steps[list[int]]:
+    async def lock(self, tr: Transaction, leases: Sequence[Lease[bytes]]) -> list[int]:
         """Give IDs to leases that were taken in this transaction.
 
         *Conflicts:* with another lock that gets one of these IDs. *Cost:* one read, in parallel, and one write for each
@@ -76,8 +77,8 @@ class Locks:
             reads = [(id, key, tr.get(key)) for id, key in keys.items()]
             for id, key, read in reads:
                 # Of two locks with one ID at the same time, one fails and reads the other.
-                stored = yield read
-                if stored.present() and (yield from self._is_live(tr, _read(bytes(stored))[0])):
+                stored = await value_of(read)
+                if stored.present() and await self._is_live(tr, _read(bytes(stored))[0]):
                     continue
                 lease = leases[len(ids)]
                 tr.set(key, fdb_tuple.pack((str(lease.handle), int(lease.expires_at * 1e6))))
@@ -86,11 +87,11 @@ class Locks:
         self._keys_due += LOOK_BEHIND * len(ids)
         if ids and self._keys_due >= LOOK_AT_ONCE:
             due, self._keys_due = self._keys_due, 0
-            yield from self._sweep(tr, begin, limit=due)
+            await self._sweep(tr, begin, limit=due)
         return ids
 
     @verb
-    def give_back(self, tr: Transaction | Database, id: int, lease: Lease[bytes]) -> Steps[None]:
+    async def give_back(self, tr: Transaction | Database, id: int, lease: Lease[bytes]) -> None:
         """Put an item back into its place, and forget its ID. This attempt does not count.
 
         Raises:
@@ -99,31 +100,31 @@ class Locks:
         *Conflicts:* and *Cost:* as `Leases.snooze`, and one more write.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from self._leases.snooze.steps(tr, lease, delay=0.0)
+        async def body(tr: Transaction) -> None:
+            await self._leases.snooze.steps(tr, lease, delay=0.0)
             tr.clear(self._space.pack((id,)))
 
-        yield from self._leases.queue.transact(tr, body)
+        await self._leases.queue.transact(tr, body)
 
     @verb
-    def confirm(self, tr: Transaction | Database, id: int) -> Steps[bool]:
+    async def confirm(self, tr: Transaction | Database, id: int) -> bool:
         """Ack the lease with this ID. Return False if there is none, or it is lost.
 
         *Conflicts:* as `Leases.ack`, and with another confirm of this ID. *Cost:* two reads, five writes.
         """
-        return (yield from self.confirm_many.steps(tr, [id]))[0]
+        return (await self.confirm_many.steps(tr, [id]))[0]
 
     @verb
-    def confirm_many(self, tr: Transaction | Database, ids: Sequence[int]) -> Steps[list[bool]]:
+    async def confirm_many(self, tr: Transaction | Database, ids: Sequence[int]) -> list[bool]:
         """Ack leases, each as `confirm` does, in one transaction. Of an ID that is given twice, the first counts."""
 
         def body(tr: Transaction) -> Steps[list[bool]]:
             return self._confirm(tr, ids)
 
-        return (yield from self._leases.queue.transact(tr, body))
+        return await self._leases.queue.transact(tr, body)
 
     @verb
-    def sweep(self, db: Database) -> Steps[int]:
+    async def sweep(self, db: Database) -> int:
         """Clear all keys whose leases are over, and return how many.
 
         Locks look at a few keys, so this is for queues that get no new locks.
@@ -133,32 +134,32 @@ class Locks:
         begin, cleared = self._space.range().start, 0
         while begin < self._end:
             page = partial(self._sweep, begin=begin, limit=PAGE_KEYS)
-            some, begin = yield from self._leases.queue.transact(db, page)
+            some, begin = await self._leases.queue.transact(db, page)
             cleared += some
         return cleared
 
-    def _sweep(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[tuple[int, bytes]]:
+    async def _sweep(self, tr: Transaction, begin: bytes, *, limit: int) -> tuple[int, bytes]:
         """Clear the keys among the next ones whose leases are over. Return how many, and where to go on.
 
         By snapshot: a live lock does not conflict with this.
         """
         overdue_us = self._leases.now_us() - ENDED_SECONDS * 1e6
-        found = yield from rows(tr.snapshot, begin, self._end, limit=limit)
+        found = await rows(tr.snapshot, begin, self._end, limit=limit)
         cleared = 0
         for row in found:
             handle, ends_us = _read(row.value)
-            if ends_us < overdue_us and not (yield from self._is_live(tr, handle)):
+            if ends_us < overdue_us and not await self._is_live(tr, handle):
                 tr.add_read_conflict_key(row.key)  # another lock may just get this ID
                 tr.clear(row.key)
                 cleared += 1
         return cleared, found[-1].key + b"\x00" if len(found) == limit else self._end
 
-    def _confirm(self, tr: Transaction, ids: Sequence[int]) -> Steps[list[bool]]:
+    async def _confirm(self, tr: Transaction, ids: Sequence[int]) -> list[bool]:
         held: dict[int, LeaseHandle] = {}
         keys = {id: self._space.pack((id,)) for id in ids}
         reads = [(id, key, tr.get(key)) for id, key in keys.items()]
         for id, key, read in reads:
-            stored = yield read
+            stored = await value_of(read)
             handle = _handle(_read(bytes(stored))[0]) if stored.present() else None
             if handle is not None:
                 held[id] = handle
@@ -166,22 +167,22 @@ class Locks:
         times = Counter(handle.position for handle in held.values())
         for id, handle in list(held.items()):
             # An error of `ack_many` names an item. An old ID of it may not drop the live one.
-            if times[handle.position] > 1 and not (yield from self._is_live(tr, str(handle))):
+            if times[handle.position] > 1 and not await self._is_live(tr, str(handle)):
                 del held[id]
         try:
-            yield from self._leases.ack_many.steps(tr, held.values())
+            await self._leases.ack_many.steps(tr, held.values())
         except LeaseLost as error:
             lost = set(error.lost)
             held = {id: handle for id, handle in held.items() if handle.position not in lost}
-            yield from self._leases.ack_many.steps(tr, held.values())
+            await self._leases.ack_many.steps(tr, held.values())
         return [held.pop(id, None) is not None for id in ids]
 
-    def _is_live(self, tr: Transaction, text: str) -> Steps[bool]:
+    async def _is_live(self, tr: Transaction, text: str) -> bool:
         """Return whether a lease is its item's present one. By snapshot: a lease that is over stays over."""
         handle = _handle(text)
         if handle is None:
             return False
-        stored = yield tr.snapshot.get(self._layout.leased.key(pack(handle.position)))
+        stored = await value_of(tr.snapshot.get(self._layout.leased.key(pack(handle.position))))
         if not stored.present():
             return False
         try:

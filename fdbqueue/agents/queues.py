@@ -96,7 +96,7 @@ class AgentQueue:
         return _LargeUpload(self._blobs.write(self._db))
 
     @verb
-    def take(self) -> Steps[Locked | None]:
+    async def take(self) -> Locked | None:
         """Lease the first item and give it an ID; None if there is none now. Takes of one process share a transaction.
 
         None also if other clients of this process wait: they are first. It must not be cancelled: the item would be
@@ -104,24 +104,24 @@ class AgentQueue:
         """
         if self._waiting:
             return None
-        return (yield from self._takes.request(self._db, None))
+        return await self._takes.request(self._db, None)
 
     @verb
-    def wait(self, seconds: float) -> Steps[Locked | None]:
+    async def wait(self, seconds: float) -> Locked | None:
         """Wait for an item, and lease it as `take` does. If this is cancelled, no item is taken."""
         self._waiting += 1
         try:
-            lease = yield from self._staged.lease.steps(self._db, duration=self.seconds, timeout=seconds)
+            lease = await self._staged.lease.steps(self._db, duration=self.seconds, timeout=seconds)
         finally:
             self._waiting -= 1
         if lease is None:
             return None
         try:
-            [id] = yield from self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, [lease]))
+            [id] = await self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, [lease]))
         except GeneratorExit:  # nothing can be waited for any more: the item comes back when its lease is over
             raise
         except BaseException:
-            yield from self._leases.snooze.steps(self._db, lease, delay=0.0)
+            await self._leases.snooze.steps(self._db, lease, delay=0.0)
             raise
         return Locked(id, lease)
 
@@ -160,19 +160,19 @@ class AgentQueue:
         await self._locks.give_back.aio(self._db, locked.id, locked.lease)
 
     @verb
-    def confirm(self, id: int) -> Steps[bool]:
+    async def confirm(self, id: int) -> bool:
         """Remove the item that is locked under an ID. Return False if there is none. Confirms share a transaction."""
-        return bool((yield from self._confirms.request(self._db, id)))
+        return bool(await self._confirms.request(self._db, id))
 
-    def _take_all(self, db: Database, wanted: list[None]) -> Steps[list[Locked | Exception | None]]:
+    async def _take_all(self, db: Database, wanted: list[None]) -> list[Locked | Exception | None]:
         """Lease an item for each call, in one transaction."""
 
-        def body(tr: Transaction) -> Steps[tuple[list[Locked], bool]]:
-            leases = yield from self._leases.lease_many.steps(tr, limit=len(wanted), duration=self.seconds)
-            ids = yield from self._locks.lock(tr, leases)
+        async def body(tr: Transaction) -> tuple[list[Locked], bool]:
+            leases = await self._leases.lease_many.steps(tr, limit=len(wanted), duration=self.seconds)
+            ids = await self._locks.lock(tr, leases)
             return [Locked(id, lease) for id, lease in zip(ids, leases, strict=True)], bool(ids)
 
-        locked: list[Locked] = yield from commit_if_written(self._leases.queue, db, body)
+        locked: list[Locked] = await commit_if_written(self._leases.queue, db, body)
         return [*locked, *[None] * (len(wanted) - len(locked))]
 
     def _confirm_all(self, db: Database, ids: list[int]) -> Steps[list[bool]]:

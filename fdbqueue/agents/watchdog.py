@@ -205,7 +205,7 @@ class AgentWatchdog:
         return f"AgentWatchdog({self._consumer.source!r}, {list(self.command)!r})"
 
     @verb
-    def run(self, db: Database) -> Steps[AgentReport]:
+    async def run(self, db: Database) -> AgentReport:
         """Run the command for each item, and wait for more, until `stop` is called.
 
         Signals, cancellation and errors are those of `Consumer.run`.
@@ -213,24 +213,24 @@ class AgentWatchdog:
         Raises:
             ValueError: there is no such command.
         """
-        return (yield from self._run(db, self._consumer.run.steps))
+        return await self._run(db, self._consumer.run.steps)
 
     @verb
-    def drain(self, db: Database) -> Steps[AgentReport]:
+    async def drain(self, db: Database) -> AgentReport:
         """Run the command for each item until none is available, otherwise like `run`. Delayed items stay."""
-        return (yield from self._run(db, self._consumer.drain.steps))
+        return await self._run(db, self._consumer.drain.steps)
 
     def stop(self) -> None:
         """End gracefully: start no command, and give the running ones their grace. Call it from any thread."""
         self._consumer.stop()
 
-    def _run(self, db: Database, run: Callable[[Database], Steps[Any]]) -> Steps[AgentReport]:
+    async def _run(self, db: Database, run: Callable[[Database], Steps[Any]]) -> AgentReport:
         only_database(db, "An AgentWatchdog", "In a transaction use Leases.lease(tr).")
         if not self._can_start():
             raise ValueError(f"There is no command {self.command[0]!r} that could be started.")
         self._db = db
         try:
-            yield from run(db)
+            await run(db)
         finally:
             self._guard.close()
         return self.report

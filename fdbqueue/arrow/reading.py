@@ -76,7 +76,7 @@ class Reading:
         """The columns."""
         return self._columns.schema
 
-    def next(self) -> Steps[pa.RecordBatch | None]:
+    async def next(self) -> pa.RecordBatch | None:
         """Read the next batch; None if there is none.
 
         Raises:
@@ -86,20 +86,20 @@ class Reading:
             QueueRenamed: there is no item, and the queue has another name now.
         """
         if not self._is_checked:
-            yield from self._read(self._refuse_sessions)
+            await self._read(self._refuse_sessions)
             if self._columns.payloads:
-                yield from check_decodes(self._tr, self._layout)
+                await check_decodes(self._tr, self._layout)
             self._is_checked = True
-        page = yield from self._look.next()
+        page = await self._look.next()
         if page is None and not self._found:
-            yield from self._read(partial(check_renamed, layout=self._layout))
+            await self._read(partial(check_renamed, layout=self._layout))
         self._found = True
         return None if page is None else self._columns.batch(page)
 
-    def table(self) -> Steps[pa.Table]:
+    async def table(self) -> pa.Table:
         """Read everything."""
         batches = []
-        while (batch := (yield from self.next())) is not None:
+        while (batch := await self.next()) is not None:
             batches.append(batch)
         return pa.Table.from_batches(batches, self.schema)
 
@@ -115,16 +115,16 @@ class Reading:
         tr: Any = self._tr
         return attempts(tr, body) if self._own_transactions else body(tr)
 
-    def _refuse_sessions(self, tr: Transaction) -> Steps[None]:
+    async def _refuse_sessions(self, tr: Transaction) -> None:
         span = self._layout.space["items"].range()
-        if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+        if await rows(tr.snapshot, span.start, span.stop, limit=1):
             raise StreamError(
                 f"{self._layout.describe()} has items in sessions, and to_arrow does not see these. Use `list` and"
                 " `browse` of fdbqueue.layers.Sessions."
             )
 
 
-def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[KeyValue]) -> Steps[pa.RecordBatch]:
+async def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[KeyValue]) -> pa.RecordBatch:
     """Return the rows of items that are about to be taken as a record batch. It reads the chunks of large items.
 
     Raises:
@@ -135,7 +135,7 @@ def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[KeyVal
     for at, row in enumerate(found):
         chunked = parse(row.value).chunked if is_chunked(row.value) else None
         if chunked is not None:
-            chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(place.packed(row.key)))
+            chunks = await rows(tr.snapshot, *layout.chunk_range_of(place.packed(row.key)))
             payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
     page = Page([row.key for row in found], len(place.prefix), [row.value for row in found], "available", payloads)
     return Columns(layout, codec, _taken_fields(codec)).batch(page)

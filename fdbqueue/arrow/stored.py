@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple, cast, overload
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, columns, rows, run, started
+from fdbqueue.engine.steps import columns, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.claimed import claimed_places
@@ -188,13 +188,13 @@ class StoredLook:
         self._span: Range | None = span
         self._wanted, self._left = FIRST_ROWS, limit
 
-    def next(self) -> Steps[Page | None]:
+    async def next(self) -> Page | None:
         """Read the next page; None if there is none."""
         while self._span is not None and self._left != 0:
             body = partial(self._body, span=self._span, limit=self._wanted)
             tr = self._tr
             reading = attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
-            page, following = yield from reading
+            page, following = await reading
             self._span = None if following is None else Range(following, self._span.end)
             if not page:
                 continue
@@ -233,22 +233,22 @@ def bounds(place: Place, span: Range) -> tuple[bytes, bytes]:
     return begin, place.end if span.end is None else place.key(span.end)
 
 
-def read_page(
+async def read_page(
     tr: Transaction, *, layout: Layout, span: Range, states: tuple[str, ...], limit: int, payloads: bool
-) -> Steps[tuple[Page, bytes | None]]:
+) -> tuple[Page, bytes | None]:
     """Return a page, and the packed position from which the next one begins; None: it was the last one."""
     reads = [
         (state, "", place, started(columns(tr.snapshot, *bounds(place, span), limit)))
         for state, place in places(layout, states)
     ]
     if CLAIMED in states:
-        for batch in (yield from claimed_places(tr, layout)):
+        for batch in await claimed_places(tr, layout):
             read = started(columns(tr.snapshot, *bounds(batch.place, span), limit))
             reads.append((CLAIMED, batch.stream, batch.place, read))
     found: list[_Rows] = []
     full: list[bytes] = []
     for state, stream, place, read in reads:
-        keys, values = yield from read
+        keys, values = await read
         cut = len(place.prefix)
         if keys:
             found.append(_Rows(state, stream, cut, keys, values))
@@ -259,7 +259,7 @@ def read_page(
     following = None if last is None else last + b"\x00"
     if not payloads or not page.chunked:
         return page, following
-    return (yield from _with_chunks(tr, layout, page, following))
+    return await _with_chunks(tr, layout, page, following)
 
 
 class _Rows(NamedTuple):
@@ -288,9 +288,9 @@ def _merged(found: list[_Rows], last: bytes | None) -> Page:
     return Page.of(item for item in sorted_rows if last is None or item.packed <= last)
 
 
-def _with_chunks(
+async def _with_chunks(
     tr: Transaction, layout: Layout, page: Page, following: bytes | None
-) -> Steps[tuple[Page, bytes | None]]:
+) -> tuple[Page, bytes | None]:
     payloads: dict[int, bytes] = {}
     size = 0
     for at, value in enumerate(page.values):
@@ -300,7 +300,7 @@ def _with_chunks(
             break
         if not is_chunked(value):
             continue
-        chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(page.packed(at)))
+        chunks = await rows(tr.snapshot, *layout.chunk_range_of(page.packed(at)))
         with suppress(FormatError):  # who needs the payload finds that it is missing, and names the item
             payloads[at] = join_chunks(chunked_of(value), [chunk.value for chunk in chunks])
         size += size_of(value)

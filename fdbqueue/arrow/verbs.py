@@ -40,7 +40,7 @@ class ArrowVerbs:
     codec: Codec[Any]
 
     @verb
-    def to_arrow(
+    async def to_arrow(
         self,
         tr: Transaction | Database,
         *,
@@ -50,7 +50,7 @@ class ArrowVerbs:
         before: Position | None = None,
         limit: int | None = None,
         on_bad: Literal["fail", "null"] = "fail",
-    ) -> Steps[Any]:
+    ) -> Any:
         """Return the items of all states as a ``pyarrow.Table``, in the order of their positions. It takes nothing.
 
         The columns are those of Spark's batch look (docs/guides/arrow.md). Given a database, it reads each page in its
@@ -87,7 +87,7 @@ class ArrowVerbs:
         reading = self._reading(
             "to_arrow", tr, states=states, columns=columns, after=after, before=before, limit=limit, on_bad=on_bad
         )
-        return (yield from reading.table())
+        return await reading.table()
 
     def to_arrow_batches(self, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Any:
         """Return the same as `to_arrow`, as a ``pyarrow.RecordBatchReader`` that reads a page at a time.
@@ -97,22 +97,22 @@ class ArrowVerbs:
         return self._reading("to_arrow_batches", tr, **options).reader()
 
     @verb
-    def to_pandas(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Steps[Any]:
+    async def to_pandas(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Any:
         """Return the items of all states as a ``pandas.DataFrame``. Its arguments are those of `to_arrow`."""
         needed("pandas", "to_pandas")
-        return (yield from self._reading("to_pandas", tr, **options).table()).to_pandas()
+        return (await self._reading("to_pandas", tr, **options).table()).to_pandas()
 
     @verb
-    def to_polars(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Steps[Any]:
+    async def to_polars(self, /, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Any:
         """Return the items of all states as a ``polars.DataFrame``. Its arguments are those of `to_arrow`.
 
         Polars has no maps: the column ``headers`` is a list of structs with a key and a value.
         """
         polars = needed("polars", "to_polars")
-        return polars.from_arrow((yield from self._reading("to_polars", tr, **options).table()))
+        return polars.from_arrow(await self._reading("to_polars", tr, **options).table())
 
     @verb
-    def dequeue_arrow(self, tr: Transaction | Database, *, limit: int = 1_000) -> Steps[Any]:
+    async def dequeue_arrow(self, tr: Transaction | Database, *, limit: int = 1_000) -> Any:
         """Take the first `limit` items out as a ``pyarrow.RecordBatch``, in order; one without rows if there is none.
 
         Its columns are ``position``, ``rank``, ``index``, ``value`` and ``headers``, as in `to_arrow`.
@@ -141,14 +141,12 @@ class ArrowVerbs:
         check_limit(limit, "items to take")
         adaptive = AdaptiveLimit(limit)
 
-        def take(tr: Transaction, found: list[KeyValue]) -> Steps[list[Any]]:
-            batch = yield from reading.taken(tr, self.layout, self.codec, found)  # before the first write
-            yield from self.take_rows(tr, found)
+        async def take(tr: Transaction, found: list[KeyValue]) -> list[Any]:
+            batch = await reading.taken(tr, self.layout, self.codec, found)  # before the first write
+            await self.take_rows(tr, found)
             return [batch]
 
-        batches = yield from self.transact(
-            tr, lambda tr: self._dequeue(tr, adaptive.limit, take), on_retry=adaptive.note
-        )
+        batches = await self.transact(tr, lambda tr: self._dequeue(tr, adaptive.limit, take), on_retry=adaptive.note)
         return batches[0] if batches else reading.nothing(self.codec)
 
     def _reading(self, verb: str, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Reading:

@@ -21,7 +21,7 @@ from fdbqueue.cli.tables import items_columns, shown_rows
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import leaves_in_doubt
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.errors import CodecError, FdbQueueError, LeaseLost
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.stored.layout import pack
@@ -154,27 +154,27 @@ class Drain:
         self._printed, self._waiting = [], taken
         return bool(taken)
 
-    def _exchange(self, tr: Transaction, adaptive: AdaptiveLimit, most: int) -> Steps[list[Lease]]:
+    async def _exchange(self, tr: Transaction, adaptive: AdaptiveLimit, most: int) -> list[Lease]:
         if self._printed:
-            yield from self._leases.ack_many.steps(tr, self._printed)
+            await self._leases.ack_many.steps(tr, self._printed)
         limit = min(adaptive.limit, most)
-        taken = yield from self._leases.lease_many.steps(tr, limit=limit, duration=LEASE_SECONDS)
-        return (yield from self._up_to_a_blob(tr, taken))
+        taken = await self._leases.lease_many.steps(tr, limit=limit, duration=LEASE_SECONDS)
+        return await self._up_to_a_blob(tr, taken)
 
-    def _up_to_a_blob(self, tr: Transaction, taken: list[Lease]) -> Steps[list[Lease]]:
+    async def _up_to_a_blob(self, tr: Transaction, taken: list[Lease]) -> list[Lease]:
         """Put back the items from the first one on that has a blob, which is not printed. Return the others.
 
         Raises:
             CodecError: the first item has one.
         """
         for number, lease in enumerate(taken):
-            stored = yield tr.snapshot.get(self._leases.layout.leased.key(pack(lease.position)))
+            stored = await value_of(tr.snapshot.get(self._leases.layout.leased.key(pack(lease.position))))
             try:
                 self._leases.queue.check_dequeue(lease.position, bytes(stored))
             except CodecError:
                 if not number:
                     raise
-                yield from self._leases.snooze_many.steps(tr, taken[number:], delay=0.0)
+                await self._leases.snooze_many.steps(tr, taken[number:], delay=0.0)
                 return taken[:number]
         return taken
 

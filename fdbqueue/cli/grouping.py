@@ -9,7 +9,7 @@ import typer
 from fdbqueue.cli.options import text_of
 from fdbqueue.cli.sessioning import sessions_of
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.layers.groups import Group, Groups
 from fdbqueue.layers.leases import Leases
 from fdbqueue.moves.groups import group_keys, group_record
@@ -36,13 +36,13 @@ def groups_of(queue: Queue, *, of_sessions: bool) -> Groups:
     return Groups(sessions_of(queue) if of_sessions else Leases(queue))
 
 
-def held_open(groups: Groups, name: str, tr: Transaction) -> Steps[None]:
+async def held_open(groups: Groups, name: str, tr: Transaction) -> None:
     """Open a group if there is none. Hold it open for some time, unless its hold was ended."""
     layout = groups.leases.layout
-    if (yield from group_record(tr, layout, name)) is None:
-        yield from groups.open.steps(tr, name, hold=HOLD_SECONDS, token=TOKEN)
-    elif (yield tr.get(group_keys(layout, name).holds.pack((TOKEN,)))).present():
-        yield from with_hold(groups, name).hold.steps(tr, duration=HOLD_SECONDS)
+    if await group_record(tr, layout, name) is None:
+        await groups.open.steps(tr, name, hold=HOLD_SECONDS, token=TOKEN)
+    elif (await value_of(tr.get(group_keys(layout, name).holds.pack((TOKEN,))))).present():
+        await with_hold(groups, name).hold.steps(tr, duration=HOLD_SECONDS)
 
 
 def with_hold(groups: Groups, name: str) -> Group:

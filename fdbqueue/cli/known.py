@@ -13,7 +13,7 @@ from fdbqueue.cli.opening import opened
 from fdbqueue.cli.remedies import in_shell
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import beginning, within
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, StorageError, UrlError
 from fdbqueue.observe.troubles import troubles_of
@@ -39,10 +39,10 @@ def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
-def _names(tr: Transaction, begins: str) -> Steps[list[str]]:
+async def _names(tr: Transaction, begins: str) -> list[str]:
     """Return registered names. Of those that are plain text, only names that begin so: their keys do, too."""
     span = beginning(begins, CATALOGUE) if begins and begins[0] not in FORMS else within(CATALOGUE)
-    found = yield from rows(tr.snapshot, *span, limit=MOST_NAMES)
+    found = await rows(tr.snapshot, *span, limit=MOST_NAMES)
     return [queue_text(row.key[len(CATALOGUE) :]) for row in found]
 
 
@@ -55,8 +55,8 @@ def registered_codec(layout: Layout, url: str | None) -> str:
         return ""  # the command opens it, too: it makes the folder, or reports the error
 
 
-def _codec(tr: Transaction, layout: Layout) -> Steps[str]:
-    value = yield tr.snapshot.get(layout.catalogue_key)
+async def _codec(tr: Transaction, layout: Layout) -> str:
+    value = await value_of(tr.snapshot.get(layout.catalogue_key))
     with suppress(FormatError):
         return read_about(layout, bytes(value))[1].codec if value.present() else ""
     return ""

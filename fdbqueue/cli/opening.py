@@ -18,7 +18,7 @@ import typer
 from fdbqueue.cli.errors import ENGINE
 from fdbqueue.engine import open
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
 from fdbqueue.stored.catalogue import check_decodes
@@ -104,7 +104,7 @@ def opened_queue(
         yield db
 
 
-def check_known(tr: Transaction, layout: Layout, *, create: bool = False, renamed: bool = False) -> Steps[None]:
+async def check_known(tr: Transaction, layout: Layout, *, create: bool = False, renamed: bool = False) -> None:
     """Check that a queue is there.
 
     Raises:
@@ -112,9 +112,9 @@ def check_known(tr: Transaction, layout: Layout, *, create: bool = False, rename
         QueueRenamed: it has another name now.
     """
     if not renamed:
-        yield from check_renamed(tr, layout)
-    if not create and not (yield from is_there(tr, layout)):
-        near = yield from nearest(tr, layout)
+        await check_renamed(tr, layout)
+    if not create and not await is_there(tr, layout):
+        near = await nearest(tr, layout)
         told = (f"There is no queue {layout.describe()}.", near, "`fdbqueue queues` lists all.")
         raise UnknownQueue(" ".join(filter(None, told)))
 

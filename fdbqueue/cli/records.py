@@ -120,17 +120,15 @@ def enqueue_records(
         yield entered
 
 
-def _append(
-    tr: Transaction, leases: Leases, batch: list[ItemToEnqueue], terms: ItemTerms, way: Way
-) -> Steps[list[Any]]:
+async def _append(tr: Transaction, leases: Leases, batch: list[ItemToEnqueue], terms: ItemTerms, way: Way) -> list[Any]:
     entered = []
     if way.begin is not None:
-        yield from way.begin(tr)
+        await way.begin(tr)
     for one in batch:
         arguments = one.terms.over(terms).arguments(leases.clock())
         try:
             _check_rank(one, leases.queue.rank(one.value, arguments["headers"]))
-            entered.append((yield from way.enqueue(tr, one.value, **arguments)))
+            entered.append(await way.enqueue(tr, one.value, **arguments))
         except (CodecError, ItemTooLarge, ValueError) as error:
             raise BadValue(f"{one.where}{error}") from error
     return entered

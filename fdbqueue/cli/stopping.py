@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -50,6 +51,8 @@ class Signals:
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._number is None:
             self._number, self._since = number, time.monotonic()
+            # The signal may come after a call has made a coroutine, and before it runs. That is no fault to warn of.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             self.first(number)
         elif time.monotonic() - self._since >= INSISTS_AFTER_SECONDS:
             raise Interrupted(number)

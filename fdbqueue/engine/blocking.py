@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 
 T = TypeVar("T")
 
@@ -21,9 +21,9 @@ class Cancelled(Exception):
     """The task that awaited the work was cancelled. It ends the work's thread, and reaches no caller."""
 
 
-def blocking(work: Callable[[], T]) -> Steps[T]:
+async def blocking(work: Callable[[], T]) -> T:
     """Run code that blocks, and return what it returns. A blocking caller runs it in its own thread."""
-    return (yield _BlockedWork(work))  # type: ignore[no-any-return]
+    return await value_of(_BlockedWork(work))
 
 
 def check_cancelled() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import adopt_binding
 from fdbqueue.engine.marker import transact_body
-from fdbqueue.engine.steps import Awaited, Steps, finished, run, run_async
+from fdbqueue.engine.steps import Awaited, Steps, finished, run, run_async, value_of
 from fdbqueue.engine.transactional import connected, is_database, is_snapshot
 
 P = ParamSpec("P")
@@ -107,8 +107,8 @@ def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callabl
         if tr is None:
             return await func(*args, **kwargs)
 
-        def body(tr: Transaction) -> Steps[Any]:
-            return (yield Awaited(func(*args, **kwargs)))
+        async def body(tr: Transaction) -> Any:
+            return await value_of(cast("Future[Any]", Awaited(func(*args, **kwargs))))
 
         return await run_async(transact_body(db, tr, body))
 

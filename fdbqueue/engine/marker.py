@@ -33,7 +33,7 @@ from fdbqueue.engine.errors import (
 )
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.keys import within
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, begun, rows, value_of
 from fdbqueue.engine.transactional import again
 from fdbqueue.engine.turns import no_turn
 
@@ -81,11 +81,11 @@ class SlotClaim:
         tr.set(self.key, marker)
         return marker
 
-    def _turn(self, tr: Transaction) -> Steps[None]:
+    async def _turn(self, tr: Transaction) -> None:
         if self.waits_for_turns and (coming := getattr(tr, "next_turn", no_turn)()) is not None:
-            yield coming
+            await value_of(coming)
 
-    def transact(
+    async def transact(
         self,
         tr: Transaction,
         body: Callable[[Transaction], Steps[T]],
@@ -93,7 +93,7 @@ class SlotClaim:
         failed: FDBError | None = None,
         doubt: tuple[bytes, T] | None = None,
         on_retry: Callable[[FDBError], None] = lambda error: None,
-    ) -> Steps[T]:
+    ) -> T:
         """Run `body` in `tr` and commit it, until that has happened exactly once.
 
         Args:
@@ -110,14 +110,14 @@ class SlotClaim:
                 if failed is not None:
                     if doubt is None:
                         on_retry(failed)
-                    yield from again(tr, failed)
+                    await again(tr, failed)
                     if failed.code == NOT_COMMITTED:
-                        yield from self._turn(tr)
+                        await self._turn(tr)
                     last, failed = failed, None
                 if doubt is not None:
                     # The client library answers 1021 only when the commit can no longer be under way, so this read is
                     # final. After 1031 the commit may be under way, but 1031 is not retried.
-                    value = yield tr.get(self.key)
+                    value = await value_of(tr.get(self.key))
                     if value.present() and bytes(value) == doubt[0]:
                         self.in_doubt = False
                         return doubt[1]
@@ -127,11 +127,11 @@ class SlotClaim:
                     doubt = None
                     if last is not None:
                         on_retry(last)
-                result = yield from body(tr)
+                result = await begun(body, tr)
                 if self.is_asked:
                     committing = (self.write_marker(tr), result)
                     self.in_doubt = True  # also if the caller is cancelled during this wait
-                yield tr.commit()
+                await value_of(tr.commit())
                 self.in_doubt = False
                 return result
             except FDBError as error:
@@ -174,7 +174,7 @@ def asks_marker(tr: Any) -> None:
         claim.is_asked = True
 
 
-def transact_body(db: Any, tr: Any, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
+async def transact_body(db: Any, tr: Any, body: Callable[[Transaction], Steps[T]]) -> T:
     """Run the body of a `transactional` function in `tr`, a transaction of `db`, and commit it.
 
     If a call in it has asked for a marker, the body takes effect exactly once, and the result is that of the attempt
@@ -188,15 +188,15 @@ def transact_body(db: Any, tr: Any, body: Callable[[Transaction], Steps[T]]) -> 
         client = _clients[db] = Client(TRANSACTIONS)
     claim = tr.marker_claim = _AskedClaim(client)
 
-    def attempt(tr: Transaction) -> Steps[T]:
+    async def attempt(tr: Transaction) -> T:
         claim.is_asked = False
-        result = yield from body(tr)
+        result = await begun(body, tr)
         if claim.is_asked and not client.has_swept:
-            yield from client.sweep(db)
+            await client.sweep(db)
         return result
 
     try:
-        return (yield from claim.transact(tr, attempt))
+        return await claim.transact(tr, attempt)
     finally:
         claim.close()
 
@@ -219,7 +219,7 @@ class Client:
         slot: bytes = fdb_tuple.pack((next(self._slots),))
         return self.begin + slot
 
-    def sweep(self, db: Database) -> Steps[None]:
+    async def sweep(self, db: Database) -> None:
         """Remove some markers of clients that are long gone.
 
         It begins at the client's own random place among the markers. It reads them by snapshot, so that it does not
@@ -229,13 +229,13 @@ class Client:
         self.has_swept = True
         tr = db.create_transaction()
         try:
-            found = yield from rows(tr.snapshot, self.begin, self._end, limit=_SWEEP_LIMIT)
+            found = await rows(tr.snapshot, self.begin, self._end, limit=_SWEEP_LIMIT)
             old = [row.key for row in found if len(row.value) == _MARKER.size and _age_s(row.value) > STALE_AFTER_S]
             for key in old:
                 tr.add_read_conflict_key(key)
                 tr.clear(key)
             if old:
-                yield tr.commit()
+                await value_of(tr.commit())
         except FDBError as error:
             # Another client will sweep. This client's call must not fail because of the sweep.
             if not predicates.retryable(error):

@@ -1,25 +1,29 @@
-"""Steps: generators that yield futures, and the two loops that run them. Logic is written once for two ways to wait.
+"""Steps: coroutines that wait for futures, and the two loops that run them. Logic is written once for two ways to wait.
 
-A body starts a read and yields its future; the loop that runs the body sends the value back::
+A body starts a read and awaits its value::
 
-    def first_two(tr: Transaction) -> Steps[list[bytes]]:
+    async def first_two(tr: Transaction) -> list[bytes]:
         a, b = tr.get(b"a"), tr.get(b"b")      # both reads are in flight
-        return [bytes((yield a)), bytes((yield b))]
+        return [bytes(await value_of(a)), bytes(await value_of(b))]
 
     run(first_two(tr))                          # blocks the thread
     await run_async(first_two(tr))              # lets the event loop continue
 
-A body may yield any object with the `Future` methods. `rows` and `columns` read a range. A body
-must not call ``wait`` itself, because that would block the event loop. (docs/adr/0004)
+`value_of` takes any object with the `Future` methods. `rows` and `columns` read a range. A body must not call ``wait``
+itself, because that would block the event loop. It awaits nothing of asyncio, because it may run without an event loop.
+(docs/adr/0004)
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
-from collections.abc import Coroutine, Generator
+import types
+from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fdbqueue.base.deprecation import deprecated
 from fdbqueue.engine.answers import in_few_steps
 from fdbqueue.engine.api import Future, KeyValue, ReadTransaction
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FUTURE_NOT_READY, FDBError
@@ -30,13 +34,49 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _main_thread = threading.main_thread()
-Steps = Generator[Any, Any, T]
+Steps = Coroutine[Any, Any, T]
+"""What a body returns when it is called: `run` it, or await it in another body."""
+
+
+@types.coroutine
+def value_of(future: Future[T]) -> Generator[Any, Any, T]:
+    """Wait for `future` in a body of steps, and return its value."""
+    value: T = yield future
+    return value
+
+
+def begun(body: Callable[..., Steps[T]], tr: object) -> Steps[T]:
+    """Call a body with a transaction, and return its steps.
+
+    A generator that yields futures is a body too. This is deprecated since 0.3.0.
+    """
+    steps: Any = body(tr)
+    if type(steps) is types.GeneratorType and not steps.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE:
+        tell_of_generator(steps.__qualname__, stacklevel=2)
+        steps = for_all_bodies(steps)
+    return cast("Steps[T]", steps)
+
+
+@types.coroutine
+def _for_all_bodies(steps: Any) -> Generator[Any, Any, Any]:
+    return (yield from steps)
+
+
+def for_all_bodies(steps: Any) -> Steps[Any]:
+    """Return steps that both a coroutine and a generator can wait for."""
+    return cast("Steps[Any]", _for_all_bodies(steps))
+
+
+def tell_of_generator(name: str, *, stacklevel: int) -> None:
+    """Warn that a body is a generator."""
+    instead = "async def, await in place of yield from, and await value_of(future) in place of yield future"
+    deprecated(f"A generator as the body {name}", since="0.3.0", instead=instead, stacklevel=stacklevel + 1)
 
 
 def run(steps: Steps[T]) -> T:
     """Run `steps` to the end; block the calling thread at every future."""
     try:
-        future = next(steps)
+        future = steps.send(None)
         while True:
             try:
                 if _forked or getattr(future, "fpointer", None) is not None:
@@ -113,7 +153,7 @@ async def run_async(steps: Steps[T]) -> T:
     A cancelled task cancels the future that it waits for. The cancellation is raised in `steps` at that future.
     """
     try:
-        future = next(steps)
+        future = steps.send(None)
         while True:
             try:
                 value = await aio(future)
@@ -209,9 +249,9 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def rows(
+async def rows(
     tr: ReadTransaction, begin: bytes, end: bytes, *, limit: int = 0, reverse: bool = False
-) -> Steps[list[KeyValue]]:
+) -> list[KeyValue]:
     """Return the rows of ``[begin, end)``, at most `limit` of them (0: all).
 
     *Cost:* one round trip for each answer of the cluster; a small range fits in one answer.
@@ -229,7 +269,7 @@ def rows(
             return found
         page = in_few_steps(page)
         # The embedded engine has the page already. To yield it would resume every caller in between.
-        batch, count, more = page.wait() if getattr(page, "comes_at_once", False) else (yield page)
+        batch, count, more = page.wait() if getattr(page, "comes_at_once", False) else await value_of(page)
         found.extend(batch)
         if not more or not count or limit == count:
             return found
@@ -240,7 +280,7 @@ def rows(
             first = batch[-1].key + b"\x00"
 
 
-def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[bytes], list[bytes]]]:
+async def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> tuple[list[bytes], list[bytes]]:
     """Return the keys and the values of the first `limit` rows of ``[begin, end)``, in two lists.
 
     *Cost:* as `rows`. The snapshot of the embedded engine makes no object for each row.
@@ -251,14 +291,14 @@ def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> Steps[
     if page is not None:
         pairs = page.wait()[0]
         return [key for key, _ in pairs], [value for _, value in pairs]
-    found = yield from rows(tr, begin, end, limit=limit)
+    found = await rows(tr, begin, end, limit=limit)
     return [row.key for row in found], [row.value for row in found]
 
 
 def started(steps: Steps[T]) -> Steps[T]:
     """Start `steps` now, so that their first read is in flight while the caller waits for others."""
     try:
-        future = next(steps)
+        future = steps.send(None)
     except StopIteration as stop:
         return finished(stop.value)
     except Exception as error:  # noqa: BLE001 - who waits for the steps gets it, as if they had waited
@@ -266,19 +306,23 @@ def started(steps: Steps[T]) -> Steps[T]:
     return _continued(steps, future)
 
 
-def finished(result: T) -> Steps[T]:
+# These two are no `async def`: Python would warn of one that nobody awaits, and there is nothing left to do.
+@types.coroutine
+def finished(result: T) -> Generator[Any, Any, T]:
     """Return `result` as steps without any wait."""
     yield from ()
     return result
 
 
-def _failed(error: Exception) -> Steps[Any]:
+@types.coroutine
+def _failed(error: Exception) -> Generator[Any, Any, Any]:
     """Return steps that raise `error`."""
     yield from ()
     raise error
 
 
-def _continued(steps: Steps[T], future: Any) -> Steps[T]:
+@types.coroutine
+def _continued(steps: Steps[T], future: Any) -> Generator[Any, Any, T]:
     try:
         while True:
             try:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding, note_retry
-from fdbqueue.engine.steps import Steps, run, wait_in_thread
+from fdbqueue.engine.steps import Steps, begun, run, value_of, wait_in_thread
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ def is_snapshot(given: object) -> bool:
     return hasattr(given, "get_range") and not (hasattr(given, "create_transaction") or hasattr(given, "commit"))
 
 
-def again(tr: Transaction, error: FDBError) -> Steps[None]:
+async def again(tr: Transaction, error: FDBError) -> None:
     """Wait as the engine demands after this error, and make `tr` new for another attempt.
 
     Every retry in the library passes here.
@@ -80,11 +80,11 @@ def again(tr: Transaction, error: FDBError) -> Steps[None]:
     Raises:
         FDBError: the error is not retryable, or the retry limit or timeout that is set on `tr` is used up.
     """
-    yield tr.on_error(error.code)
+    await value_of(tr.on_error(error.code))
     note_retry(error)
 
 
-def repeated(tr: Transaction, body: Callable[[Transaction], Steps[T]], *, commits: bool = True) -> Steps[T]:
+async def repeated(tr: Transaction, body: Callable[[Transaction], Steps[T]], *, commits: bool = True) -> T:
     """Run `body` in `tr` and commit it; repeat both until the commit succeeds.
 
     Args:
@@ -97,12 +97,12 @@ def repeated(tr: Transaction, body: Callable[[Transaction], Steps[T]], *, commit
     """
     while True:
         try:
-            result = yield from body(tr)
+            result = await begun(body, tr)
             if commits:
-                yield tr.commit()
+                await value_of(tr.commit())
             return result
         except FDBError as error:
-            yield from again(tr, error)
+            await again(tr, error)
 
 
 def repeated_call(tr: Transaction, call: Callable[[], T]) -> T:
@@ -130,12 +130,12 @@ def attempts(db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
     return repeated(db.create_transaction(), body) if answer is None else _attempts_after(answer, db, body)
 
 
-def _attempts_after(answer: Future[None], db: Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-    yield answer
-    return (yield from repeated(db.create_transaction(), body))
+async def _attempts_after(answer: Future[None], db: Database, body: Callable[[Transaction], Steps[T]]) -> T:
+    await value_of(answer)
+    return await repeated(db.create_transaction(), body)
 
 
-def connected(db: Database) -> Steps[None]:
+async def connected(db: Database) -> None:
     """Wait for the first answer of a cluster, if this process has none yet.
 
     `create_transaction` would block the thread for it.
@@ -145,7 +145,7 @@ def connected(db: Database) -> Steps[None]:
     """
     answer = _first_answer(db)
     if answer is not None:
-        yield answer
+        await value_of(answer)
 
 
 def _first_answer(db: object) -> Future[None] | None:

@@ -1,13 +1,11 @@
 """Verbs: methods written once as steps. A caller can block on a verb or await it.
 
 >>> from fdbqueue.lowlevel import verb
->>> from fdbqueue.engine.steps import Steps
 >>> class Greeter:
 ...     @verb
-...     def greet(self, name: str) -> Steps[str]:
+...     async def greet(self, name: str) -> str:
 ...         "Greet someone."
 ...         return f"hello {name}"
-...         yield
 >>> Greeter().greet("you")
 'hello you'
 >>> import asyncio
@@ -27,12 +25,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Coroutine, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, TypeVar, cast, overload
 
 from fdbqueue.engine.in_order import is_transaction, run_in_order
-from fdbqueue.engine.steps import Steps, run, run_async
+from fdbqueue.engine.steps import Steps, for_all_bodies, run, run_async, tell_of_generator
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -45,7 +44,7 @@ class _AwaitableForm:
     # No property: notebooks would show the property in place of the verb.
 
     def __get__(self, verb: BoundVerb[P, T], owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]:
-        steps = verb.steps
+        steps = verb._body
 
         async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -71,15 +70,18 @@ class BoundVerb(Generic[P, T]):
 
     # Every call makes one of these, so it computes the texts for `help` and `?` only on demand.
 
-    __slots__ = ("steps",)
-    steps: Callable[P, Steps[T]]
-    """The verb as steps, for use inside another verb: ``yield from queue.dequeue.steps(tr)``."""
+    __slots__ = ("_body",)
+    _body: Callable[P, Steps[T]]
+
+    def steps(self, /, *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
+        """Return the steps of a call, for use inside another verb: ``await queue.dequeue.steps(tr)``."""
+        return for_all_bodies(self._body(*args, **kwargs))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            begun = self.steps(*args, **kwargs)
+            begun = self._body(*args, **kwargs)
         except TypeError:
-            if (explained := _explained(self.steps, kwargs)) is None:
+            if (explained := _explained(self._body, kwargs)) is None:
                 raise
             raise explained from None
         return run(begun)
@@ -89,28 +91,28 @@ class BoundVerb(Generic[P, T]):
         return self
 
     def __repr__(self) -> str:
-        method = cast(MethodType, self.steps)
+        method = cast(MethodType, self._body)
         return f"<verb {method.__qualname__} of {method.__self__!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        method = cast(MethodType, self.steps)
+        method = cast(MethodType, self._body)
         return getattr, (method.__self__, method.__name__)
 
     aio: Final = _AwaitableForm()
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        return self.steps.__doc__
+        return self._body.__doc__
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return _signature(self.steps)
+        return _signature(self._body)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             # __name__, __qualname__ and __self__ are the method's.
-            return getattr(self.steps, name)
+            return getattr(self._body, name)
 
 
 # Notebooks would show the signature of this method below that of the verb. They show none if `inspect` finds none.
@@ -143,12 +145,18 @@ class Verb(Generic[S, P, T]):
         if instance is None:
             return self
         bound = _new(BoundVerb)
-        bound.steps = MethodType(self._steps, instance)
+        bound._body = MethodType(self._steps, instance)
         return bound
 
 
 def verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> Verb[S, P, T]:
-    """Turn a method that returns steps, such as a generator of them, into a verb."""
+    """Turn a method that returns steps, such as an ``async def``, into a verb.
+
+    A generator that yields futures is a body too. This is deprecated since 0.3.0.
+    """
+    if inspect.isgeneratorfunction(steps):
+        tell_of_generator(steps.__qualname__, stacklevel=2)
+        steps = cast(Any, types.coroutine(steps))
     return Verb(steps)
 
 
@@ -159,9 +167,9 @@ def steps_of(verb: Any, *args: Any, **terms: Any) -> Steps[Any]:
         TypeError: the verb has no such argument. The message names the verb that has it, as if the caller had called.
     """
     try:
-        return cast(Steps[Any], verb.steps(*args, **terms))
+        return cast(Steps[Any], getattr(verb, "_body", verb.steps)(*args, **terms))
     except TypeError:
-        if (explained := _explained(verb.steps, terms)) is None:
+        if (explained := _explained(getattr(verb, "_body", verb.steps), terms)) is None:
             raise
         raise explained from None
 

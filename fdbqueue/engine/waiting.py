@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.engine.api import Future
 from fdbqueue.engine.closing import end_wait, wake_at_close
 from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, value_of
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,7 +68,7 @@ class Promise:
             callback(self)
 
 
-def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[None]:
+async def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> None:
     """Wait until one of `futures` is ready, or `seconds` have passed; None: without limit.
 
     The futures are left unchanged, ready or not.
@@ -76,10 +76,10 @@ def first_of(futures: Iterable[Future[Any]], seconds: float | None) -> Steps[Non
     waited_for = list(futures)
     if seconds is not None and seconds <= 0:
         return
-    yield _FirstOf(waited_for, seconds)
+    await value_of(_FirstOf(waited_for, seconds))
 
 
-def until_changed(alarms: Sequence[Future[Any]], *limits: float | None) -> Steps[bool]:
+async def until_changed(alarms: Sequence[Future[Any]], *limits: float | None) -> bool:
     """Wait until an alarm is ready, such as a watch, or the shortest of the limits is over. Then end the alarms.
 
     A watch too many is ready at once, with error 1032. Then this also pauses for a moment: the caller would look again
@@ -96,10 +96,10 @@ def until_changed(alarms: Sequence[Future[Any]], *limits: float | None) -> Steps
     closing = Promise()
     patience = wake_at_close(closing.keep, seconds)
     try:
-        yield from first_of([*alarms, closing], patience)
+        await first_of([*alarms, closing], patience)
         came = patience != seconds or any(alarm.is_ready() for alarm in (*alarms, closing))
         if any(map(_is_refused, alarms)):
-            yield from pause(UNWATCHED_SECONDS if seconds is None else min(seconds, UNWATCHED_SECONDS))
+            await pause(UNWATCHED_SECONDS if seconds is None else min(seconds, UNWATCHED_SECONDS))
         return came
     finally:
         end_wait(closing.keep)

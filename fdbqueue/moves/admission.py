@@ -26,7 +26,7 @@ from time import monotonic
 from typing import Any, Literal, TypeAlias, get_args
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
 from fdbqueue.moves.quotas import Quota, check_room, quota_of
@@ -180,7 +180,7 @@ class Admission:
             keys = layout.high_water_mark_key, layout.subscribed_key, layout.type_key
             self._marks = view.get(keys[0]), view.get(keys[1]), view.get(keys[2])
 
-    def steps(self, wanted: int = 1) -> Steps[int]:
+    async def steps(self, wanted: int = 1) -> int:
         """Wait for the last index and return it.
 
         Args:
@@ -197,36 +197,38 @@ class Admission:
         if layout.known.made.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._about is not None:
-            yield from note_registered(self._tr, layout, self._about)
+            await note_registered(self._tr, layout, self._about)
         if self._marks is not None:
-            return (yield from self._among_marks(self._marks, wanted))
-        key = yield from self._last_key()
+            return await self._among_marks(self._marks, wanted)
+        key = await self._last_key()
         if key >= layout.end and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
             layout.known.has_high_water_mark = True
             # Registered above: a second look would take this transaction's own record for a committed one.
             again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-            last = yield from again.steps(wanted)
+            last = await again.steps(wanted)
             self.unmarked, self.quota = again.unmarked, again.quota
             return last
         layout.known.subscribed, layout.known.exclusive_all = False, None
         self.unmarked = self._entry == "smart"
         index = layout.index_of(key)
         if index is None:
-            raise self._refusal((yield from read_high_water_mark(self._tr, layout)).order or "unknown")
+            raise self._refusal((await read_high_water_mark(self._tr, layout)).order or "unknown")
         return index
 
-    def _last_key(self) -> Steps[bytes]:
+    async def _last_key(self) -> bytes:
         last = self._last
         if self._composed:
-            return (yield from last)  # type: ignore[no-any-return]
-        return bytes(last.wait() if last.is_ready() else (yield last))
+            return await last  # type: ignore[no-any-return]
+        return bytes(last.wait() if last.is_ready() else await value_of(last))
 
-    def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> Steps[int]:
+    async def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> int:
         """Return the last index in a queue that had a mark, an order or a type before."""
         layout = self._layout
         for value in marks:
             if self._composed or not value.is_ready():
-                yield value  # a caller may have `started` the steps of its own transaction: they must not run on
+                await value_of(
+                    value
+                )  # a caller may have `started` the steps of its own transaction: they must not run on
         mark, subscribed, kind = marks
         layout.known.subscribed, layout.known.exclusive_all = (
             wants_arrivals(subscribed) if subscribed.present() else (False, None)
@@ -234,17 +236,17 @@ class Admission:
         terms = NO_TERMS
         if kind.present():
             terms = QueueTerms.parse(bytes(kind))
-            yield from self._check(terms, wanted)
+            await self._check(terms, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
         if self._last is None:
-            return (yield from self._in_order(lent))
-        index = layout.index_of((yield from self._last_key()))
+            return await self._in_order(lent)
+        index = layout.index_of(await self._last_key())
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")
         return max(index, lent.index)
 
-    def _check(self, terms: QueueTerms, wanted: int) -> Steps[None]:
+    async def _check(self, terms: QueueTerms, wanted: int) -> None:
         """Check the items against the terms of the queue."""
         terms.check()
         self.quota = terms.quota
@@ -257,16 +259,16 @@ class Admission:
                 " was written. Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
             )
         elif terms.quota is not None and self._entry == "plain" and wanted:
-            yield from check_room(self._tr, self._layout, terms.quota, wanted)
+            await check_room(self._tr, self._layout, terms.quota, wanted)
 
-    def _in_order(self, given: HighWaterMark) -> Steps[int]:
+    async def _in_order(self, given: HighWaterMark) -> int:
         if given.order == self._order:
             return given.index
         if given.order is not None or given.index:
             raise self._refusal(given.order)
         # No item was enqueued in this order yet. This is a snapshot read too: if two transactions give a new queue two
         # different orders at the same instant, neither fails, and `check` reports it.
-        if (yield from rows(self._tr.snapshot, self._layout.begin, self._layout.end, limit=1)):
+        if await rows(self._tr.snapshot, self._layout.begin, self._layout.end, limit=1):
             raise self._refusal(None)
         return 0
 
@@ -280,7 +282,7 @@ class Admission:
         )
 
 
-def register(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def register(tr: Transaction, layout: Layout) -> bool:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
 
     Returns False if it knew that. It knows it for a minute, and then it looks again.
@@ -294,17 +296,17 @@ def register(tr: Transaction, layout: Layout) -> Steps[bool]:
     own: Registration | None = layout.known.registration
     known = own is not None and is_known(tr, own)
     about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
-    if (kind := (yield tr.snapshot.get(layout.type_key))).present():
+    if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
         terms = QueueTerms.parse(bytes(kind))
         terms.check()
         if terms.quota is not None:
             raise without_quota(layout)
     if about is not None:
-        yield from note_registered(tr, layout, about)
+        await note_registered(tr, layout, about)
     return not known
 
 
-def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
+async def refuse_smart(tr: Transaction, layout: Layout) -> None:
     """Refuse a smart queue, before anything is enqueued into it without checks.
 
     An enqueue need not call this: its `Admission` finds out. It is for callers that ask early, such as a job.
@@ -314,11 +316,11 @@ def refuse_smart(tr: Transaction, layout: Layout) -> Steps[None]:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    if (yield from is_marked(tr, layout)):
+    if await is_marked(tr, layout):
         raise bypassed(layout)
 
 
-def refuse_plain_items(tr: Transaction, layout: Layout) -> Steps[None]:
+async def refuse_plain_items(tr: Transaction, layout: Layout) -> None:
     """Refuse to make a queue smart that has items without checks: no index names them, so no newcomer would meet them.
 
     An older version did not mark a smart queue. Its items have index entries, and such a queue is not refused.
@@ -333,11 +335,11 @@ def refuse_plain_items(tr: Transaction, layout: Layout) -> Steps[None]:
     asked = [started(rows(view, place.begin, place.end, limit=1)) for place in places]
     found = False
     for one in asked:
-        found = bool((yield from one)) or found
+        found = bool(await one) or found
     if not found:
         return
     index = layout.smart.range()
-    if not (yield from rows(view, index.start, index.stop, limit=1)):
+    if not await rows(view, index.start, index.stop, limit=1):
         raise ChecksBypassed(
             f"The queue {layout.describe()} has items that were enqueued without checks, and a smart queue would not"
             " see them. Nothing was written. Take them out first, with the leased, delayed and dead ones, or use"
@@ -353,7 +355,7 @@ def without_quota(layout: Layout) -> ChecksBypassed:
     )
 
 
-def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def is_marked(tr: Transaction, layout: Layout) -> bool:
     """Return whether a queue is marked as smart.
 
     Raises:
@@ -361,7 +363,7 @@ def is_marked(tr: Transaction, layout: Layout) -> Steps[bool]:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    stored = yield tr.snapshot.get(layout.type_key)
+    stored = await value_of(tr.snapshot.get(layout.type_key))
     if not stored.present():
         return False
     terms = QueueTerms.parse(bytes(stored))
@@ -378,8 +380,8 @@ def bypassed(layout: Layout) -> ChecksBypassed:
     )
 
 
-def _last_row(tr: Transaction, begin: bytes, end: bytes) -> Steps[bytes]:
-    found = yield from rows(tr.snapshot, begin, end, limit=1, reverse=True)
+async def _last_row(tr: Transaction, begin: bytes, end: bytes) -> bytes:
+    found = await rows(tr.snapshot, begin, end, limit=1, reverse=True)
     return found[0].key if found else b""
 
 
@@ -399,6 +401,6 @@ def mark_smart(tr: Transaction, layout: Layout) -> None:
     tr.set(layout.type_key, SMART)
 
 
-def read_high_water_mark(tr: Transaction, layout: Layout) -> Steps[HighWaterMark]:
+async def read_high_water_mark(tr: Transaction, layout: Layout) -> HighWaterMark:
     """Read the high-water mark by snapshot."""
-    return HighWaterMark.parse((yield tr.snapshot.get(layout.high_water_mark_key)))
+    return HighWaterMark.parse(await value_of(tr.snapshot.get(layout.high_water_mark_key)))

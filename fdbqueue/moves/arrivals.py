@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import within
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import Layout
 
@@ -71,14 +71,14 @@ def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
     return not name, name or None
 
 
-def announces(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def announces(tr: Transaction, layout: Layout) -> bool:
     """Return whether this transaction has noted arrivals itself, so that it can no longer read arrivals.
 
     Its own notes have no versionstamps yet. A read of the range that may hold them fails, and then its commit fails too
     (1036, accessed_unreadable). Its own write conflict ranges can be read.
     """
     own = within(_WRITE_CONFLICTS + layout.arriving)
-    return bool((yield from rows(tr.snapshot, *own, limit=1)))
+    return bool(await rows(tr.snapshot, *own, limit=1))
 
 
 def arrivals_since(layout: Layout, version: int) -> tuple[bytes, bytes]:

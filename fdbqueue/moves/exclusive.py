@@ -23,7 +23,7 @@ import msgspec
 
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import SubscriptionError
 from fdbqueue.stored.catalogue import check_codec, note_checked
@@ -57,7 +57,7 @@ def made_exclusive() -> None:
     OwnChanges.count += 1
 
 
-def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Steps[bool]:
+async def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> bool:
     """Return whether the queue is paused, so that a call finds no items.
 
     Raises:
@@ -72,13 +72,13 @@ def keep_out(tr: Transaction | Database, layout: Layout, now_us: Callable[[], in
         return False
     changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
     look = partial(_look, layout=layout, now_us=now_us)
-    owned, paused = yield from attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr))
+    owned, paused = await (attempts(cast(Database, tr), look) if is_database(tr) else look(cast(Transaction, tr)))
     if not owned and not paused:
         layout.known.open_until, layout.known.open_at = until, changes
     return paused
 
 
-def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def is_paused(tr: Transaction, layout: Layout) -> bool:
     """Return whether the queue is paused; for a subscription, which knows its owner itself.
 
     Raises:
@@ -89,7 +89,7 @@ def is_paused(tr: Transaction, layout: Layout) -> Steps[bool]:
     if layout.known.is_unpaused():
         return False
     changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
-    stopped = yield tr.snapshot.get(layout.paused_key)
+    stopped = await value_of(tr.snapshot.get(layout.paused_key))
     paused: bool = stopped.present()
     if paused:
         refuse_renamed(bytes(stopped))
@@ -118,7 +118,7 @@ class Permit:
         """Return whether a recent look allowed items to begin. It reads nothing."""
         return self._until > time.monotonic() and self._at == OwnChanges.count
 
-    def ask(self) -> Steps[bool]:
+    async def ask(self) -> bool:
         """Return whether items may begin now.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one transaction a second; one a call while they may not.
@@ -126,7 +126,7 @@ class Permit:
         if self.is_good():
             return True
         changes, until = OwnChanges.count, time.monotonic() + LOOK_SECONDS
-        allowed = yield from self._look()
+        allowed = await self._look()
         if allowed:
             self._until, self._at = until, changes
         return allowed
@@ -135,14 +135,14 @@ class Permit:
 def permit_of(db: Database, layout: Layout, now_us: Callable[[], int] = wall_us) -> Permit:
     """Return the permit to begin items of a queue. It raises what `keep_out` raises."""
 
-    def look() -> Steps[bool]:
+    async def look() -> bool:
         layout.known.open_until = 0.0  # so that it reads, and so that other calls rely on the same look
-        return not (yield from keep_out(db, layout, now_us))
+        return not await keep_out(db, layout, now_us)
 
     return Permit(look)
 
 
-def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[tuple[bool, bool]]:
+async def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> tuple[bool, bool]:
     """Return whether there was an owner, and whether the queue is paused.
 
     The owner may come back, or another clock may judge it differently.
@@ -154,23 +154,23 @@ def _look(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[t
     stopped = tr.snapshot.get(layout.paused_key)
     own = layout.known.registration
     registered = None if own is None else tr.snapshot.get(layout.catalogue_key)
-    owned = yield from _is_owned(tr, layout, now_us)
-    pausing = yield stopped
+    owned = await _is_owned(tr, layout, now_us)
+    pausing = await value_of(stopped)
     paused = pausing.present()
     if paused:
         refuse_renamed(bytes(pausing))
-    if own is not None:
-        about = yield registered
+    if own is not None and registered is not None:
+        about = await value_of(registered)
         if about.present():
             check_codec(layout, bytes(about), own.codec, "decode")
             note_checked(tr, layout)
     return owned, paused
 
 
-def _is_owned(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> Steps[bool]:
+async def _is_owned(tr: Transaction, layout: Layout, now_us: Callable[[], int]) -> bool:
     span = layout.subscriptions.range()
     # An exclusive subscription is the queue's only subscription.
-    first = yield from first_own(tr.snapshot, layout, "subscriptions", span.start, span.stop)
+    first = await first_own(tr.snapshot, layout, "subscriptions", span.start, span.stop)
     if first is not None:
         (name,), row = first
         try:

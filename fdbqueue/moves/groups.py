@@ -21,7 +21,7 @@ import msgspec
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, within
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored.codecs import UNREADABLE
@@ -110,13 +110,13 @@ def read_group(stored: bytes) -> GroupRecord:
     return group
 
 
-def group_record(tr: Transaction, layout: Layout, name: str) -> Steps[GroupRecord | None]:
+async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecord | None:
     """Return a group's record, or None.
 
     A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
     the group is made, cancelled, done or removed.
     """
-    value = yield tr.get(group_keys(layout, name).record)
+    value = await value_of(tr.get(group_keys(layout, name).record))
     return read_group(bytes(value)) if value.present() else None
 
 
@@ -128,11 +128,11 @@ def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) ->
             tr.add(keys.count_key(state), _COUNT.pack(change))
 
 
-def read_member_counts(tr: Transaction, layout: Layout, name: str) -> Steps[dict[str, int]]:
+async def read_member_counts(tr: Transaction, layout: Layout, name: str) -> dict[str, int]:
     """Return the counters of a group's members, by snapshot."""
     counts = group_keys(layout, name).counts
     span = counts.range()
-    found = yield from rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, span.start, span.stop)
     return {parts[2]: _read_count(row) for parts, row in own_rows(layout, "groups", found)}
 
 
@@ -156,7 +156,7 @@ def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: 
     tr.set(layout.timer_key(at_us, keys.timer_place, SWEEP), b"")
 
 
-def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[None]:
+async def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> None:
     """End a group if this transaction ended its last member, or released its last hold.
 
     *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the group is
@@ -165,7 +165,7 @@ def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[Non
     keys = group_keys(layout, name)
     # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
     # member if there is one: a producer may extend its hold often.
-    found = yield from rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
+    found = await rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
     if found:
         import random  # it takes 3 ms, and few programs have groups
 
@@ -174,7 +174,7 @@ def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Steps[Non
         return
     # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
     tr.add_read_conflict_range(*keys.open)
-    group = yield from group_record(tr, layout, name)
+    group = await group_record(tr, layout, name)
     if group is None or group.ended_at_us:
         return
     state = DONE if group.state == OPEN else group.state

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.steps import Steps, started
+from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.moves.arrivals import announce, wants_arrivals
 from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.groups import begin_sweep, count_members, group_record, settle
@@ -74,25 +74,25 @@ class Moves:
         self.arrived: list[bytes] = []
         """The packed positions of items that became available."""
 
-    def ask(self) -> Steps[None]:
+    async def ask(self) -> None:
         """Find out whether the queue has subscriptions, before items come back.
 
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
         Without it the release would record no arrival, and the subscription might have passed the item's place.
         """
-        self.subscribed, self._exclusive_all = wants_arrivals((yield self._tr.get(self._layout.subscribed_key)))
+        self.subscribed, self._exclusive_all = wants_arrivals(await value_of(self._tr.get(self._layout.subscribed_key)))
 
-    def settle(self) -> Steps[None]:
+    async def settle(self) -> None:
         """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""
         changed, self.changed_groups = self.changed_groups, frozenset()
         returned, self.returned_groups = self.returned_groups, frozenset()
         # Each begins with a read: all of them are under way at once.
         settling = [started(settle(self._tr, self._home, name, self.now_us())) for name in sorted(changed)]
         for steps in settling:
-            yield from steps
+            await steps
         for name in sorted(returned):
             # A member at work when the group was cancelled. Perhaps no call takes it again and notices the cancel.
-            record = yield from group_record(self._tr, self._home, name)
+            record = await group_record(self._tr, self._home, name)
             if record is not None and record.state == "cancelled":
                 begin_sweep(self._tr, self._home, name, self.now_us())
 

@@ -19,7 +19,7 @@ import msgspec
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import count
@@ -94,10 +94,10 @@ def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
         tr.set(layout.completions.key(packed), encode_record(OutcomeRecord(until_us=notes.ttl_at_us)))
 
 
-def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> Steps[None]:
+async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
     """Make the record of an item pending again that comes back to the queue after its end."""
     if notes.keep_s:
-        stored = yield tr.get(layout.completions.key(packed))
+        stored = await value_of(tr.get(layout.completions.key(packed)))
         if stored.present():
             record = read_record(bytes(stored))
             if record.how != PENDING:

@@ -14,7 +14,7 @@ import msgspec
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.errors import FormatError, QueuePaused
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import count
@@ -71,13 +71,13 @@ def end_pause(tr: Transaction, layout: Layout) -> None:
         count(tr, each, returned=1)  # waiting consumers watch this counter
 
 
-def read_pause(tr: ReadTransaction, layout: Layout) -> Steps[Pause | None]:
+async def read_pause(tr: ReadTransaction, layout: Layout) -> Pause | None:
     """Return who paused a queue; None if it is not paused.
 
     Raises:
         FormatError: this version of the library can't read it.
     """
-    value = yield tr.get(layout.paused_key)
+    value = await value_of(tr.get(layout.paused_key))
     return pause_of(bytes(value)) if value.present() else None
 
 

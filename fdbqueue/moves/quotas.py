@@ -26,7 +26,7 @@ import msgspec
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Database, Future, ReadTransaction, Transaction
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import FormatError, QueueFull
@@ -122,17 +122,17 @@ def quota_of(stored: bytes) -> Quota | None:
         ) from error
 
 
-def read_quota(tr: ReadTransaction, layout: Layout) -> Steps[Quota | None]:
+async def read_quota(tr: ReadTransaction, layout: Layout) -> Quota | None:
     """Return a queue's quota; None if it has none. One read.
 
     Raises:
         FormatError: this version of the library can't read it.
     """
-    value = yield tr.get(layout.type_key)
+    value = await value_of(tr.get(layout.type_key))
     return quota_of(bytes(value)) if value.present() else None
 
 
-def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> Steps[None]:
+async def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> None:
     """Refuse an enqueue that would exceed a quota.
 
     Raises:
@@ -141,7 +141,7 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
     *Conflicts:* none. *Cost:* one read for a quota of items. For one of bytes an estimate of the queue's size, which
     the embedded engine makes by reading the queue; at most a twentieth of the time.
     """
-    there = 0 if quota.items is None else (yield from _items(tr, layout))
+    there = 0 if quota.items is None else await _items(tr, layout)
     if quota.items is not None and there + wanted > quota.items:
         more = "another" if wanted == 1 else f"{wanted:,} more"
         left_out = "It was not written." if wanted == 1 else "None of these was written."
@@ -155,7 +155,7 @@ def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> St
             prefix=layout.prefix,
             room=max(0, quota.items - there),
         )
-    if quota.size_bytes is not None and (size := (yield from size_of(tr, layout))) >= quota.size_bytes:
+    if quota.size_bytes is not None and (size := await size_of(tr, layout)) >= quota.size_bytes:
         raise QueueFull(
             f"The queue {layout.describe()} has about {size:,} bytes, and its quota is {quota.size_bytes:,} bytes."
             " Nothing was written. Come again when consumers have taken some items, or raise the quota:"
@@ -184,7 +184,7 @@ def may_fit_in_parts(error: QueueFull, items: int) -> bool:
     return error.room > 0 or quota.when_full == "wait"
 
 
-def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
+async def wait_for_room(db: Database, error: QueueFull) -> None:
     """Wait until the items of a refused enqueue have room.
 
     Raises:
@@ -199,8 +199,8 @@ def wait_for_room(db: Database, error: QueueFull) -> Steps[None]:
         raise error
     look = partial(_watch_while_full, layout=Layout(Subspace(rawPrefix=error.prefix)), wanted=error.wanted)
     try:
-        while watches := (yield from attempts(db, look)):
-            yield from until_changed(watches, _LOOK_SECONDS)
+        while watches := await attempts(db, look):
+            await until_changed(watches, _LOOK_SECONDS)
     except KeyboardInterrupt as stop:
         stop.add_note(_NO_ROOM.format(error.wanted))
         raise
@@ -215,24 +215,24 @@ def note_interrupt(stop: KeyboardInterrupt, items: int) -> None:
         stop.add_note(f"The commit of {items:,} items was under way: they may be in. What follows is not.")
 
 
-def _watch_while_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[list[Future[None]]]:
+async def _watch_while_full(tr: Transaction, layout: Layout, wanted: int) -> list[Future[None]]:
     """Return watches on what changes when an item goes; [] if there is room."""
-    if not (yield from _is_full(tr, layout, wanted)):
+    if not await _is_full(tr, layout, wanted):
         return []
     return [tr.watch(layout.count_key(name)) for name in _GONE]
 
 
-def _is_full(tr: Transaction, layout: Layout, wanted: int) -> Steps[bool]:
-    quota = yield from read_quota(tr.snapshot, layout)
+async def _is_full(tr: Transaction, layout: Layout, wanted: int) -> bool:
+    quota = await read_quota(tr.snapshot, layout)
     if quota is None:
         return False
-    if quota.items is not None and (yield from _items(tr, layout)) + min(wanted, quota.items) > quota.items:
+    if quota.items is not None and await _items(tr, layout) + min(wanted, quota.items) > quota.items:
         return True
-    return quota.size_bytes is not None and (yield from size_of(tr, layout)) >= quota.size_bytes
+    return quota.size_bytes is not None and await size_of(tr, layout) >= quota.size_bytes
 
 
-def _items(tr: Transaction, layout: Layout) -> Steps[int]:
-    return items_in((yield from read_counts(tr, layout)))
+async def _items(tr: Transaction, layout: Layout) -> int:
+    return items_in(await read_counts(tr, layout))
 
 
 def items_in(counts: Mapping[str, int]) -> int:
@@ -244,7 +244,7 @@ _sizes: KeptBeside[dict[bytes, tuple[int, float]]] = KeptBeside(dict)
 """By database, then by the prefix of a queue: its size, and until when that is believed."""
 
 
-def size_of(tr: Transaction, layout: Layout) -> Steps[int]:
+async def size_of(tr: Transaction, layout: Layout) -> int:
     """Return about how many bytes a queue has, as enqueues of this process believe it.
 
     *Conflicts:* none. *Cost:* an estimate of the queue's size, which the embedded engine makes by reading the queue; at
@@ -256,7 +256,7 @@ def size_of(tr: Transaction, layout: Layout) -> Steps[int]:
     if began < until:
         return known
     span = layout.space.range()
-    size: int = yield tr.snapshot.get_estimated_range_size_bytes(span.start, span.stop)
+    size: int = await value_of(tr.snapshot.get_estimated_range_size_bytes(span.start, span.stop))
     ended = time.monotonic()
     of_queues[layout.prefix] = size, ended + MEASURING_SHARE * (ended - began)
     return size

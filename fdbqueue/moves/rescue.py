@@ -30,7 +30,7 @@ from msgspec import structs
 from fdbqueue.base.times import HELD_US
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, behind, below
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.groups import group_keys
 from fdbqueue.moves.outcomes import PENDING, read_record
@@ -55,9 +55,9 @@ class FoundNotes(NamedTuple):
     """Whether they are its own. Otherwise its keys told them."""
 
 
-def found_notes(
+async def found_notes(
     tr: Transaction, layout: Layout, home: Layout, stored: Mapping[bytes, bytes], address: Callable[[bytes], bytes]
-) -> Steps[dict[bytes, FoundNotes]]:
+) -> dict[bytes, FoundNotes]:
     """Return the notes of items, by their packed positions. Of one that can't be read, return what its keys say.
 
     Args:
@@ -78,7 +78,7 @@ def found_notes(
         if not is_readable:
             lost.append(packed)
     if lost:
-        told = yield from _told_by_keys(tr, layout, home, {packed: address(packed) for packed in lost})
+        told = await _told_by_keys(tr, layout, home, {packed: address(packed) for packed in lost})
         # What is left of its own notes is better than what its keys tell: of a newer version it may be all.
         found |= {packed: FoundNotes(_merged(found[packed].notes, notes), False) for packed, notes in told.items()}
     return found
@@ -90,28 +90,28 @@ def _merged(own: Notes, told: Notes) -> Notes:
     return structs.replace(own, **{name: getattr(told, name) for name in lost})
 
 
-def _told_by_keys(
+async def _told_by_keys(
     tr: Transaction, layout: Layout, home: Layout, addresses: Mapping[bytes, bytes]
-) -> Steps[dict[bytes, Notes]]:
+) -> dict[bytes, Notes]:
     told: dict[bytes, dict[str, Any]] = {packed: {} for packed in addresses}
     completions = [(packed, tr.snapshot.get(home.completions.key(at))) for packed, at in addresses.items()]
     scanned = started(_scanned(tr, layout, set(addresses)))
     for packed, read in completions:
-        value = yield read
+        value = await value_of(read)
         if value.present():
             told[packed] |= _of_record(bytes(value))
-    for name, _ in (yield from _below(tr, home.groups)):
+    for name, _ in await _below(tr, home.groups):
         members = group_keys(home, name).members
-        for packed in (yield from _there(tr, members, addresses)):
+        for packed in await _there(tr, members, addresses):
             told[packed]["group"] = name
     own = {packed: packed for packed in addresses}
-    for name, prefix in (yield from _below(tr, layout.held)):
-        for packed in (yield from _there(tr, prefix, own)):
+    for name, prefix in await _below(tr, layout.held):
+        for packed in await _there(tr, prefix, own):
             told[packed]["subscription"] = name
-    beside, times = yield from scanned
+    beside, times = await scanned
     for space in (layout.copies, layout.unsent):
-        for _, prefix in (yield from _below(tr, space)):
-            for packed in (yield from _there(tr, prefix, own)):
+        for _, prefix in await _below(tr, space):
+            for packed in await _there(tr, prefix, own):
                 beside.setdefault(packed, []).append(prefix[len(layout.prefix) :])
     for packed, parts in beside.items():
         told[packed]["beside"] = tuple(parts)
@@ -129,9 +129,9 @@ def _of_record(stored: bytes) -> dict[str, Any]:
     return {"keep_s": KEEP_S, "ttl_at_us": record.until_us} if record.how == PENDING else {}
 
 
-def _scanned(
+async def _scanned(
     tr: Transaction, layout: Layout, wanted: set[bytes]
-) -> Steps[tuple[dict[bytes, list[bytes]], dict[bytes, dict[str, Any]]]]:
+) -> tuple[dict[bytes, list[bytes]], dict[bytes, dict[str, Any]]]:
     """Return the parts of the dependent keys of items, and what their timers say, by packed position."""
     sizes = {len(packed) for packed in wanted}
     left = MOST_KEYS
@@ -144,7 +144,7 @@ def _scanned(
     for space in (layout.smart, layout.deadlines, layout.timers):
         begin, end = below(space.key())
         while left > 0:
-            found = yield from rows(tr.snapshot, begin, end, limit=min(left, PAGE_KEYS))
+            found = await rows(tr.snapshot, begin, end, limit=min(left, PAGE_KEYS))
             left -= len(found)
             for row in found:
                 key, kind = row.key, ""
@@ -173,12 +173,12 @@ def _of_timer(layout: Layout, key: bytes, kind: str) -> dict[str, Any]:
     return {"expires_at_us" if kind == LEASE else "ttl_at_us": at_us}
 
 
-def _below(tr: Transaction, space: Subspace) -> Steps[list[tuple[Any, bytes]]]:
+async def _below(tr: Transaction, space: Subspace) -> list[tuple[Any, bytes]]:
     """Return the first elements of the keys in a subspace, and their prefixes. One read jumps over each one's keys."""
     begin, end = below(space.key())
     found: list[tuple[Any, bytes]] = []
     while len(found) < MOST_NAMES:
-        row = yield from rows(tr.snapshot, begin, end, limit=1)
+        row = await rows(tr.snapshot, begin, end, limit=1)
         if not row:
             break
         try:
@@ -191,12 +191,12 @@ def _below(tr: Transaction, space: Subspace) -> Steps[list[tuple[Any, bytes]]]:
     return found
 
 
-def _there(tr: Transaction, prefix: bytes, wanted: Mapping[bytes, bytes]) -> Steps[list[bytes]]:
+async def _there(tr: Transaction, prefix: bytes, wanted: Mapping[bytes, bytes]) -> list[bytes]:
     """Return the packed positions whose addresses are behind a prefix, all read at once."""
     reads = [(packed, tr.snapshot.get(prefix + at)) for packed, at in wanted.items()]
     found = []
     for packed, read in reads:
-        value = yield read
+        value = await value_of(read)
         if value.present():
             found.append(packed)
     return found

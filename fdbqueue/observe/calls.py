@@ -183,7 +183,7 @@ class _ObservedAio:
 
         @functools.wraps(plain)
         async def aio(*args: Any, **kwargs: Any) -> Any:
-            told = verb.operation.begin(verb.steps.__self__, args, kwargs)
+            told = verb.operation.begin(verb._body.__self__, args, kwargs)
             if told is None:
                 return await plain(*args, **kwargs)
             with told:
@@ -214,11 +214,11 @@ class _ObservedCall(BoundVerb[Any, Any]):
             operation.sends and get_current()
         ):
             try:
-                begun = self.steps(*args, **kwargs)
+                begun = self._body(*args, **kwargs)
             except TypeError:
                 return _plain_call(self, *args, **kwargs)  # it raises the error again, and may explain it
             return run(begun)
-        told = operation.begin(self.steps.__self__, args, kwargs)  # type: ignore[attr-defined]
+        told = operation.begin(self._body.__self__, args, kwargs)  # type: ignore[attr-defined]
         if told is None:
             return _plain_call(self, *args, **kwargs)
         with told:
@@ -243,7 +243,7 @@ class ObservedVerb(Verb[Any, Any, Any]):
         if instance is None:
             return self
         bound = _new(_ObservedCall)
-        bound.steps = MethodType(self._steps, instance)
+        bound._body = MethodType(self._steps, instance)
         bound.operation = self._operation
         return bound
 

@@ -200,7 +200,7 @@ def read_these(
         ages.forget_unseen()
 
 
-def figures_in(
+async def figures_in(
     tr: Transaction,
     chosen: Sequence[Registered],
     now: float,
@@ -208,9 +208,9 @@ def figures_in(
     grace: float = GRACE_SECONDS,
     ages: Ages | None = None,
     limits: Limits = ANY,
-) -> Steps[list[QueueFigures]]:
+) -> list[QueueFigures]:
     """Read the figures of some queues in one transaction. *Cost:* the reads of `read_rows`."""
-    found = yield from read_rows(tr, [one.prefix for one in chosen], int((now - grace) * 1e6))
+    found = await read_rows(tr, [one.prefix for one in chosen], int((now - grace) * 1e6))
     return [figures_of(read, now, ages, one, limits) for read, one in zip(found, chosen, strict=True)]
 
 
@@ -228,15 +228,15 @@ def _pages(db: Database, timeout_ms: int) -> Iterator[list[Registered]]:
         yield page
 
 
-def _in_time(tr: Transaction, body: Callable[[Transaction], Steps[T]], timeout_ms: int) -> Steps[T]:
+async def _in_time(tr: Transaction, body: Callable[[Transaction], Steps[T]], timeout_ms: int) -> T:
     if timeout_ms:
         tr.options.set_timeout(timeout_ms)
-    return (yield from body(tr))
+    return await body(tr)
 
 
-def registered_in(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[Registered], bytes]]:
+async def registered_in(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[Registered], bytes]:
     """Read up to 1,000 registered queues of a part of the catalogue. Return the key to go on from, too."""
-    found = yield from rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
+    found = await rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
     page = [registered_as(row.key[len(CATALOGUE) :], row.value) for row in found]
     return page, found[-1].key + b"\x00" if len(found) == PAGE_QUEUES else end
 

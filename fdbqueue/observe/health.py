@@ -11,7 +11,7 @@ from typing import Any
 from fdbqueue import __version__
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import behind
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.observe.judging import GRACE_SECONDS, Limits
@@ -140,9 +140,8 @@ def _commit_seconds(db: Database) -> float:
     """Return how long a commit takes. It writes nothing: it only says that it conflicts with a key that nobody has."""
     key = behind(CATALOGUE) + os.urandom(8)
 
-    def body(tr: Transaction) -> Steps[None]:
+    async def body(tr: Transaction) -> None:
         tr.add_write_conflict_key(key)
-        yield from ()
 
     began = time.perf_counter()
     run(attempts(db, body))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within, stamped
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.shards import Shards
@@ -155,7 +155,7 @@ class ReadRows:
             self.problem, self.is_newer = str(error), error.newer
 
 
-def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps[list[ReadRows]]:
+async def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> list[ReadRows]:
     """Read the rows of some queues, by snapshot.
 
     Args:
@@ -171,11 +171,11 @@ def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> Steps
     for phase in (_plain, _more, _sessions, _of_sessions):
         reading = [started(phase(tr, one, late_us)) for one in found]
         for steps in reading:
-            yield from steps
+            await steps
     return found
 
 
-def _plain(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
+async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     """Read what every queue has."""
     view, layout = tr.snapshot, one.own.layout
     timers_end, requests, schedules = layout.timers_until(late_us)[1], Requests(layout), one.own.schedules.range()
@@ -187,31 +187,29 @@ def _plain(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
     typing = view.get(layout.type_key)
     registered = [(prefix, view.get(CATALOGUE + prefix)) for prefix in one.own.above]
     try:
-        one.counts = yield from counting
+        one.counts = await counting
     except FormatError as error:
         one.fail(error)
-    told = yield from telling
+    told = await telling
     if len(told) == MOST_TOLD:
-        told = yield from _each(tr, layout, timers_end)
+        told = await _each(tr, layout, timers_end)
     for row in told:
         _sort(one, row)
-    asked = yield from asking
+    asked = await asking
     if len(asked) == MOST_ASKED:
-        asked += yield from rows(
-            view, max(asked[-1].key + b"\x00", schedules.start), schedules.stop, limit=MOST_SCHEDULES
-        )
+        asked += await rows(view, max(asked[-1].key + b"\x00", schedules.start), schedules.stop, limit=MOST_SCHEDULES)
     one.requests = [row for row in asked if row.key < requests.end][:MOST_REQUESTS]
     one.schedules = [row for row in asked if row.key >= schedules.start][:MOST_SCHEDULES]
-    one.first = yield from heading
-    one.has_more = bool((yield from deeper))
-    stored = yield typing
+    one.first = await heading
+    one.has_more = bool(await deeper)
+    stored = await value_of(typing)
     one.type = bytes(stored) if stored.present() else b""
     for prefix, reading in registered:
-        if (yield reading).present():
+        if (await value_of(reading)).present():
             one.above = prefix
 
 
-def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyValue]]:
+async def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> list[KeyValue]:
     """Read what `MOST_TOLD` rows did not hold, each in a read of its own."""
     view, spans = tr.snapshot, [getattr(layout, name).range() for name in ("streams", "subscriptions")]
     reading = [
@@ -222,7 +220,7 @@ def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> Steps[list[KeyV
     ]
     found: list[KeyValue] = []
     for steps in reading:
-        found += yield from steps
+        found += await steps
     return found
 
 
@@ -241,7 +239,7 @@ def _sort(one: ReadRows, row: KeyValue) -> None:
         one.subscriptions.append(row)
 
 
-def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
+async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
     """Read what the first rows call for."""
     view, layout = tr.snapshot, one.own.layout
     reads: dict[str, Steps[Any]] = {}
@@ -267,12 +265,12 @@ def _more(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
     reading = {name: started(steps) for name, steps in reads.items()}
     for name, steps in reading.items():
         try:
-            setattr(one, name, (yield from steps))
+            setattr(one, name, await steps)
         except FormatError as error:
             one.fail(error)
 
 
-def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
+async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     """Read the lines of its sessions, and the first items of the sessions that are next."""
     if one.sessions is None or not one.sessions.enqueued:
         one.sessions = None
@@ -297,15 +295,15 @@ def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> Steps[None]:
             timers = line.timers.range()
             waits.append((line, started(rows(view, timers.start, timers.stop, limit=MOST_DELAYED, reverse=True))))
     for into, steps in reading:
-        into += yield from steps
+        into += await steps
     with suppress(FormatError):
-        one.dead_of_sessions = (yield from counting).get("died", 0)
+        one.dead_of_sessions = (await counting).get("died", 0)
     firsts = [started(rows(view, *span, limit=1)) for span in _available(one, pointers[:MOST_FIRST])]
     for steps in firsts:
-        one.first_of_sessions += yield from steps
-    _note_records(one, (yield from recording))
+        one.first_of_sessions += await steps
+    _note_records(one, await recording)
     for line, steps in waits:
-        yield from _note_longest(tr, one, line, (yield from steps))
+        await _note_longest(tr, one, line, await steps)
 
 
 def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
@@ -325,7 +323,7 @@ def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
             one.session_pauses.append(row.key[begin:])
 
 
-def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[KeyValue]) -> Steps[None]:
+async def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[KeyValue]) -> None:
     """Note the session of a line that waits longest, and read its first items."""
     for timer in timers:
         with suppress(FormatError):  # no timer: a check reports it
@@ -333,7 +331,7 @@ def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[Key
             if parts is None:
                 continue
             at_us, position, kind = parts
-            stored = yield tr.snapshot.get(line.delayed.key(pack(position)))
+            stored = await value_of(tr.snapshot.get(line.delayed.key(pack(position))))
             if kind != DELAY or not stored.present():
                 continue
             pointer = pointer_of(bytes(stored))
@@ -342,7 +340,7 @@ def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[Key
             return
 
 
-def _of_sessions(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
+async def _of_sessions(tr: Transaction, one: ReadRows, _: int) -> None:
     """Read the items of some blocked sessions, and those of the one that waits longest."""
     view, items = tr.snapshot, one.own.sessions.items
     reading = []
@@ -353,11 +351,11 @@ def _of_sessions(tr: Transaction, one: ReadRows, _: int) -> Steps[None]:
     if one.waits is not None:
         pointer = one.waits.pointer
         layout = Layout.at(items + pointer.name + fdb_tuple.pack((pointer.generation,)))
-        one.delayed += yield from rows(view, layout.begin, layout.end, limit=1)
+        one.delayed += await rows(view, layout.begin, layout.end, limit=1)
     for session, counting, letters in reading:
-        session.dead.extend((yield from letters))
+        session.dead.extend(await letters)
         try:
-            session.counts.update((yield from counting))
+            session.counts.update(await counting)
         except FormatError as error:
             one.fail(error)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from fdbqueue.base.times import not_negative
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import within as keys_within
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import UnknownQueue
@@ -28,7 +28,7 @@ class _Looks:
         return "fdbqueue"
 
     @verb
-    def troubles(
+    async def troubles(
         self,
         tr: Transaction | Database,
         queue: Name | None = None,
@@ -36,7 +36,7 @@ class _Looks:
         within: Name | None = None,
         max_age: float | None = None,
         max_skew: float = ANY.skew_s,
-    ) -> Steps[Troubles]:
+    ) -> Troubles:
         """Return the troubles of the registered queues of a database, the worst first.
 
         `fdbqueue troubles` and `health`, the web page, `Queue.inspect` and the metrics show the same list. A queue has
@@ -77,30 +77,30 @@ class _Looks:
             if within is not None:
                 raise TypeError("Give a queue or within, and not both.")
             layout = Layout(queue)
-            found = yield from _read(tr, partial(_one_that_is_there, layout=layout, limits=limits))
+            found = await _read(tr, partial(_one_that_is_there, layout=layout, limits=limits))
             if found is None:
-                near = yield from nearest(tr, layout)
+                near = await nearest(tr, layout)
                 raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
             return worst_first(found)
         begin, end = keys_within(CATALOGUE + (b"" if within is None else Layout(within).prefix))
         every: list[Trouble] = []
         while begin < end:
-            page, begin = yield from _read(tr, partial(registered_in, begin=begin, end=end))
+            page, begin = await _read(tr, partial(registered_in, begin=begin, end=end))
             for at in range(0, len(page), TOGETHER):
-                every += yield from _read(tr, partial(_of_these, chosen=page[at : at + TOGETHER], limits=limits))
+                every += await _read(tr, partial(_of_these, chosen=page[at : at + TOGETHER], limits=limits))
         return worst_first(every)
 
 
 troubles = _Looks().troubles
 
 
-def troubles_of(tr: Transaction, layout: Layout, *, limits: Limits = ANY) -> Steps[Troubles]:
+async def troubles_of(tr: Transaction, layout: Layout, *, limits: Limits = ANY) -> Troubles:
     """Return the troubles of one queue, in a transaction."""
-    [found] = yield from troubles_in(tr, [layout], limits=limits)
+    [found] = await troubles_in(tr, [layout], limits=limits)
     return found
 
 
-def troubles_in(tr: Transaction, layouts: Sequence[Layout], *, limits: Limits = ANY) -> Steps[list[Troubles]]:
+async def troubles_in(tr: Transaction, layouts: Sequence[Layout], *, limits: Limits = ANY) -> list[Troubles]:
     """Return the troubles of each of some queues, registered or not, in a transaction.
 
     *Conflicts:* none. *Cost:* one read for each, and the reads of `read_rows`, all of them under way together.
@@ -108,20 +108,20 @@ def troubles_in(tr: Transaction, layouts: Sequence[Layout], *, limits: Limits = 
     reading = [(layout.prefix, tr.snapshot.get(layout.catalogue_key)) for layout in layouts]
     chosen = []
     for prefix, record in reading:
-        stored = yield record
+        stored = await value_of(record)
         chosen.append(registered_as(prefix, bytes(stored)) if stored.present() else Registered(prefix))
-    found = yield from figures_in(tr, chosen, time.time(), limits=limits)
+    found = await figures_in(tr, chosen, time.time(), limits=limits)
     return [worst_first(one.troubles) for one in found]
 
 
-def _one_that_is_there(tr: Transaction, layout: Layout, limits: Limits) -> Steps[Troubles | None]:
-    return (yield from troubles_of(tr, layout, limits=limits)) if (yield from is_there(tr, layout)) else None
+async def _one_that_is_there(tr: Transaction, layout: Layout, limits: Limits) -> Troubles | None:
+    return await troubles_of(tr, layout, limits=limits) if await is_there(tr, layout) else None
 
 
-def _of_these(tr: Transaction, chosen: list[Registered], limits: Limits) -> Steps[list[Trouble]]:
-    found = yield from figures_in(tr, chosen, time.time(), limits=limits)
+async def _of_these(tr: Transaction, chosen: list[Registered], limits: Limits) -> list[Trouble]:
+    found = await figures_in(tr, chosen, time.time(), limits=limits)
     return [trouble for one in found for trouble in one.troubles]
 
 
-def _read(tr: Transaction | Database, body: Any) -> Steps[Any]:
-    return (yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+async def _read(tr: Transaction | Database, body: Any) -> Any:
+    return await (attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from numbers import Real
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import check_flag, check_limit
@@ -56,7 +56,7 @@ class BrowsePace:
         self._begun: float | None = None
         self._read = 0.0
 
-    def paced(self, reading: Steps[T]) -> Steps[T]:
+    async def paced(self, reading: Steps[T]) -> T:
         """Rest long enough for the reading before, and then read.
 
         The time that the caller spent meanwhile counts as rest. A slow caller does not wait in addition.
@@ -64,9 +64,9 @@ class BrowsePace:
         if self._begun is not None:
             seconds = self._begun + self._read / self._duty_cycle - self._clock()
             if seconds > 0:
-                yield from self._rest(seconds)
+                await self._rest(seconds)
         self._begun = self._clock()
-        result = yield from reading
+        result = await reading
         self._read = self._clock() - self._begun
         return result
 
@@ -115,7 +115,7 @@ class Pages:
         self._page_rows = _FIRST_PAGE_ROWS
         self._ended = False
 
-    def next(self) -> Steps[list[KeyValue] | None]:
+    async def next(self) -> list[KeyValue] | None:
         """Read the next page; None if there is none.
 
         Raises:
@@ -125,7 +125,7 @@ class Pages:
             return None
         wanted = self._page_rows if self._left is None else min(self._left, self._page_rows)
         reading = self._read(wanted)
-        page = yield from (reading if self._pace is None else self._pace.paced(reading))
+        page = await (reading if self._pace is None else self._pace.paced(reading))
         self._ended = len(page) < wanted
         if not page:
             return None
@@ -140,10 +140,10 @@ class Pages:
         return page
 
     def _read(self, limit: int) -> Steps[list[KeyValue]]:
-        def read(tr: Transaction) -> Steps[list[KeyValue]]:
-            found = yield from rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
+        async def read(tr: Transaction) -> list[KeyValue]:
+            found = await rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
             if self._layout is not None and not found:
-                yield from check_renamed(tr, self._layout)
+                await check_renamed(tr, self._layout)
             self._layout = None
             return found
 
@@ -221,7 +221,7 @@ def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait
             return
         for row in page:
             found: Any = look(row)
-            if type(found) is GeneratorType:
+            if type(found) is CoroutineType:
                 found = yield _Wait(found)
             if found is None:
                 continue

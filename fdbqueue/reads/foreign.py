@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import behind, below, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.reads.browse import pages
 from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Family, Layout, is_packed
@@ -131,8 +131,8 @@ def _begin_of(tail: bytes, parts: int) -> bytes | None:
 
 
 def _first(tr: Transaction | Database, begin: bytes, end: bytes) -> bytes:
-    def body(tr: Transaction) -> Steps[bytes]:
-        found = yield from rows(tr.snapshot, begin, end, limit=1)
+    async def body(tr: Transaction) -> bytes:
+        found = await rows(tr.snapshot, begin, end, limit=1)
         return found[0].key if found else b""
 
     return run(attempts(tr, body) if is_database(tr) else body(tr))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown, Table, bar, brief, counted, sparkline, utc
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import HighWaterMark
@@ -271,9 +271,9 @@ _looks: KeptBeside[dict[bytes, deque[Look]]] = KeptBeside(dict)
 """The looks of this process, by database and by the queue's prefix."""
 
 
-def inspect_queue(
+async def inspect_queue(
     tr: Transaction | Database, layout: Layout, codec: Codec[Any], described: str, limit: int
-) -> Steps[Inspection]:
+) -> Inspection:
     """Read one queue's page.
 
     Args:
@@ -282,8 +282,8 @@ def inspect_queue(
     """
     body = partial(_inspect, layout=layout, codec=codec, described=described, limit=limit)
     if not is_database(tr):
-        return (yield from body(cast(Transaction, tr)))
-    found = yield from attempts(cast(Database, tr), body)
+        return await body(cast(Transaction, tr))
+    found = await attempts(cast(Database, tr), body)
     seen = _looks.of(tr).setdefault(layout.prefix, deque(maxlen=MOST_LOOKS))
     if seen and (found.stats.enqueued < seen[-1].stats.enqueued or found.at < seen[-1].at):
         seen.clear()  # the queue was cleared, or the clock was set back
@@ -292,7 +292,7 @@ def inspect_queue(
     return replace(found, history=recent)
 
 
-def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str, limit: int) -> Steps[Inspection]:
+async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str, limit: int) -> Inspection:
     now = time.time()
     now_us = int(now * 1e6)
     view = tr.snapshot
@@ -312,14 +312,14 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
     [finder] = finders.all().values()
     finding = started(finder(tr, layout))
 
-    stats, marks = (yield from reading), {row.key: row.value for row in (yield from marking)}
-    head, tail = (yield from first), (yield from last)
-    sample = yield from _sample(tr, layout, stats, head, tail)
-    held, dead = (yield from leased), _distinct([*(yield from died_first), *(yield from died_last)])
-    following = yield from to_come
+    stats, marks = await reading, {row.key: row.value for row in await marking}
+    head, tail = await first, await last
+    sample = await _sample(tr, layout, stats, head, tail)
+    held, dead = await leased, _distinct([*await died_first, *await died_last])
+    following = await to_come
     told = {}
     for name, section in sections.items():
-        if (said := (yield from section)) is not None:
+        if (said := await section) is not None:
             told[name] = said
     known = {row.key for row in head}
     look = partial(_seen, layout.available, codec, now)
@@ -328,9 +328,9 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         at=now,
         order=HighWaterMark.stored(marks.get(layout.high_water_mark_key, b"")).order,
         stats=stats,
-        overdue=len((yield from due)),
+        overdue=len(await due),
         next_due_at=_due_at(layout, following),
-        waiting=len((yield from requests)),
+        waiting=len(await requests),
         head=tuple(map(look, head)),
         tail=tuple(look(row) for row in reversed(tail) if row.key not in known),
         sampled=len(sample),
@@ -341,9 +341,9 @@ def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str,
         dead_read=len(dead),
         history=(Look(now, stats),),
         quota=quota_of(marks.get(layout.type_key, b"")),
-        paused=(yield from pausing),
+        paused=await pausing,
         sections=told,
-        troubles=(yield from finding),
+        troubles=await finding,
     )
 
 
@@ -363,25 +363,25 @@ class UnreadableSection:
         return iter(())
 
 
-def _section(tr: Transaction, layout: Layout, name: str, part: PagePart) -> Steps[Section | None]:
+async def _section(tr: Transaction, layout: Layout, name: str, part: PagePart) -> Section | None:
     try:
-        return (yield from part.section(tr, layout))
+        return await part.section(tr, layout)
     except FormatError as error:
         return UnreadableSection(name, error)  # the rest of the page helps to find out why
 
 
-def _sample(
+async def _sample(
     tr: Transaction, layout: Layout, stats: Stats, head: list[KeyValue], tail: list[KeyValue]
-) -> Steps[list[KeyValue]]:
+) -> list[KeyValue]:
     """Read available items at places spread over the queue, by rank and index; all of them if they are few."""
     if stats.available <= SMALL_QUEUE or not head or not tail:
-        return (yield from rows(tr.snapshot, layout.begin, layout.end, limit=SMALL_QUEUE))
+        return await rows(tr.snapshot, layout.begin, layout.end, limit=SMALL_QUEUE)
     first, last = layout.position_of(head[0].key), layout.position_of(tail[0].key)
     starts = sorted({layout.available.key(packed) for packed in _places(first, last)})
     reads = [started(rows(tr.snapshot, start, layout.end, limit=ITEMS_AT_A_PLACE)) for start in starts]
     found = []
     for read in reads:
-        found += yield from read
+        found += await read
     return _distinct(found)
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import fdbqueue
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import OtherCodec, StorageError, UnknownQueue
@@ -74,13 +74,13 @@ def check_reads(db: Database, layout: Layout, codec: str) -> bool:
     )
 
 
-def _record(tr: Transaction, layout: Layout) -> Steps[bytes]:
-    stored = yield tr.snapshot.get(layout.catalogue_key)
+async def _record(tr: Transaction, layout: Layout) -> bytes:
+    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
     return bytes(stored) if stored.present() else b""
 
 
-def _is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
-    stopped = yield tr.snapshot.get(layout.paused_key)
+async def _is_there(tr: Transaction, layout: Layout) -> bool:
+    stopped = await value_of(tr.snapshot.get(layout.paused_key))
     if stopped.present():
         refuse_renamed(bytes(stopped))
-    return (yield from is_there(tr, layout))
+    return await is_there(tr, layout)

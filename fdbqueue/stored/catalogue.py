@@ -27,7 +27,7 @@ import msgspec
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import below, is_within
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
@@ -106,7 +106,7 @@ def is_known(tr: Transaction, own: Registration) -> bool:
     return own.known_until > time.monotonic() and own.known_in() is getattr(tr, "db", None)
 
 
-def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
+async def note_registered(tr: Transaction, layout: Layout, value: Any) -> None:
     """Register a queue unless it is registered already; `value` is the read of its record, under way.
 
     Raises:
@@ -116,10 +116,10 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     own: Registration | None = layout.known.registration
     if own is None:
         return
-    stored = yield value
+    stored = await value_of(value)
     if not stored.present():
         # Whether this transaction commits is not known here. So the next enqueue reads the record again.
-        yield from refuse_nested(tr, layout)
+        await refuse_nested(tr, layout)
         write_about(tr, layout, about_of(own))
         return
     check_codec(layout, bytes(stored), own.codec, "encode")
@@ -127,7 +127,7 @@ def note_registered(tr: Transaction, layout: Layout, value: Any) -> Steps[None]:
     note_checked(tr, layout)
 
 
-def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
+async def check_decodes(tr: Transaction | Database, layout: Layout) -> None:
     """Check once a minute that this object has the codec of the queue's items.
 
     Raises:
@@ -138,16 +138,16 @@ def check_decodes(tr: Transaction | Database, layout: Layout) -> Steps[None]:
     if layout.known.decodes_in(tr):
         return
 
-    def read(tr: Transaction) -> Steps[Any]:
-        return (yield tr.snapshot.get(layout.catalogue_key))
+    async def read(tr: Transaction) -> Any:
+        return await value_of(tr.snapshot.get(layout.catalogue_key))
 
-    stored = yield from attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr))
+    stored = await (attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr)))
     if stored.present() and (own := layout.known.registration) is not None:
         check_codec(layout, bytes(stored), own.codec, "decode")
         note_checked(tr, layout)
 
 
-def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
+async def check_encodes(tr: Transaction, layout: Layout) -> None:
     """Check once a minute that this object may encode values for the queue; for calls that add no item.
 
     Raises:
@@ -158,14 +158,14 @@ def check_encodes(tr: Transaction, layout: Layout) -> Steps[None]:
     own: Registration | None = layout.known.registration
     if own is None or is_known(tr, own):
         return
-    stored = yield tr.snapshot.get(layout.catalogue_key)
+    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
     if stored.present():
         check_codec(layout, bytes(stored), own.codec, "encode")
         own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
         note_checked(tr, layout)
 
 
-def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
+async def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> None:
     """Refuse to encode by a codec that is not that of a queue's items, before a job or a transfer begins.
 
     Raises:
@@ -173,7 +173,7 @@ def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> Steps[None]:
 
     *Conflicts:* none, it reads by snapshot. *Cost:* one read.
     """
-    stored = yield tr.snapshot.get(layout.catalogue_key)
+    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
     if stored.present():
         check_codec(layout, bytes(stored), codec, "encode")
 
@@ -202,7 +202,7 @@ def write_about(tr: Transaction, layout: Layout, about: About) -> None:
     tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
 
 
-def nested_with(tr: Transaction, layout: Layout) -> Steps[list[bytes]]:
+async def nested_with(tr: Transaction, layout: Layout) -> list[bytes]:
     """Return the prefixes of registered queues whose names lie within this one's, or around it: some of each.
 
     *Conflicts:* none, it reads by snapshot. *Cost:* two reads of a row, and one for each element of the name but the
@@ -215,9 +215,9 @@ def nested_with(tr: Transaction, layout: Layout) -> Steps[list[bytes]]:
     around = [(one, view.get(CATALOGUE + one)) for one in names_above(own)]
     found = set()
     for one, read in around:
-        if (yield read).present():
+        if (await value_of(read)).present():
             found.add(one)
-    others = [row.key[len(CATALOGUE) :] for row in [*(yield from front), *(yield from inside)]]
+    others = [row.key[len(CATALOGUE) :] for row in [*await front, *await inside]]
     return sorted({*found, *(one for one in others if is_within(own, one) or is_within(one, own))})
 
 
@@ -230,7 +230,7 @@ def nested_told(one: bytes, other: bytes) -> str:
     )
 
 
-def refuse_nested(tr: Transaction, layout: Layout) -> Steps[None]:
+async def refuse_nested(tr: Transaction, layout: Layout) -> None:
     """Refuse to register a queue whose name lies within that of a registered one, or around it.
 
     Raises:
@@ -239,7 +239,7 @@ def refuse_nested(tr: Transaction, layout: Layout) -> Steps[None]:
     *Conflicts:* with the registration of such a name: of two at the same time, one runs again and is refused. Only a
     queue at a prefix that is no tuple may be missed then; `check` reports it. *Cost:* as `nested_with`.
     """
-    found = yield from nested_with(tr, layout)
+    found = await nested_with(tr, layout)
     if found:
         raise NestedQueue(
             f"{nested_told(layout.prefix, found[0])} Nothing was written. Give {layout.describe()} another name: none"
@@ -251,7 +251,7 @@ def refuse_nested(tr: Transaction, layout: Layout) -> Steps[None]:
         tr.add_read_conflict_key(CATALOGUE + one)
 
 
-def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Steps[None]:
+async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> None:
     """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
 
     Args:
@@ -264,18 +264,18 @@ def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> Ste
     own: Registration | None = layout.known.registration
     if own is None:
         raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
-    stored = yield tr.get(layout.catalogue_key)
+    stored = await value_of(tr.get(layout.catalogue_key))
     created_us = time.time_ns() // 1_000
     if stored.present():
         created_us = int.from_bytes(bytes(stored)[:8], "big")
-        if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and (yield from has_items(tr, layout)):
+        if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and await has_items(tr, layout):
             raise OtherCodec(
                 f"The items of {layout.describe()} have the codec {codec_of(layout, bytes(stored))!r}, by the queue's"
                 f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
                 " registration is wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
             )
     else:
-        yield from refuse_nested(tr, layout)
+        await refuse_nested(tr, layout)
     tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
     doubt(layout)
 

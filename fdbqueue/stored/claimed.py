@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import behind
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows
 from fdbqueue.stored.layout import Layout, Place
 from fdbqueue.stored.own_rows import first_own, own_rows
 
@@ -23,12 +23,12 @@ class ClaimedBatch(NamedTuple):
     place: Place
 
 
-def claimed_places(tr: Transaction, layout: Layout) -> Steps[list[ClaimedBatch]]:
+async def claimed_places(tr: Transaction, layout: Layout) -> list[ClaimedBatch]:
     """Return the batches that have items, by snapshot. Each takes its own read, which jumps over the batch's items."""
     span = layout.claims.range()
     begin: bytes = span.start
     found: list[ClaimedBatch] = []
-    while own := (yield from first_own(tr.snapshot, layout, "claims", begin, span.stop)):
+    while own := await first_own(tr.snapshot, layout, "claims", begin, span.stop):
         stream, number, _ = own[0]
         place = layout.claimed(stream, number)
         found.append(ClaimedBatch(stream, number, place))
@@ -36,11 +36,11 @@ def claimed_places(tr: Transaction, layout: Layout) -> Steps[list[ClaimedBatch]]
     return found
 
 
-def chunks_to_clear(tr: Transaction, layout: Layout) -> Steps[set[Position]]:
+async def chunks_to_clear(tr: Transaction, layout: Layout) -> set[Position]:
     """Return the positions of the large items that batches have or had, by snapshot.
 
     The chunks of an acked batch are cleared after its items, in transactions of their own.
     """
     span = layout.claimed_chunks.range()
-    found = yield from rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, span.start, span.stop)
     return {parts[2] for parts, _ in own_rows(layout, "claimed_chunks", found)}

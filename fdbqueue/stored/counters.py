@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import own_rows
@@ -74,17 +74,17 @@ def count_levels(tr: Transaction, layout: Layout, changes: Mapping[int | None, i
             tr.add(layout.level_count_key(rank), as_count(change))
 
 
-def read_level_counts(tr: Transaction, layout: Layout) -> Steps[dict[int, int]]:
+async def read_level_counts(tr: Transaction, layout: Layout) -> dict[int, int]:
     """Read how many items of each counted rank are available, by snapshot."""
     span = layout.level_counts.range()
-    found = yield from rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, span.start, span.stop)
     return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "level_counts", found)}
 
 
-def read_counts(tr: Transaction, layout: Layout) -> Steps[dict[str, int]]:
+async def read_counts(tr: Transaction, layout: Layout) -> dict[str, int]:
     """Read all counters, by snapshot."""
     span = layout.counts.range()
-    found = yield from rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, span.start, span.stop)
     return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "counts", found)}
 
 
@@ -98,21 +98,21 @@ def _number(layout: Layout, row: KeyValue) -> int:
     return number
 
 
-def read_own_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
+async def read_own_stats(tr: Transaction, layout: Layout) -> Stats:
     """Read the `Stats` of a queue that a caller names.
 
     Raises:
         QueueRenamed: it has another name now.
     """
-    stats = yield from read_stats(tr, layout)
+    stats = await read_stats(tr, layout)
     if not stats.enqueued:
-        yield from check_renamed(tr, layout)
+        await check_renamed(tr, layout)
     return stats
 
 
-def read_stats(tr: Transaction, layout: Layout) -> Steps[Stats]:
+async def read_stats(tr: Transaction, layout: Layout) -> Stats:
     """Read a queue's `Stats`."""
-    return stats_of((yield from read_counts(tr, layout)))
+    return stats_of(await read_counts(tr, layout))
 
 
 def stats_of(counts: Mapping[str, int]) -> Stats:

@@ -8,7 +8,7 @@ from typing import Any
 from fdbqueue.engine.api import KeyValue, ReadTransaction
 from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import FAMILIES, REMOVE_FOREIGN, Layout
 
@@ -23,17 +23,17 @@ def own_rows(layout: Layout, family: str, found: Iterable[KeyValue]) -> Iterator
             yield parts, row
 
 
-def first_own(
+async def first_own(
     tr: ReadTransaction, layout: Layout, family: str, begin: bytes, end: bytes
-) -> Steps[tuple[tuple[Any, ...], KeyValue] | None]:
+) -> tuple[tuple[Any, ...], KeyValue] | None:
     """Return the first row between two keys that is of a family, as `first_owns`; None if there is none."""
-    found = yield from first_owns(tr, layout, family, begin, end, limit=1)
+    found = await first_owns(tr, layout, family, begin, end, limit=1)
     return found[0] if found else None
 
 
-def first_owns(
+async def first_owns(
     tr: ReadTransaction, layout: Layout, family: str, begin: bytes, end: bytes, *, limit: int
-) -> Steps[list[tuple[tuple[Any, ...], KeyValue]]]:
+) -> list[tuple[tuple[Any, ...], KeyValue]]:
     """Return the first rows between two keys that are of a family, up to `limit`.
 
     Raises:
@@ -41,11 +41,11 @@ def first_owns(
 
     *Cost:* one range read; one more if foreign keys are in it.
     """
-    found = yield from rows(tr, begin, end, limit=limit)
+    found = await rows(tr, begin, end, limit=limit)
     own = list(own_rows(layout, family, found))
     if len(own) == len(found) or len(found) < limit:
         return own
-    behind = yield from rows(tr, found[-1].key + b"\x00", end, limit=FOREIGN_AT_ONCE)
+    behind = await rows(tr, found[-1].key + b"\x00", end, limit=FOREIGN_AT_ONCE)
     own += own_rows(layout, family, behind)
     if not own and len(behind) == FOREIGN_AT_ONCE:
         raise FormatError(told_foreign(layout, family, found[0].key))

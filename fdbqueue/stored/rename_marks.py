@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from fdbqueue.engine.api import ReadTransaction, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.errors import FormatError, QueueRenamed
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout, name_of
@@ -99,7 +99,7 @@ def refusal(mark: Mark) -> QueueRenamed:
     return QueueRenamed(f"The queue {mark.text}. Nothing was changed. {remedy}", name=new)
 
 
-def check_renamed(tr: Transaction, layout: Layout) -> Steps[None]:
+async def check_renamed(tr: Transaction, layout: Layout) -> None:
     """Refuse the old name of a queue; for calls that read, when they find nothing. One read by snapshot.
 
     A rename takes all items away, so a call that finds some has the right name. It need not look.
@@ -107,10 +107,10 @@ def check_renamed(tr: Transaction, layout: Layout) -> Steps[None]:
     Raises:
         QueueRenamed: the queue has another name now, or will have it in a moment.
     """
-    yield from refuse_old_name(tr.snapshot, layout)
+    await refuse_old_name(tr.snapshot, layout)
 
 
-def refuse_old_name(tr: ReadTransaction, layout: Layout) -> Steps[None]:
+async def refuse_old_name(tr: ReadTransaction, layout: Layout) -> None:
     """Refuse the old name of a queue; for calls that write records of their own under it. One read.
 
     Raises:
@@ -118,13 +118,13 @@ def refuse_old_name(tr: ReadTransaction, layout: Layout) -> Steps[None]:
 
     *Conflicts:* with a rename that begins, except by snapshot.
     """
-    value: Any = yield tr.get(layout.type_key)
+    value: Any = await value_of(tr.get(layout.type_key))
     if value.present():
         refuse_renamed(bytes(value))
 
 
-def renamed(tr: Transaction, layout: Layout) -> Steps[str]:
+async def renamed(tr: Transaction, layout: Layout) -> str:
     """Return a sentence about the queue's new name; "" if it has none. One read by snapshot."""
-    value: Any = yield tr.snapshot.get(layout.type_key)
+    value: Any = await value_of(tr.snapshot.get(layout.type_key))
     mark = mark_of(bytes(value)) if value.present() else None
     return "" if mark is None or mark.old != layout.prefix else f"The queue {mark.text}."

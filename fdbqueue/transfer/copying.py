@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import Page, Range, Stored, StoredLook
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.leases.transitions import Transitions
@@ -232,17 +232,17 @@ class _Copy:
         if record is None:
             self._queue_record()
 
-    def _look_at_source(self, tr: Transaction) -> Steps[StreamRecord | None]:
-        yield from refuse_layers(tr, self._layout, "a copy")
-        mark = yield from read_high_water_mark(tr, self._layout)
+    async def _look_at_source(self, tr: Transaction) -> StreamRecord | None:
+        await refuse_layers(tr, self._layout, "a copy")
+        mark = await read_high_water_mark(tr, self._layout)
         self._order = mark.order
-        registered = yield tr.snapshot.get(self._layout.catalogue_key)
+        registered = await value_of(tr.snapshot.get(self._layout.catalogue_key))
         self._about = bytes(registered) if registered.present() else b""
-        self._end = yield from Admission(tr, self._layout, mark.order, registers=False).steps(0)
-        return (yield from self._record(tr))
+        self._end = await Admission(tr, self._layout, mark.order, registers=False).steps(0)
+        return await self._record(tr)
 
-    def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
-        value = yield tr.get(self._keys.record)
+    async def _record(self, tr: Transaction) -> StreamRecord | None:
+        value = await value_of(tr.get(self._keys.record))
         return decode(StreamRecord, bytes(value), "the copy") if value.present() else None
 
     def _refuse_marks(self) -> None:
@@ -254,12 +254,11 @@ class _Copy:
     def _refuse_one_database(self) -> None:
         """Refuse two objects of one database: what one of them writes, the other one sees."""
 
-        def write(tr: Transaction) -> Steps[None]:
-            yield from ()
+        async def write(tr: Transaction) -> None:
             tr.set(key, b"")
 
-        def seen(tr: Transaction) -> Steps[bool]:
-            there: bool = (yield tr.get(key)).present()
+        async def seen(tr: Transaction) -> bool:
+            there: bool = (await value_of(tr.get(key))).present()
             tr.clear(key)
             return there
 
@@ -270,9 +269,9 @@ class _Copy:
         if is_one:
             raise TransferError("copy_queue moves a queue to another database, and the source and the target are one.")
 
-    def _meet(self, tr: Transaction, *, is_new: bool) -> Steps[None]:
+    async def _meet(self, tr: Transaction, *, is_new: bool) -> None:
         """Note the copy at the target; or find what a former call noted."""
-        arrived = yield from self._arrived(tr)
+        arrived = await self._arrived(tr)
         if not is_new:
             if arrived is None:
                 raise TransferError(
@@ -280,15 +279,15 @@ class _Copy:
                     " Finish that copy, or end it: release_copy."
                 )
             return
-        if not (yield tr.get(self._layout.catalogue_key)).present():
-            yield from refuse_nested(tr, self._layout)
-        if (yield from has_items(tr, self._layout)):
+        if not (await value_of(tr.get(self._layout.catalogue_key))).present():
+            await refuse_nested(tr, self._layout)
+        if await has_items(tr, self._layout):
             raise TransferError(
                 f"{self._layout.describe()} has items at the target already, and the items of a copy keep their"
                 " positions. Copy into an empty queue. To add items to others, export and import them."
             )
-        yield from refuse_smart(tr, self._layout)
-        yield from self._queue.next_index(tr, 0, order=self._order, entry="any")
+        await refuse_smart(tr, self._layout)
+        await self._queue.next_index(tr, 0, order=self._order, entry="any")
         self._raise(tr)
         # The items keep their codec, whatever that of this object is.
         if self._about:
@@ -305,8 +304,8 @@ class _Copy:
             give_up_to(tr, self._layout, self._end, self._order)
 
     def _queue_record(self) -> None:
-        def body(tr: Transaction) -> Steps[None]:
-            if (yield from self._record(tr)) is not None:
+        async def body(tr: Transaction) -> None:
+            if await self._record(tr) is not None:
                 raise TransferError(f"Another copy of {self._layout.describe()} has begun now. Repeat the call.")
             tr.set(self._keys.record, encode(StreamRecord(epoch=self._epoch, begun_us=time.time_ns() // 1_000)))
 
@@ -316,8 +315,8 @@ class _Copy:
         """Return how far the copy is."""
         return run(attempts(self._target, self._arrived)) or _Arrived(digest=bytes(DIGEST_BYTES))
 
-    def _arrived(self, tr: Transaction) -> Steps[_Arrived | None]:
-        value = yield tr.get(progress_key(self._layout, self._epoch))
+    async def _arrived(self, tr: Transaction) -> _Arrived | None:
+        value = await value_of(tr.get(progress_key(self._layout, self._epoch)))
         if not value.present():
             return None
         try:
@@ -333,12 +332,12 @@ class _Copy:
         self.write(number)
         return self.remove(number)
 
-    def _is_ours(self, tr: Transaction) -> Steps[bool]:
-        record = yield from self._record(tr)
+    async def _is_ours(self, tr: Transaction) -> bool:
+        record = await self._record(tr)
         return record is not None and record.epoch == self._epoch
 
-    def _open_batch(self, tr: Transaction) -> Steps[int]:
-        found = yield from rows(tr, *self._keys.batches(), limit=1)
+    async def _open_batch(self, tr: Transaction) -> int:
+        found = await rows(tr, *self._keys.batches(), limit=1)
         return self._keys.number_of(found[0].key) if found else 0
 
     def claim(self, state: str) -> int:
@@ -365,25 +364,25 @@ class _Copy:
             )
         return run(self._queue.transact(self._source, partial(self._release, last=arrived.batch if arrived else 0)))
 
-    def _end_at_target(self, tr: Transaction) -> Steps[_Arrived | None]:
-        arrived = yield from self._arrived(tr)
+    async def _end_at_target(self, tr: Transaction) -> _Arrived | None:
+        arrived = await self._arrived(tr)
         if arrived is not None:
             tr.set(progress_key(self._layout, self._epoch), msgspec.msgpack.encode(replace(arrived, ended=True)))
         return arrived
 
-    def _release(self, tr: Transaction, *, last: int) -> Steps[int]:
+    async def _release(self, tr: Transaction, *, last: int) -> int:
         """Give the items of the open batch back, unless its number is up to `last`, and forget the copy."""
         layout, keys = self._layout, self._keys
-        if not (yield from self._is_ours(tr)):
+        if not await self._is_ours(tr):
             raise TransferError(f"Another copy of {layout.describe()} has begun now. Repeat the call.")
-        number = yield from self._open_batch(tr)
+        number = await self._open_batch(tr)
         back = 0
         if number and number <= last:
-            yield from self._remove(tr, number=number)
+            await self._remove(tr, number=number)
         elif number:
             moves = Transitions(tr, layout)
             place = keys.items(number)
-            for row in (yield from rows(tr, place.begin, place.end)):
+            for row in await rows(tr, place.begin, place.end):
                 notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
                 enter(moves, _state_of(notes), place.packed(row.key), row.value, notes)
                 back += 1
@@ -395,15 +394,15 @@ class _Copy:
         tr.clear(keys.record)
         return back
 
-    def _claim(self, tr: Transaction, *, state: str) -> Steps[int]:
+    async def _claim(self, tr: Transaction, *, state: str) -> int:
         layout, keys = self._layout, self._keys
-        yield from keep_out(tr, layout)
+        await keep_out(tr, layout)
         # A plain read: of two copies at once, one fails and sees the other's batch.
-        record = yield from self._record(tr)
-        if record is None or record.epoch != self._epoch or (yield from self._open_batch(tr)):
+        record = await self._record(tr)
+        if record is None or record.epoch != self._epoch or await self._open_batch(tr):
             raise TransferError(f"Another copy of {layout.describe()} is under way, or the queue was cleared.")
         place = getattr(layout, state)
-        found = fitting((yield from rows(tr.snapshot, place.begin, place.end, limit=BATCH_ITEMS)), BATCH_BYTES)
+        found = fitting(await rows(tr.snapshot, place.begin, place.end, limit=BATCH_ITEMS), BATCH_BYTES)
         if not found:
             return 0
         packed = [place.packed(row.key) for row in found]
@@ -439,22 +438,22 @@ class _Copy:
         items = run(attempts(self._source, partial(self._read, number=number)))
         run(self._queue.transact(self._target, partial(self._write, number=number, items=items)))
 
-    def _read(self, tr: Transaction, *, number: int) -> Steps[list[Stored]]:
+    async def _read(self, tr: Transaction, *, number: int) -> list[Stored]:
         place = self._keys.items(number)
-        if not (yield from self._is_ours(tr)):
+        if not await self._is_ours(tr):
             return []
-        found = yield from rows(tr, place.begin, place.end)
+        found = await rows(tr, place.begin, place.end)
         payloads: dict[int, bytes] = {}
         for at, row in enumerate(found):
             chunked = parse(row.value).chunked if is_chunked(row.value) else None
             if chunked is not None:
-                chunks = yield from rows(tr, *self._layout.chunk_range_of(place.packed(row.key)))
+                chunks = await rows(tr, *self._layout.chunk_range_of(place.packed(row.key)))
                 payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
         return [*Page([row.key for row in found], len(place.prefix), [row.value for row in found], "", payloads)]
 
-    def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> Steps[None]:
+    async def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> None:
         layout = self._layout
-        arrived = yield from self._arrived(tr)
+        arrived = await self._arrived(tr)
         if arrived is not None and arrived.ended:
             raise TransferError(f"The copy of {layout.describe()} to this database was ended: release_copy.")
         if arrived is None:
@@ -465,8 +464,8 @@ class _Copy:
         if arrived.batch >= number or not items:
             return
         # It tells the layout whether there are subscriptions.
-        yield from self._queue.next_index(tr, 0, order=self._order, entry="any")
-        yield from keep_quota(tr, layout, len(items))
+        await self._queue.next_index(tr, 0, order=self._order, entry="any")
+        await keep_quota(tr, layout, len(items))
         digest = Digest(arrived.items, int.from_bytes(arrived.digest))
         moves = Transitions(tr, layout)
         for item in items:
@@ -484,15 +483,15 @@ class _Copy:
         """Remove a batch from the source. Return how many items it had."""
         return run(self._queue.transact(self._source, partial(self._remove, number=number)))
 
-    def _remove(self, tr: Transaction, *, number: int) -> Steps[int]:
+    async def _remove(self, tr: Transaction, *, number: int) -> int:
         layout, keys = self._layout, self._keys
-        record = yield from self._record(tr)
-        found = yield from rows(tr, keys.batch(number), keys.batch(number) + b"\x00")
+        record = await self._record(tr)
+        found = await rows(tr, keys.batch(number), keys.batch(number) + b"\x00")
         if record is None or record.epoch != self._epoch or not found:
             return 0  # another copy has removed it, or the queue was cleared
         batch = decode(BatchRecord, found[0].value, f"batch {number} of the copy")
         if batch.chunked:
-            for row in (yield from rows(tr, *keys.all_chunks(number))):
+            for row in await rows(tr, *keys.all_chunks(number)):
                 tr.clear_range(*layout.chunk_range_of(keys.packed_of(row.key)[1]))
         tr.clear_range(*keys.all_chunks(number))
         tr.clear_range(*keys.claims(number))
@@ -524,6 +523,6 @@ def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
     return notes
 
 
-def _left(tr: Transaction, *, layout: Layout) -> Steps[int]:
-    stats = yield from read_stats(tr, layout)
+async def _left(tr: Transaction, *, layout: Layout) -> int:
+    stats = await read_stats(tr, layout)
     return stats.available + stats.leased + stats.delayed + stats.dead + stats.claimed

@@ -13,7 +13,7 @@ from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.base.arguments import path_of
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import TransferError
 from fdbqueue.layers.subscriptions import Selector
@@ -145,17 +145,17 @@ def export_items(
     return ExportReport(file, footer.items, footer.digest, resumed, tuple(skipped), time.monotonic() - began)
 
 
-def _codec(tr: Transaction, *, queue: Queue) -> Steps[str]:
+async def _codec(tr: Transaction, *, queue: Queue) -> str:
     """Return the codec of the queue's items."""
-    stored = yield tr.snapshot.get(queue.layout.catalogue_key)
+    stored = await value_of(tr.snapshot.get(queue.layout.catalogue_key))
     if not stored.present():
         return queue.codec.name
     check_codec(queue.layout, bytes(stored), queue.codec.name, "decode")
     return codec_of(queue.layout, bytes(stored)) or queue.codec.name
 
 
-def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> Steps[FileHeader]:
+async def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> FileHeader:
     layout = queue.layout
-    yield from refuse_layers(tr, layout, "an export")
-    mark = yield from read_high_water_mark(tr, layout)
+    await refuse_layers(tr, layout, "an export")
+    mark = await read_high_water_mark(tr, layout)
     return FileHeader(FORMAT, layout.describe(), codec, mark.order, mark.index, where)

@@ -13,7 +13,7 @@ import msgspec
 from fdbqueue.base.arguments import path_of
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.leases.transitions import Transitions
@@ -123,8 +123,8 @@ def progress_key(layout: Layout, name: str) -> bytes:
     return key
 
 
-def _progress(tr: Transaction, *, layout: Layout, name: str) -> Steps[Progress | None]:
-    value = yield tr.get(progress_key(layout, name))
+async def _progress(tr: Transaction, *, layout: Layout, name: str) -> Progress | None:
+    value = await value_of(tr.get(progress_key(layout, name)))
     if not value.present():
         return None
     try:
@@ -133,26 +133,26 @@ def _progress(tr: Transaction, *, layout: Layout, name: str) -> Steps[Progress |
         raise FormatError(f"The record of an import into {layout.describe()} is damaged: {error}.") from error
 
 
-def _write(
+async def _write(
     tr: Transaction, *, queue: Queue, name: str, header: FileHeader, batch: list[FileRecord], at: int
-) -> Steps[tuple[Progress, int]]:
+) -> tuple[Progress, int]:
     """Write the items of a batch that are not in yet. Return how far the import is, and how many were written."""
     layout = queue.layout
     # A plain read: of two imports of one file that write the same items, one fails and sees that they are in.
-    progress = yield from _progress(tr, layout=layout, name=name)
+    progress = await _progress(tr, layout=layout, name=name)
     if progress is None:
         if at:
             raise TransferError(
                 f"{layout.describe()} was cleared while the file was imported: {at:,} of its items had been written."
                 " Import it again."
             )
-        progress = Progress(keep=not (yield from has_items(tr, layout)))
+        progress = Progress(keep=not await has_items(tr, layout))
     new = batch[progress.done - at :]
     if not new:
         return progress, 0
     order = header.order
     if progress.keep:
-        yield from queue.next_index(tr, 0, order=order)  # refuses another order, and a smart queue
+        await queue.next_index(tr, 0, order=order)  # refuses another order, and a smart queue
         positions = [Position.parse(record.position) for record in new]
         last = max(header.last_index, *(position.index for position in positions))
         if order is None:
@@ -160,9 +160,9 @@ def _write(
         else:
             give_up_to(tr, layout, last, order)
         forget(tr, layout)
-        yield from keep_quota(tr, layout, len(new))
+        await keep_quota(tr, layout, len(new))
     else:
-        index = yield from queue.next_index(tr, len(new), order=order)
+        index = await queue.next_index(tr, len(new), order=order)
         random = new_random()
         old = [Position.parse(record.position) for record in new]
         positions = [Position(index + number, random, rank=one.rank) for number, one in enumerate(old)]
@@ -177,15 +177,15 @@ def _write(
     return progress, len(new)
 
 
-def keep_quota(tr: Transaction, layout: Layout, wanted: int) -> Steps[None]:
+async def keep_quota(tr: Transaction, layout: Layout, wanted: int) -> None:
     """Refuse items with positions of their own that exceed the queue's quota.
 
     Raises:
         QueueFull: they do.
     """
-    quota = yield from read_quota(tr.snapshot, layout)
+    quota = await read_quota(tr.snapshot, layout)
     if quota is not None:
-        yield from check_room(tr, layout, quota, wanted)
+        await check_room(tr, layout, quota, wanted)
 
 
 def enter(moves: Transitions, state: str, packed: bytes, stored: bytes, notes: Notes) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.moves.admission import refuse_smart
@@ -53,7 +52,7 @@ def unreadable(layout: Layout, packed: bytes, error: FormatError, remedy: str) -
     return FormatError(f"The item {position} of {layout.describe()} can't be read and was left there. {error} {remedy}")
 
 
-def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
+async def refuse_layers(tr: Transaction, layout: Layout, what: str) -> None:
     """Refuse a queue whose items belong to a layer: one with sessions, and a smart one.
 
     Raises:
@@ -61,9 +60,9 @@ def refuse_layers(tr: Transaction, layout: Layout, what: str) -> Steps[None]:
 
     *Conflicts:* none. *Cost:* three reads.
     """
-    yield from check_renamed(tr, layout)
-    yield from refuse_sessions(tr, layout, what)
-    yield from refuse_smart(tr, layout)
+    await check_renamed(tr, layout)
+    await refuse_sessions(tr, layout, what)
+    await refuse_smart(tr, layout)
 
 
 def check_is_queue(queue: object, verb: str) -> None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, get_args
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, rows, value_of
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import ChecksBypassed
 from fdbqueue.moves.admission import without_quota
@@ -36,7 +36,7 @@ class Administered(ByPosition[V]):
         raise NotImplementedError
 
     @verb
-    def register(self, tr: Transaction | Database, *, on_codec: Literal["fail", "replace"] = "fail") -> Steps[None]:
+    async def register(self, tr: Transaction | Database, *, on_codec: Literal["fail", "replace"] = "fail") -> None:
         """Register the queue in the catalogue, with this object's codec, order and policy.
 
         An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
@@ -57,11 +57,11 @@ class Administered(ByPosition[V]):
         """
         if on_codec not in ("fail", "replace"):
             raise ValueError(f"on_codec is 'fail' or 'replace', not {on_codec!r}.")
-        yield from self.read(tr, partial(check_renamed, layout=self.layout))
-        yield from self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
+        await self.read(tr, partial(check_renamed, layout=self.layout))
+        await self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
 
     @verb
-    def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> Steps[None]:
+    async def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> None:
         """Pause the queue: calls that take items find none, and those that wait go on waiting, until `resume`.
 
         Producers go on. Leased items can be acked, extended and given back, and timers fire. Sessions pause, too.
@@ -102,17 +102,17 @@ class Administered(ByPosition[V]):
                 )
         who = f"{os.uname().nodename}:{os.getpid()}" if by is None else by
 
-        def body(tr: Transaction) -> Steps[None]:
-            paused = yield tr.get(self.layout.paused_key)
+        async def body(tr: Transaction) -> None:
+            paused = await value_of(tr.get(self.layout.paused_key))
             if paused.present():
                 refuse_renamed(bytes(paused))
             write_pause(tr, self.layout, who, reason, wall_us())
 
-        yield from self.read(tr, body)
+        await self.read(tr, body)
         made_exclusive()  # this process looks again before it takes an item
 
     @verb
-    def resume(self, tr: Transaction | Database) -> Steps[None]:
+    async def resume(self, tr: Transaction | Database) -> None:
         """End a pause, and wake the consumers that wait.
 
         Raises:
@@ -121,31 +121,31 @@ class Administered(ByPosition[V]):
         *Conflicts:* as `pause`. *Cost:* one read, four writes.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
-            paused = yield tr.get(self.layout.paused_key)
+        async def body(tr: Transaction) -> None:
+            paused = await value_of(tr.get(self.layout.paused_key))
             if paused.present():
                 refuse_renamed(bytes(paused))
                 end_pause(tr, self.layout)
 
-        yield from self.read(tr, body)
+        await self.read(tr, body)
 
     @verb
-    def paused(self, tr: Transaction | Database) -> Steps[Pause | None]:
+    async def paused(self, tr: Transaction | Database) -> Pause | None:
         """Return who paused the queue, when and why; None if it is not paused.
 
         *Conflicts:* in a transaction, with `pause` and `resume`. *Cost:* one read.
         """
-        return (yield from self.read(tr, partial(read_pause, layout=self.layout)))
+        return await self.read(tr, partial(read_pause, layout=self.layout))
 
     @verb
-    def set_quota(
+    async def set_quota(
         self,
         tr: Transaction | Database,
         items: int | None,
         *,
         size_bytes: int | None = None,
         when_full: WhenFull = "refuse",
-    ) -> Steps[None]:
+    ) -> None:
         """Limit how many items or bytes the queue may have. None and no `size_bytes` removes the limits.
 
         It counts items in all states, dead letters included. An enqueue that would exceed it raises `QueueFull`, or
@@ -188,8 +188,8 @@ class Administered(ByPosition[V]):
         if when_full not in get_args(WhenFull):
             raise ValueError(f"when_full is 'refuse' or 'wait', not {when_full!r}.")
 
-        def body(tr: Transaction) -> Steps[None]:
-            stored = yield tr.get(self.layout.type_key)
+        async def body(tr: Transaction) -> None:
+            stored = await value_of(tr.get(self.layout.type_key))
             if stored.present():
                 refuse_renamed(bytes(stored))
                 if quota_of(bytes(stored)) is None:
@@ -201,14 +201,14 @@ class Administered(ByPosition[V]):
                 tr.clear(self.layout.type_key)
                 return
             span = self.layout.space["session"].range()
-            if (yield from rows(tr, span.start, span.stop, limit=1)):
+            if await rows(tr, span.start, span.stop, limit=1):
                 raise without_quota(self.layout)
             tr.set(self.layout.type_key, pack_quota(quota))
 
-        yield from self.read(tr, body)
+        await self.read(tr, body)
 
     @verb
-    def quota(self, tr: Transaction | Database) -> Steps[Quota | None]:
+    async def quota(self, tr: Transaction | Database) -> Quota | None:
         """Return how many items or bytes the queue may have; None if it has no quota.
 
         Raises:
@@ -217,14 +217,14 @@ class Administered(ByPosition[V]):
         *Conflicts:* in a transaction, with `set_quota`. *Cost:* one read.
         """
 
-        def body(tr: Transaction) -> Steps[Quota | None]:
-            stored = yield tr.get(self.layout.type_key)
+        async def body(tr: Transaction) -> Quota | None:
+            stored = await value_of(tr.get(self.layout.type_key))
             if not stored.present():
                 return None
             refuse_renamed(bytes(stored))
             return quota_of(bytes(stored))
 
-        return (yield from self.read(tr, body))
+        return await self.read(tr, body)
 
 
 def _check_text(text: object, name: str) -> None:

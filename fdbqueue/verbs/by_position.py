@@ -34,7 +34,7 @@ class ByPosition(Generic[V]):
         raise NotImplementedError
 
     @verb
-    def get(self, tr: Transaction | Database, position: Position) -> Steps[StoredItem[V] | None]:
+    async def get(self, tr: Transaction | Database, position: Position) -> StoredItem[V] | None:
         """Return the item at a position, whatever its state; None if it has left the queue.
 
         Args:
@@ -57,21 +57,21 @@ class ByPosition(Generic[V]):
         ...     (found.value, found.state)
         ('a cup', 'available')
         """
-        found = yield from self._items_at(tr, [packed_position(position, "get")])
+        found = await self._items_at(tr, [packed_position(position, "get")])
         return found[0]
 
     @verb
-    def get_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> Steps[list[StoredItem[V] | None]]:
+    async def get_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> list[StoredItem[V] | None]:
         """Return the items at positions, in their order; None for each that has left the queue.
 
         Given a database, it reads 50 items in one transaction.
 
         Args, errors, *Conflicts* and *Cost:* as `get`, for each. The reads are in parallel.
         """
-        return (yield from self._items_at(tr, packed_positions(positions, "get_many")))
+        return await self._items_at(tr, packed_positions(positions, "get_many"))
 
     @verb
-    def cancel(self, tr: Transaction | Database, position: Position) -> Steps[bool]:
+    async def cancel(self, tr: Transaction | Database, position: Position) -> bool:
         """Remove the item at a position, whatever its state. Return whether it was there.
 
         The holder of a leased item learns it by its next call, which raises `LeaseLost`. A completion of the item ends
@@ -89,28 +89,28 @@ class ByPosition(Generic[V]):
         *Conflicts:* with every transaction that takes, moves or changes the item. *Cost:* as `get`, and about four
         writes.
         """
-        gone = yield from self._cancel_at(tr, [packed_position(position, "cancel")])
+        gone = await self._cancel_at(tr, [packed_position(position, "cancel")])
         return gone[0]
 
     @verb
-    def cancel_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> Steps[list[bool]]:
+    async def cancel_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> list[bool]:
         """Remove the items at positions. Return for each whether it was there; False for one that is given again.
 
         Given a database, it uses transactions of up to 50 items, each exactly once.
 
         Args, errors, *Conflicts* and *Cost:* as `cancel`, for each. The reads are in parallel.
         """
-        return (yield from self._cancel_at(tr, packed_positions(positions, "cancel_many")))
+        return await self._cancel_at(tr, packed_positions(positions, "cancel_many"))
 
     @verb
-    def update(
+    async def update(
         self,
         tr: Transaction | Database,
         position: Position,
         *,
         value: V | Unchanged = UNCHANGED,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position | None]:
+    ) -> Position | None:
         """Give the item at a position another value, or other headers. Return its position; None if it is not there.
 
         The item keeps its state, place, times and attempts. If it is leased, its lease ends: the holder has the old
@@ -131,28 +131,28 @@ class ByPosition(Generic[V]):
 
         *Conflicts:* as `cancel`. *Cost:* as `get`, and about four writes.
         """
-        changed = yield from self._update(tr, [packed_position(position, "update")], value, headers)
+        changed = await self._update(tr, [packed_position(position, "update")], value, headers)
         return changed[0]
 
     @verb
-    def update_many(
+    async def update_many(
         self,
         tr: Transaction | Database,
         positions: Iterable[Position],
         *,
         value: V | Unchanged = UNCHANGED,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[list[Position | None]]:
+    ) -> list[Position | None]:
         """Give the items at positions the same new value, or the same headers. Return the position of each, or None.
 
         Given a database, it uses transactions of up to 50 items, each exactly once.
 
         Args, errors, *Conflicts* and *Cost:* as `update`, for each. The reads are in parallel.
         """
-        return (yield from self._update(tr, packed_positions(positions, "update_many"), value, headers))
+        return await self._update(tr, packed_positions(positions, "update_many"), value, headers)
 
     @verb
-    def reschedule(
+    async def reschedule(
         self,
         tr: Transaction | Database,
         position: Position,
@@ -160,7 +160,7 @@ class ByPosition(Generic[V]):
         delay: float | None = None,
         at: float | None = None,
         priority: int | None = None,
-    ) -> Steps[Position | None]:
+    ) -> Position | None:
         """Make the item at a position available at another time, or give it another priority. Return its position.
 
         Returns None if the item is not there. A leased item is taken away from its holder, whose next call raises
@@ -181,11 +181,11 @@ class ByPosition(Generic[V]):
 
         *Conflicts:* as `cancel`, and with leases of items behind it. *Cost:* as `get`, and about six writes.
         """
-        changed = yield from self._reschedule(tr, [packed_position(position, "reschedule")], delay, at, priority)
+        changed = await self._reschedule(tr, [packed_position(position, "reschedule")], delay, at, priority)
         return changed[0]
 
     @verb
-    def reschedule_many(
+    async def reschedule_many(
         self,
         tr: Transaction | Database,
         positions: Iterable[Position],
@@ -193,7 +193,7 @@ class ByPosition(Generic[V]):
         delay: float | None = None,
         at: float | None = None,
         priority: int | None = None,
-    ) -> Steps[list[Position | None]]:
+    ) -> list[Position | None]:
         """Make the items at positions available at another time, or give them a priority. Return their positions.
 
         Given a database, it uses transactions of up to 50 items, each exactly once.
@@ -201,7 +201,7 @@ class ByPosition(Generic[V]):
         Args, errors, *Conflicts* and *Cost:* as `reschedule`, for each. The reads are in parallel.
         """
         places = packed_positions(positions, "reschedule_many")
-        return (yield from self._reschedule(tr, places, delay, at, priority))
+        return await self._reschedule(tr, places, delay, at, priority)
 
     def _items_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[StoredItem[V] | None]]:
         editing = self.editing()
@@ -292,7 +292,7 @@ def packed_position(position: object, verb: str) -> bytes:
     raise TypeError(f"{verb} takes an item's Position, as enqueue returns it, not {position!r}.{hint}")
 
 
-def in_batches(
+async def in_batches(
     queue: Queue[Any],
     tr: Transaction | Database,
     places: list[bytes],
@@ -300,7 +300,7 @@ def in_batches(
     *,
     reads: bool = False,
     again: R | None = None,
-) -> Steps[list[R]]:
+) -> list[R]:
     """Run `body` for all items in the caller's transaction. Given a database, use several transactions if needed.
 
     Args:
@@ -312,13 +312,13 @@ def in_batches(
     unique = list(dict.fromkeys(places))
     results: dict[bytes, R] = {}
     if not is_database(tr):
-        results = yield from body(cast(Transaction, tr), unique)
+        results = await body(cast(Transaction, tr), unique)
     else:
         run = queue.read if reads else queue.transact
         halving = Halving(unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS))
         for batch in halving:
             try:
-                results |= yield from run(tr, partial(_at, places=batch, body=body))
+                results |= await run(tr, partial(_at, places=batch, body=body))
             except FDBError as error:
                 halving.halve(error)
     if again is None:

@@ -88,11 +88,10 @@ def _check(tr: Transaction | Database, queue: Queue[Any]) -> CheckReport:
 def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
     """Remove foreign keys, some in each transaction, and return how many."""
 
-    def remove(tr: Transaction, keys: list[bytes]) -> Steps[None]:
+    async def remove(tr: Transaction, keys: list[bytes]) -> None:
         for key in keys:
             tr.add_read_conflict_key(key)
             tr.clear(key)
-        yield from ()
 
     keys = list(foreign_keys_of_all(tr, queue.layout))
     for start in range(0, len(keys), REMOVED_AT_ONCE):
@@ -100,11 +99,11 @@ def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
     return len(keys)
 
 
-def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> Steps[list[str]]:
+async def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> list[str]:
     """Return the names of what the queue has and no part looks at, by snapshot."""
     left = []
     for name, space in [*((name, of(layout)) for part in parts for name, of in part.leaves_out), (JOBS, layout.jobs)]:
         span = space.range()
-        if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+        if await rows(tr.snapshot, span.start, span.stop, limit=1):
             left.append(name)
     return left

@@ -16,7 +16,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import is_within
-from fdbqueue.engine.steps import Steps, rows, started
+from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, StreamError
 from fdbqueue.moves.exclusive import wall_us
 from fdbqueue.moves.groups import group_keys
@@ -139,44 +139,44 @@ class Editing(Generic[V]):
 
     # --- what the verbs call
 
-    def get(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, StoredItem[V] | None]]:
+    async def get(self, tr: Transaction, places: list[bytes]) -> dict[bytes, StoredItem[V] | None]:
         """Return the items at packed positions."""
         found: dict[bytes, StoredItem[V] | None] = dict.fromkeys(places)
-        there = yield from self._located(tr, places)
-        for one in [*there.values(), *(yield from self._claimed(tr, [at for at in places if at not in there]))]:
-            item = yield from self.queue.item(tr, self._position(one.packed), one.stored)
+        there = await self._located(tr, places)
+        for one in [*there.values(), *await self._claimed(tr, [at for at in places if at not in there])]:
+            item = await self.queue.item(tr, self._position(one.packed), one.stored)
             found[one.packed] = stored_item(item, one.stored, one.state)
-        yield from refuse_of_session(tr, self._layout, [at for at in places if found[at] is None], "get")
+        await refuse_of_session(tr, self._layout, [at for at in places if found[at] is None], "get")
         if not any(found.values()):
-            yield from check_renamed(tr, self._layout)
+            await check_renamed(tr, self._layout)
         return found
 
-    def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
+    async def cancel(self, tr: Transaction, places: list[bytes]) -> dict[bytes, bool]:
         """Remove the items at packed positions. Return which were there."""
-        there = yield from self._to_change(tr, places, "cancel")
+        there = await self._to_change(tr, places, "cancel")
         moves = Moves(tr, self._layout, self.now_us())
-        found = yield from moves.read_notes({packed: one.stored for packed, one in there.items()})
+        found = await moves.read_notes({packed: one.stored for packed, one in there.items()})
         for packed, one in there.items():
             cancel_one(moves, one, found[packed])
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return {packed: packed in there for packed in places}
 
-    def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
+    async def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> dict[bytes, Position | None]:
         """Change the items at packed positions. Return their positions afterwards."""
-        there = yield from self._to_change(tr, places, change.verb.removesuffix("d"))
-        yield from self.check_codec(tr, change)
+        there = await self._to_change(tr, places, change.verb.removesuffix("d"))
+        await self.check_codec(tr, change)
         moves = Moves(tr, self._layout, self.now_us())
-        yield from moves.ask()
+        await moves.ask()
         plans = []
         for one in there.values():
-            plan = yield from self.plan(tr, one, change, moves.now_us())
+            plan = await self.plan(tr, one, change, moves.now_us())
             plans.append(plan)
         after: dict[bytes, Position | None] = dict.fromkeys(places)
         for plan in plans:
-            stays = yield from self.carry_out(tr, moves, plan)
+            stays = await self.carry_out(tr, moves, plan)
             after[plan.one.packed] = self._position(plan.packed) if stays else None
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return after
 
@@ -199,29 +199,28 @@ class Editing(Generic[V]):
         at_us = None if at is None else not_negative(at, "at")
         return ItemChange(verb, value, payload, headers, priority, delay_us, at_us)
 
-    def check_codec(self, tr: Transaction, change: ItemChange) -> Steps[None]:
+    async def check_codec(self, tr: Transaction, change: ItemChange) -> None:
         """Refuse a new value by another codec than that of the queue's items.
 
         Raises:
             OtherCodec: the queue is registered with another one.
         """
         if not isinstance(change.value, Unchanged):
-            yield from check_encodes(tr, self.queue.home)
+            await check_encodes(tr, self.queue.home)
 
     # --- what layers override
 
     def check(self, places: list[bytes]) -> None:
         """Refuse packed positions that can't be those of items, before any key is read."""
 
-    def revalued(
+    async def revalued(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
-    ) -> Steps[tuple[bytes, Notes, Any]]:
+    ) -> tuple[bytes, Notes, Any]:
         """Return the payload to store for a new value, the item's notes with it, and what `write_beside` needs.
 
         Raises:
             ChecksBypassed: the item is in the index of a smart queue.
         """
-        yield from ()
         index = self._layout.part_of(self._layout.smart)
         if any(is_within(part, index) for part in opened.notes.beside):
             raise ChecksBypassed(
@@ -236,55 +235,55 @@ class Editing(Generic[V]):
 
     # --- finding
 
-    def _located(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, Standing]]:
+    async def _located(self, tr: Transaction, places: list[bytes]) -> dict[bytes, Standing]:
         """Find items. Conflict with every transaction that moves or changes one of them, or puts one there."""
-        found = yield from locate(tr.snapshot, self._layout, sorted(places), STATES)
+        found = await locate(tr.snapshot, self._layout, sorted(places), STATES)
         there = {one.packed: one for one in found}
         for packed in places:
             for state in (there[packed].state,) if packed in there else STATES:
                 tr.add_read_conflict_key(getattr(self._layout, state).key(packed))
         return {packed: there[packed] for packed in places if packed in there}
 
-    def _claimed(self, tr: Transaction, places: list[bytes]) -> Steps[list[Standing]]:
+    async def _claimed(self, tr: Transaction, places: list[bytes]) -> list[Standing]:
         """Return the items that batches of streams have."""
         found: list[Standing] = []
-        for batch in (yield from claimed_places(tr, self._layout)) if places else ():
+        for batch in await claimed_places(tr, self._layout) if places else ():
             for packed in places:
                 key = batch.place.key(packed)
                 tr.add_read_conflict_key(key)
-                row = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+                row = await rows(tr.snapshot, key, key + b"\x00", limit=1)
                 found += [Standing(packed, "claimed", one.value) for one in row]
         return found
 
-    def _to_change(self, tr: Transaction, places: list[bytes], verb: str) -> Steps[dict[bytes, Standing]]:
-        there = yield from self._located(tr, places)
-        for one in (yield from self._claimed(tr, [packed for packed in places if packed not in there])):
+    async def _to_change(self, tr: Transaction, places: list[bytes], verb: str) -> dict[bytes, Standing]:
+        there = await self._located(tr, places)
+        for one in await self._claimed(tr, [packed for packed in places if packed not in there]):
             raise StreamError(
                 f"The item {self._position(one.packed).text} of {self.queue!r} is in a batch of a stream, which never"
                 " changes. Nothing was written. Wait until the batch is acked, or release it."
             )
         if not there:
-            yield from check_renamed(tr, self._layout)
-        yield from refuse_of_session(tr, self._layout, [packed for packed in places if packed not in there], verb)
+            await check_renamed(tr, self._layout)
+        await refuse_of_session(tr, self._layout, [packed for packed in places if packed not in there], verb)
         return there
 
     # --- changing
 
-    def plan(self, tr: Transaction, one: Standing, change: ItemChange, now_us: int) -> Steps[EditPlan]:
+    async def plan(self, tr: Transaction, one: Standing, change: ItemChange, now_us: int) -> EditPlan:
         """Decide how an item changes. It writes nothing, so that a refused item leaves all others as they are."""
         opened = self.queue.open_envelope(self._position(one.packed), one.stored)
         was = notes = opened.notes
         stored, chunks, more = one.stored, None, None
         headers = self._headers(opened.headers, change)
         if not isinstance(change.value, Unchanged):
-            payload, notes, more = yield from self.revalued(tr, one, opened, change, now_us)
+            payload, notes, more = await self.revalued(tr, one, opened, change, now_us)
             chunks = chunks_of(payload)
             stored = envelope(payload, headers or None)
             if opened.blob is not None and not opened.blob.is_value:
                 stored = with_blob(stored, opened.blob)
         elif headers is not opened.headers:
             stored = with_headers(one.stored, headers)
-        packed = yield from self._packed(tr, one, opened, change, headers)
+        packed = await self._packed(tr, one, opened, change, headers)
         state, notes = self._after(one, notes, change, now_us)
         return EditPlan(one, opened, was, notes, stored, chunks, packed, state, more)
 
@@ -296,9 +295,9 @@ class Editing(Generic[V]):
             return {PRIORITY: was[PRIORITY], **headers}  # an item keeps its priority until it gets another one
         return headers
 
-    def _packed(
+    async def _packed(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
-    ) -> Steps[bytes]:
+    ) -> bytes:
         """Return the item's packed position afterwards: with another rank, if the queue's order gives it one."""
         position = self._position(one.packed)
         if (
@@ -309,7 +308,7 @@ class Editing(Generic[V]):
             return one.packed
         value = change.value
         if isinstance(value, Unchanged):
-            value = (yield from self.queue.item(tr, position, one.stored)).value
+            value = (await self.queue.item(tr, position, one.stored)).value
         rank = self.queue.rank(value, headers)
         if rank == position.rank:
             return one.packed
@@ -357,11 +356,11 @@ class Editing(Generic[V]):
         state = "delayed" if visible_at_us else "available"
         return state, at_rest(notes, visible_at_us=visible_at_us, held=notes.held)
 
-    def carry_out(self, tr: Transaction, moves: Moves, plan: EditPlan) -> Steps[bool]:
+    async def carry_out(self, tr: Transaction, moves: Moves, plan: EditPlan) -> bool:
         """Write a plan. Return False if the item's life was over when its lease was taken away."""
         one, layout = plan.one, self._layout
         if one.state == "dead" and plan.state != "dead":
-            yield from reopen_outcome(tr, self._home, self._address(one.packed), plan.notes)
+            await reopen_outcome(tr, self._home, self._address(one.packed), plan.notes)
             moves.leave_dead(one.packed)
         elif one.state != "dead":
             moves.leave(one.state, one.packed, plan.was)
@@ -371,7 +370,7 @@ class Editing(Generic[V]):
         if plan.chunks is not None:
             self._replace_value(tr, plan)
         if plan.moves:
-            yield from self._move_parts(tr, plan)
+            await self._move_parts(tr, plan)
         if plan.state == "dead":
             tr.clear(layout.dead.key(one.packed))
             tr.set(layout.dead.key(plan.packed), with_notes(plan.stored, plan.notes))
@@ -397,11 +396,11 @@ class Editing(Generic[V]):
         if one.state != "dead":
             self.write_beside(tr, plan)
 
-    def _move_parts(self, tr: Transaction, plan: EditPlan) -> Steps[None]:
+    async def _move_parts(self, tr: Transaction, plan: EditPlan) -> None:
         """Move what has the item's position in its key: chunks, dependent keys, its place in a group."""
         one, layout = plan.one, self._layout
         if plan.chunks is None and is_chunked(one.stored):
-            chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(one.packed))
+            chunks = await rows(tr.snapshot, *layout.chunk_range_of(one.packed))
             write_chunks(tr, layout, self._position(plan.packed), [chunk.value for chunk in chunks])
             tr.clear_range(*layout.chunk_range_of(one.packed))
         if one.state == "dead":
@@ -409,7 +408,7 @@ class Editing(Generic[V]):
         parts = plan.notes.beside
         old, new = layout.dependent_keys(parts, one.packed), layout.dependent_keys(parts, plan.packed)
         for was, key in zip(old, new, strict=True):
-            value = yield tr.get(was)
+            value = await value_of(tr.get(was))
             if value.present():
                 tr.clear(was)
                 tr.set(key, bytes(value))
@@ -467,7 +466,7 @@ def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> by
     return with_notes(stored, replace(notes, keep_s=max(notes.keep_s, -(-left_us // 1_000_000)), error=error))
 
 
-def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -> Steps[dict[bytes, str]]:
+async def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -> dict[bytes, str]:
     """Return how calls by position took leased items away, by packed positions; items that none took are left out.
 
     Args:
@@ -478,10 +477,10 @@ def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -
     there = started(locate(tr.snapshot, layout, sorted(outcomes), STATES))
     errors = {}
     for packed, read in reads:
-        ended = yield read
+        ended = await value_of(read)
         if ended.present():
             errors[packed] = read_record(bytes(ended)).error
-    for one in (yield from there):
+    for one in await there:
         if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
             errors[one.packed] = notes_of(one.stored).error
     return {packed: error for packed, error in errors.items() if error.startswith(_TAKEN_AWAY)}

@@ -13,7 +13,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import NOT_A_TUPLE, below
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.layout import RANDOM_BYTES, Layout, rank_of
 
@@ -46,7 +46,7 @@ def session_in(position: Position) -> tuple[Any, bytes] | None:
     return (given, packed) if is_address else None
 
 
-def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> Steps[None]:
+async def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> None:
     """Refuse positions that are not there among the plain items, if they are those of items in sessions.
 
     Args:
@@ -68,9 +68,9 @@ def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes],
                 f" queue's plain items. Use {remedy}."
             )
         ranked = ranked or (position if position.rank is not None else None)
-    if ranked is None or not (yield from rows(tr.snapshot, *below(layout.space["session"].key()), limit=1)):
+    if ranked is None or not await rows(tr.snapshot, *below(layout.space["session"].key()), limit=1):
         return
-    if not (yield from read_high_water_mark(tr, layout)).order:
+    if not (await read_high_water_mark(tr, layout)).order:
         raise ValueError(
             f"{ranked.text} has a level, and the plain items of {layout.describe()} have none: it is an item of a"
             f" session. Name the session, too: {remedy}."

@@ -28,7 +28,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import Steps, begun, rows, value_of
 from fdbqueue.engine.transactional import attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
@@ -189,9 +189,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._enqueue_next(own, stored, chunks, rank)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self, tr: Transaction | Database, values: Iterable[V] | ArrowTable, *, column: str | None = None
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append items in their order.
 
         Given a transaction, it enqueues all items in it. Given a database, it makes as many transactions as necessary,
@@ -226,9 +226,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         else:
             check_values(values)
         if own_transactions:
-            return (yield from enqueue_in_batches(cast(Database, tr), self.layout, self._once, encoding, given))
+            return await enqueue_in_batches(cast(Database, tr), self.layout, self._once, encoding, given)
         own = cast(Transaction, tr)
-        return (yield from enqueue_in_transaction(own, self.layout, encoding, given, self.next_index))
+        return await enqueue_in_transaction(own, self.layout, encoding, given, self.next_index)
 
     @verb
     def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
@@ -254,7 +254,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self.transact(tr, self._dequeue_first, takes=True)
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
+    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
         Given a database, it may also take fewer if the items are too large to read in the five seconds of a
@@ -277,10 +277,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         def body(tr: Transaction) -> Steps[list[Item[V]]]:
             return self._dequeue(tr, adaptive.limit)
 
-        return (yield from self.transact(tr, body, on_retry=adaptive.note, takes=True))
+        return await self.transact(tr, body, on_retry=adaptive.note, takes=True)
 
     @verb
-    def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+    async def peek(self, tr: Transaction | Database) -> Item[V] | None:
         """Return the first item without taking it; None if the queue is empty.
 
         Raises:
@@ -289,10 +289,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Conflicts:* in a transaction, with a take of that item and with an enqueue before it. *Cost:* one read; one
         more if there is no item.
         """
-        return (yield from self.read(tr, self._first))
+        return await self.read(tr, self._first)
 
     @verb
-    def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
+    async def is_empty(self, tr: Transaction | Database) -> bool:
         """Return whether there is no item.
 
         Raises:
@@ -301,7 +301,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Conflicts:* in a transaction, with a take of the first item and with an enqueue before it. If the queue is
         empty, it conflicts with any enqueue. *Cost:* one read; one more if there is no item.
         """
-        return (yield from self.read(tr, self._is_empty))
+        return await self.read(tr, self._is_empty)
 
     def browse(
         self,
@@ -340,17 +340,17 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return Browser(found, partial(self.look_at, tr))
 
     @verb
-    def clear(self, tr: Transaction | Database) -> Steps[None]:
+    async def clear(self, tr: Transaction | Database) -> None:
         """Remove all items and everything else that the queue owns.
 
         *Conflicts:* with every transaction that reads the queue. *Cost:* one write. The embedded engine removes each
         key, about a second for a million items, and other commits wait meanwhile.
         """
 
-        yield from self.read(tr, self._clear)
+        await self.read(tr, self._clear)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[Stats]:
+    async def stats(self, tr: Transaction | Database) -> Stats:
         """Return how many items there are, and how many came and went.
 
         Raises:
@@ -359,10 +359,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* one read, and one more if nothing was ever enqueued; it does
         not grow with the queue.
         """
-        return (yield from self.read(tr, partial(read_own_stats, layout=self.layout)))
+        return await self.read(tr, partial(read_own_stats, layout=self.layout))
 
     @verb
-    def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Steps[Inspection]:
+    async def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Inspection:
         """Return a page about the queue: states, ages, first and last items, who has leases, why items died, sessions.
 
         Notebooks show it as HTML, and `print` as text. Given a database, it remembers the counters in this process, and
@@ -388,8 +388,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         from fdbqueue.reads.inspecting import inspect_queue
 
         check_limit(limit, "items to show at each end")
-        yield from check_decodes(tr, self.home)
-        return (yield from inspect_queue(tr, self.layout, self.codec, repr(self), limit))
+        await check_decodes(tr, self.home)
+        return await inspect_queue(tr, self.layout, self.codec, repr(self), limit)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -464,7 +464,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return self._once.transact(given, body, on_retry=on_retry, takes=takes)
         if not takes:  # one that takes asks when it finds an item, so that a look into an empty queue stays a read
             asks_marker(given)
-        return body(given)
+        return begun(body, given)
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         """Run an idempotent `body` in the caller's transaction or, given a database, in a new one.
@@ -474,7 +474,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         """
         if not callable(body):
             raise _no_body(body)
-        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+        return attempts(cast(Database, tr), body) if is_database(tr) else begun(body, tr)
 
     def next_index(
         self, tr: Transaction, wanted: int, *, order: str | None = None, entry: Entry = "plain"
@@ -512,16 +512,16 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         _check_stored(position, stored)
         return self._opened(tr, position, stored)
 
-    def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
+    async def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Item[V]:
         if not self.home.known.decodes_in(tr):
-            yield from check_decodes(tr, self.home)
+            await check_decodes(tr, self.home)
         opened = self._open_envelope(position, stored)
         if opened.chunked is None:
             return self._decode(position, opened, opened.payload)
-        return (yield from self._of_chunks(tr, position, opened, opened.chunked))
+        return await self._of_chunks(tr, position, opened, opened.chunked)
 
-    def _of_chunks(self, tr: Transaction, position: Position, opened: Envelope, chunked: Chunked) -> Steps[Item[V]]:
-        found = yield from rows(tr.snapshot, *self.layout.chunk_range(position))
+    async def _of_chunks(self, tr: Transaction, position: Position, opened: Envelope, chunked: Chunked) -> Item[V]:
+        found = await rows(tr.snapshot, *self.layout.chunk_range(position))
         try:
             payload = join_chunks(chunked, [row.value for row in found])
         except FormatError as error:
@@ -545,9 +545,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             raise TypeError(f"The rows to take out are a list of KeyValues that were read, not {found!r}.") from None
         return self._take_rows(tr, found)
 
-    def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
+    async def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> list[Item[V]]:
         if not self.home.known.decodes_in(tr):
-            yield from check_decodes(tr, self.home)
+            await check_decodes(tr, self.home)
         items, parted = [], []
         for row in found:
             position = self.layout.available.position(row.key)
@@ -555,7 +555,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             if opened.chunked is None:
                 item = self._decode(position, opened, opened.payload)
             else:
-                item = yield from self._of_chunks(tr, position, opened, opened.chunked)
+                item = await self._of_chunks(tr, position, opened, opened.chunked)
             items.append(item)
             if row.value[:1] != PLAIN:
                 self.check_dequeue(item.position, row.value)
@@ -563,7 +563,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if parted:
             groups = {group for row in parted if (group := self._clear_dependent(tr, row))}
             for group in sorted(groups):
-                yield from settle(tr, self.layout, group, time.time_ns() // 1_000)
+                await settle(tr, self.layout, group, time.time_ns() // 1_000)
         tr.clear_range(found[0].key, found[-1].key + TAKEN)
         asks_marker(tr)
         tr.add(self.layout.dequeued_key, as_count(len(items)))
@@ -610,27 +610,27 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return self._decode(position, opened, opened.payload)
         return self.read(tr, partial(self._item_if_there, row=row))
 
-    def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Steps[Item[V] | None]:
-        yield from check_decodes(tr, self.home)
+    async def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | None:
+        await check_decodes(tr, self.home)
         found = self._look(tr, row, self.layout.position_of(row.key), row.value)
-        return found if isinstance(found, Item) else (yield from found)
+        return found if isinstance(found, Item) else await found
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""
         return Editing(self)
 
-    def _enqueue(
+    async def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None, random: bytes
-    ) -> Steps[Position]:
-        last = yield from Admission(tr, self.layout, self.order_name).steps()
+    ) -> Position:
+        last = await Admission(tr, self.layout, self.order_name).steps()
         position = Position(last + 1, random, rank=rank)
         self._put(tr, position, stored, chunks, self.order_name)
         return position
 
-    def _enqueue_next(
+    async def _enqueue_next(
         self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None
-    ) -> Steps[Position]:
-        index = yield from self.next_index(tr, 1)
+    ) -> Position:
+        index = await self.next_index(tr, 1)
         position = Position(index, new_random(), rank=rank)
         self._put(tr, position, stored, chunks, None)
         return position
@@ -642,24 +642,24 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         large = ((0, chunks),) if chunks else ()
         append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
 
-    def _dequeue_first(self, tr: Transaction) -> Steps[Item[V] | None]:
-        taken = yield from self._dequeue(tr, 1)
+    async def _dequeue_first(self, tr: Transaction) -> Item[V] | None:
+        taken = await self._dequeue(tr, 1)
         return taken[0] if taken else None
 
-    def _dequeue(
+    async def _dequeue(
         self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
-    ) -> Steps[list[Any]]:
-        if not self.layout.known.is_open() and (yield from keep_out(tr, self.layout)):
+    ) -> list[Any]:
+        if not self.layout.known.is_open() and await keep_out(tr, self.layout):
             return []
         begin, end = self.layout.begin, self.layout.end
         if limit == 1:
-            found = yield from rows(tr, begin, end, limit=1)
+            found = await rows(tr, begin, end, limit=1)
         else:
             # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
             # enqueue. The taken items depend only on the keys up to the last of them.
-            found = yield from rows(tr.snapshot, begin, end, limit=limit)
+            found = await rows(tr.snapshot, begin, end, limit=limit)
             tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-        return (yield from (take or self._take_rows)(tr, found)) if found else []
+        return await (take or self._take_rows)(tr, found) if found else []
 
     def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
         """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
@@ -679,27 +679,27 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return notes.group
         return ""
 
-    def _first(self, tr: Transaction) -> Steps[Item[V] | None]:
-        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+    async def _first(self, tr: Transaction) -> Item[V] | None:
+        found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         if not found:
-            yield from check_renamed(tr, self.layout)
+            await check_renamed(tr, self.layout)
             return None
-        return (yield from self._item(tr, found[0]))
+        return await self._item(tr, found[0])
 
-    def _is_empty(self, tr: Transaction) -> Steps[bool]:
-        found = yield from rows(tr, self.layout.begin, self.layout.end, limit=1)
+    async def _is_empty(self, tr: Transaction) -> bool:
+        found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         if not found:
-            yield from check_renamed(tr, self.layout)
+            await check_renamed(tr, self.layout)
         return not found
 
     def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
         return self._opened(tr, self.layout.position_of(row.key), row.value)
 
-    def _item_if_there(self, tr: Transaction, row: KeyValue) -> Steps[Item[V] | None]:
+    async def _item_if_there(self, tr: Transaction, row: KeyValue) -> Item[V] | None:
         # Read the row again: its chunks may hold another value now than when the row was read.
-        value = yield tr.snapshot.get(row.key)
+        value = await value_of(tr.snapshot.get(row.key))
         position = self.layout.position_of(row.key)
-        return (yield from self._opened(tr, position, bytes(value))) if value.present() else None
+        return await self._opened(tr, position, bytes(value)) if value.present() else None
 
     def open_envelope(self, position: Position, stored: bytes) -> Envelope:
         """Parse an item's stored bytes. This is for layers.
@@ -747,8 +747,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return encoding, given.values()
         return encoding._replace(encode=_as_it_is, takes_bytes=True), Payloads(given.payloads(self.encode))
 
-    def _clear(self, tr: Transaction) -> Steps[None]:
-        yield from ()
+    async def _clear(self, tr: Transaction) -> None:
         asks_marker(tr)
         tr.clear_range(*self.layout.whole_range())
         forget_queue(tr, self.layout)

@@ -13,7 +13,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.keys import within as span_within
-from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.steps import rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
@@ -105,14 +105,14 @@ class _Catalogue:
         return "fdbqueue"
 
     @verb
-    def queues(
+    async def queues(
         self,
         tr: Transaction | Database,
         *,
         within: Name | None = None,
         after: Name | None = None,
         limit: int | None = None,
-    ) -> Steps[list[QueueInfo]]:
+    ) -> list[QueueInfo]:
         """Return the registered queues of a database, in the order of their keys, with their figures.
 
         A queue registers itself when something is enqueued into it. `find_queues` finds queues that an older version of
@@ -143,14 +143,12 @@ class _Catalogue:
             most = PAGE_QUEUES if limit is None else min(PAGE_QUEUES, limit - len(found))
             body = partial(_page, begin=begin, end=end, limit=most)
             page: list[QueueInfo]
-            page, begin = (
-                yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
-            )
+            page, begin = await (attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
             found += page
         return found
 
     @verb
-    def open(self, tr: Transaction | Database, name: Name) -> Steps[Queue[Any]]:
+    async def open(self, tr: Transaction | Database, name: Name) -> Queue[Any]:
         """Return a registered queue with the codec that it is registered with.
 
         Args:
@@ -173,13 +171,13 @@ class _Catalogue:
 
         layout = Layout(name)
 
-        def body(tr: Transaction) -> Steps[About | None]:
-            value = yield tr.get(layout.catalogue_key)
+        async def body(tr: Transaction) -> About | None:
+            value = await value_of(tr.get(layout.catalogue_key))
             return read_about(layout, bytes(value))[1] if value.present() else None
 
-        about = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+        about = await (attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
         if about is None:
-            near = yield from nearest(tr, layout)
+            near = await nearest(tr, layout)
             raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
         if about.codec not in _OWN_CODECS:
             raise CodecError(
@@ -193,14 +191,14 @@ queues = _Catalogue().queues
 open_queue = _Catalogue().open
 
 
-def nearest(tr: Transaction | Database, layout: Layout) -> Steps[str]:
+async def nearest(tr: Transaction | Database, layout: Layout) -> str:
     """Return a sentence with the queue's new name, or with the nearest registered names; "" if there is none."""
 
-    def body(tr: Transaction) -> Steps[tuple[str, list[KeyValue]]]:
-        told = yield from renamed(tr, layout)
-        return told, (yield from rows(tr.snapshot, *span_within(CATALOGUE), limit=10_000))
+    async def body(tr: Transaction) -> tuple[str, list[KeyValue]]:
+        told = await renamed(tr, layout)
+        return told, await rows(tr.snapshot, *span_within(CATALOGUE), limit=10_000)
 
-    told, found = yield from attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
+    told, found = await (attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
     if told:
         return told
     near = _nearest(name_of(layout.prefix), [name_of(row.key[len(CATALOGUE) :]) for row in found])
@@ -233,24 +231,24 @@ def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | byt
     return [name for ratio, name in alike if ratio >= NEAR][:MOST_NEAR]
 
 
-def is_there(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def is_there(tr: Transaction, layout: Layout) -> bool:
     """Return whether a queue is registered, or has a key of its own. By snapshot.
 
     Keys of registered queues below this name are not its own. A commit marker is none either: a call that found nothing
     may have left it.
     """
-    if (yield tr.snapshot.get(layout.catalogue_key)).present():
+    if (await value_of(tr.snapshot.get(layout.catalogue_key))).present():
         return True
-    inside = yield from rows(tr.snapshot, *span_within(layout.catalogue_key), limit=PAGE_QUEUES)
+    inside = await rows(tr.snapshot, *span_within(layout.catalogue_key), limit=PAGE_QUEUES)
     if len(inside) == PAGE_QUEUES:
         return False  # a name above many queues is hardly that of one
     others = [row.key[len(CATALOGUE) :] for row in inside]
     begin, end = layout.whole_range()
     for prefix in sorted([layout.markers.key(), *others]):
-        if begin < prefix and (yield from rows(tr.snapshot, begin, prefix, limit=1)):
+        if begin < prefix and await rows(tr.snapshot, begin, prefix, limit=1):
             return True
         begin = max(begin, behind(prefix))
-    return bool((yield from rows(tr.snapshot, begin, end, limit=1)))
+    return bool(await rows(tr.snapshot, begin, end, limit=1))
 
 
 def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueInfo]:
@@ -300,8 +298,8 @@ def _registered(db: Database, prefix: bytes) -> Iterator[bytes]:
         yield from names
 
 
-def _names(tr: Transaction, begin: bytes, end: bytes) -> Steps[tuple[list[bytes], bytes]]:
-    page = yield from rows(tr.snapshot, begin, end, limit=PAGE_NAMES)
+async def _names(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[bytes], bytes]:
+    page = await rows(tr.snapshot, begin, end, limit=PAGE_NAMES)
     return [row.key[len(CATALOGUE) :] for row in page], _behind(page, PAGE_NAMES, end)
 
 
@@ -310,29 +308,27 @@ def _behind(page: list[KeyValue], limit: int, end: bytes) -> bytes:
     return page[-1].key + b"\x00" if len(page) == limit else end
 
 
-def _scan(
-    tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]
-) -> Steps[tuple[bytes, QueueInfo | None, bytes]]:
+async def _scan(tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]) -> tuple[bytes, QueueInfo | None, bytes]:
     """Look for a queue among the next keys. Return its prefix and description, and the key to go on from."""
-    page = yield from rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
+    page = await rows(tr.snapshot, begin, end, limit=SCAN_ROWS)
     candidates = list(dict.fromkeys(one for row in page for one in names_above(row.key) if one not in tested))
     reads = [(one, [tr.snapshot.get(one + counted) for counted in _COUNTED]) for one in candidates]
     for one, counts in reads:
         for count in counts:
-            if (yield count).present():
-                [info] = yield from _infos(tr, [(one, None)])
+            if (await value_of(count)).present():
+                [info] = await _infos(tr, [(one, None)])
                 return one, info, behind(one)
     tested.update(candidates)
     return b"", None, _behind(page, SCAN_ROWS, end)
 
 
-def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[tuple[list[QueueInfo], bytes]]:
-    page = yield from rows(tr.snapshot, begin, end, limit=limit)
-    infos = yield from _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
+async def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> tuple[list[QueueInfo], bytes]:
+    page = await rows(tr.snapshot, begin, end, limit=limit)
+    infos = await _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
     return infos, _behind(page, limit, end)
 
 
-def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Steps[list[QueueInfo]]:
+async def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> list[QueueInfo]:
     """Describe queues, from their prefixes and their records; None: read the record."""
     reads = []
     parts = page_parts.all()
@@ -342,21 +338,21 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
         more = started(_paused(tr, layout)), started(_quota(tr, layout))
         adding = {name: started(part.stats(tr, layout)) for name, part in parts.items() if part.stats is not None}
         reads.append((layout, record, started(read_stats(tr, layout)), *more, adding))
-    nested = yield from _nested(tr, [prefix for prefix, _ in found])
+    nested = await _nested(tr, [prefix for prefix, _ in found])
     infos = []
     for layout, record, counting, pausing, limiting, adding in reads:
-        created_us, about = yield from record
+        created_us, about = await record
         stats, added, problem = _UNKNOWN, dict[str, Any](), ""
         try:
-            stats = yield from counting
+            stats = await counting
             for name, reading in adding.items():
-                added[name] = yield from reading
+                added[name] = await reading
         except FormatError as error:
             problem = str(error)
         if other := nested.get(layout.prefix):
             problem = f"{nested_told(layout.prefix, other)} {problem}".rstrip()
-        paused = yield from pausing
-        quota = yield from limiting
+        paused = await pausing
+        quota = await limiting
         created = created_us / 1e6 if created_us else None
         told = (about.codec, about.order, about.policy, about.path)
         infos.append(
@@ -367,14 +363,14 @@ def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> Step
     return infos
 
 
-def _nested(tr: Transaction, found: Sequence[bytes]) -> Steps[dict[bytes, bytes]]:
+async def _nested(tr: Transaction, found: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return which of some queues, one behind the other in the catalogue, have names within others, or around them."""
     if not found:
         return {}
     ends = [started(nested_with(tr, Layout.at(prefix))) for prefix in {found[0], found[-1]}]
     others: list[bytes] = []
     for steps in ends:
-        others += yield from steps
+        others += await steps
     nested: dict[bytes, bytes] = {}
     around: list[bytes] = []
     for prefix in sorted({*others, *found}):
@@ -386,9 +382,9 @@ def _nested(tr: Transaction, found: Sequence[bytes]) -> Steps[dict[bytes, bytes]
     return nested
 
 
-def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> Steps[tuple[int, About]]:
+async def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> tuple[int, About]:
     if stored is None:
-        value = yield tr.snapshot.get(layout.catalogue_key)
+        value = await value_of(tr.snapshot.get(layout.catalogue_key))
         stored = bytes(value) if value.present() else b""
     try:
         return read_about(layout, stored) if stored else (0, About(""))
@@ -396,16 +392,16 @@ def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> Steps[tupl
         return 0, About("")  # of a newer version, or damaged: the queue is there, and can be registered again
 
 
-def _paused(tr: Transaction, layout: Layout) -> Steps[Pause | None]:
+async def _paused(tr: Transaction, layout: Layout) -> Pause | None:
     try:
-        return (yield from read_pause(tr.snapshot, layout))
+        return await read_pause(tr.snapshot, layout)
     except FormatError as error:
         return Pause("", str(error), 0.0)
 
 
-def _quota(tr: Transaction, layout: Layout) -> Steps[Quota | None]:
+async def _quota(tr: Transaction, layout: Layout) -> Quota | None:
     try:
-        return (yield from read_quota(tr.snapshot, layout))
+        return await read_quota(tr.snapshot, layout)
     except FormatError:
         return None  # the next enqueue reports it
 

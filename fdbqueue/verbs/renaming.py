@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import behind, below, is_within, within
-from fdbqueue.engine.steps import Steps, rows
+from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.engine.waiting import pause
@@ -77,7 +77,7 @@ class _Names:
         return "fdbqueue"
 
     @verb
-    def rename(self, db: Database, old: Name, new: Name) -> Steps[RenameReport]:
+    async def rename(self, db: Database, old: Name, new: Name) -> RenameReport:
         """Move a queue under another name, with its items in all states, leases, records and counters.
 
         Positions stay. During the call, enqueues and takes of both names raise `QueueRenamed`; afterwards, those of the
@@ -114,16 +114,16 @@ class _Names:
         began = time.monotonic()
         only_database(db, "rename", "A rename waits for the transactions of others, and may take several.")
         work = _Rename(db, *(Layout(_plain(name)) for name in (old, new)))
-        if not (yield from work.is_done()):
-            yield from work.begin()
+        if not await work.is_done():
+            await work.begin()
             marked = time.monotonic()
             made_exclusive()  # this process looks again before it takes an item
-            if not (yield from attempts(db, work.fits)):
-                yield from work.move_resting()
-            yield from pause(max(0.0, LONGEST_SECONDS - (time.monotonic() - marked)))
-            yield from attempts(db, work.finish)
+            if not await attempts(db, work.fits):
+                await work.move_resting()
+            await pause(max(0.0, LONGEST_SECONDS - (time.monotonic() - marked)))
+            await attempts(db, work.finish)
             made_exclusive()
-        stats = yield from attempts(db, partial(read_stats, layout=work.target))
+        stats = await attempts(db, partial(read_stats, layout=work.target))
         items = stats.available + stats.leased + stats.delayed + stats.dead + stats.claimed
         return RenameReport(name_of(work.target.prefix), items, time.monotonic() - began)
 
@@ -154,24 +154,24 @@ class _Rename:
                 " that is outside."
             )
 
-    def is_done(self) -> Steps[bool]:
+    async def is_done(self) -> bool:
         """Return whether a former call has finished it."""
-        mark = yield from attempts(self._db, partial(_mark, layout=self._source))
+        mark = await attempts(self._db, partial(_mark, layout=self._source))
         return mark is not None and mark.done and self._is_own(mark)
 
     def _is_own(self, mark: Mark) -> bool:
         return (mark.old, mark.new) == (self._source.prefix, self.target.prefix)
 
-    def begin(self) -> Steps[None]:
+    async def begin(self) -> None:
         """Mark both names; or find the marks of a former call."""
-        if (yield from attempts(self._db, self._check)):
-            yield from self._refuse_marks()
-        yield from attempts(self._db, self._begin)
+        if await attempts(self._db, self._check):
+            await self._refuse_marks()
+        await attempts(self._db, self._begin)
 
-    def _check(self, tr: Transaction) -> Steps[bool]:
+    async def _check(self, tr: Transaction) -> bool:
         """Refuse what can't be renamed. Return whether the rename is new."""
         source, target = self._source, self.target
-        ours, theirs = (yield from _mark(tr, source)), (yield from _mark(tr, target))
+        ours, theirs = await _mark(tr, source), await _mark(tr, target)
         if ours is not None and ours.old == source.prefix:
             if not self._is_own(ours):
                 raise refusal(ours)
@@ -182,36 +182,36 @@ class _Rename:
             return False  # the source was cleared meanwhile
         if ours is not None:
             raise refusal(ours)  # a rename to this name is unfinished
-        registered = (yield tr.get(source.catalogue_key)).present()
-        if not registered and not (yield from _has_keys(tr, source)):
-            near = yield from nearest(tr, source)
+        registered = (await value_of(tr.get(source.catalogue_key))).present()
+        if not registered and not await _has_keys(tr, source):
+            near = await nearest(tr, source)
             raise UnknownQueue(f"There is no queue {source.describe()}. {near}".rstrip())
-        yield from refuse_nested(tr, target)
-        if (yield tr.get(target.catalogue_key)).present() or (yield from _has_keys(tr, target)):
+        await refuse_nested(tr, target)
+        if (await value_of(tr.get(target.catalogue_key))).present() or await _has_keys(tr, target):
             raise TransferError(
                 f"There is a queue {target.describe()} already. Nothing was changed. Give another name, or clear that"
                 " queue, also if it is empty."
             )
-        yield from keep_out(tr, Layout(source.space))
-        inside = yield from rows(tr, *below(source.catalogue_key), limit=1)
+        await keep_out(tr, Layout(source.space))
+        inside = await rows(tr, *below(source.catalogue_key), limit=1)
         if inside:
             named = name_text(name_of(inside[0].key[len(CATALOGUE) :]))
             raise TransferError(f"The queue {named} is inside {source.describe()}. Rename or clear that one first.")
         for what, (space, remedy) in _refused(source).items():
-            if (yield from rows(tr, *within(space.key()), limit=1)):
+            if await rows(tr, *within(space.key()), limit=1):
                 raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}.")
-        kind = yield tr.get(source.type_key)
-        if kind.present() and bytes(kind) == SMART and not (yield from self.fits(tr)):
+        kind = await value_of(tr.get(source.type_key))
+        if kind.present() and bytes(kind) == SMART and not await self.fits(tr):
             raise TransferError(
                 f"{source.describe()} is smart, and too large to be renamed in one transaction: at most"
                 f" {LAST_BYTES:,} bytes. Nothing was changed. Repeat the call when consumers have taken items."
             )
         return True
 
-    def _refuse_marks(self) -> Steps[None]:
+    async def _refuse_marks(self) -> None:
         """Refuse items that another queue, or a waiting caller, knows by this name."""
         look = StoredLook(self._db, self._source, Range(None, None), STATES, payloads=False)
-        while (page := (yield from look.next())) is not None:
+        while (page := await look.next()) is not None:
             for at, value in enumerate(page.values):
                 notes = _notes(value)
                 if notes is not None and (notes.is_tracked or notes.held):
@@ -222,10 +222,13 @@ class _Rename:
                         " its consumer has ended it, or cancel it."
                     )
 
-    def _begin(self, tr: Transaction) -> Steps[None]:
+    async def _begin(self, tr: Transaction) -> None:
         mark: Mark | None
-        if (yield from self._check(tr)):
-            kind, paused = (yield tr.get(self._source.type_key)), (yield tr.get(self._source.paused_key))
+        if await self._check(tr):
+            kind, paused = (
+                await value_of(tr.get(self._source.type_key)),
+                await value_of(tr.get(self._source.paused_key)),
+            )
             mark = Mark(
                 self._source.prefix,
                 self.target.prefix,
@@ -234,7 +237,7 @@ class _Rename:
                 paused=bytes(paused) if paused.present() else b"",
             )
         else:
-            mark = (yield from _mark(tr, self._source)) or (yield from _mark(tr, self.target))
+            mark = await _mark(tr, self._source) or await _mark(tr, self.target)
             if mark is None or mark.done:
                 return  # another call has finished it
         for layout in (self._source, self.target):
@@ -243,25 +246,25 @@ class _Rename:
             span = layout.waiting.range()
             tr.clear_range(span.start, span.stop)  # consumers that wait look again
 
-    def fits(self, tr: Transaction) -> Steps[bool]:
+    async def fits(self, tr: Transaction) -> bool:
         """Return whether all that is under the old name fits into one transaction."""
-        return (yield from _all_rows(tr.snapshot, self._source)) is not None
+        return await _all_rows(tr.snapshot, self._source) is not None
 
-    def move_resting(self) -> Steps[None]:
+    async def move_resting(self) -> None:
         """Move the items without a lease, in batches."""
         for state in RESTING:
             place: Place = getattr(self._source, state)
             begin = place.begin
             while begin < place.end:
-                begin = yield from attempts(self._db, partial(self._move, state=state, begin=begin))
+                begin = await attempts(self._db, partial(self._move, state=state, begin=begin))
 
-    def _move(self, tr: Transaction, *, state: str, begin: bytes) -> Steps[bytes]:
+    async def _move(self, tr: Transaction, *, state: str, begin: bytes) -> bytes:
         """Move the next items of a state. Return where to go on."""
         source, target = self._source, self.target
-        if not (yield from self._is_open(tr)):
+        if not await self._is_open(tr):
             return behind(source.prefix)
         place, other = getattr(source, state), getattr(target, state)
-        found = fitting((yield from rows(tr.snapshot, begin, place.end, limit=BATCH_ITEMS)), BATCH_BYTES)
+        found = fitting(await rows(tr.snapshot, begin, place.end, limit=BATCH_ITEMS), BATCH_BYTES)
         if not found:
             return behind(source.prefix)
         tr.add_read_conflict_range(begin, found[-1].key + b"\x00")
@@ -272,20 +275,20 @@ class _Rename:
             tr.set(other.key(packed), row.value)
             tr.clear_range(row.key, row.key + TAKEN)
             if is_chunked(row.value):
-                yield from self._move_range(tr, *source.chunk_range_of(packed))
+                await self._move_range(tr, *source.chunk_range_of(packed))
             for at_us, kind in _timers(state, notes):
                 tr.set(target.timer_key(at_us, packed, kind), b"")
                 tr.clear(source.timer_key(at_us, packed, kind))
         after: bytes = found[-1].key + b"\x00"
         return after
 
-    def _is_open(self, tr: Transaction) -> Steps[bool]:
+    async def _is_open(self, tr: Transaction) -> bool:
         """Return whether the rename is unfinished. A plain read: of two calls at once, one sees what the other did.
 
         Raises:
             TransferError: one of the names was cleared meanwhile.
         """
-        ours, theirs = (yield from _mark(tr, self._source)), (yield from _mark(tr, self.target))
+        ours, theirs = await _mark(tr, self._source), await _mark(tr, self.target)
         if ours is not None and ours.done and self._is_own(ours):
             return False
         if ours is None or theirs is None or not self._is_own(ours) or not self._is_own(theirs):
@@ -295,25 +298,25 @@ class _Rename:
             )
         return True
 
-    def _move_range(self, tr: Transaction, begin: bytes, end: bytes) -> Steps[None]:
-        for row in (yield from rows(tr, begin, end)):
+    async def _move_range(self, tr: Transaction, begin: bytes, end: bytes) -> None:
+        for row in await rows(tr, begin, end):
             tr.set(self._moved(row.key), row.value)
         tr.clear_range(begin, end)
 
     def _moved(self, key: bytes) -> bytes:
         return self.target.prefix + key[len(self._source.prefix) :]
 
-    def finish(self, tr: Transaction) -> Steps[None]:
+    async def finish(self, tr: Transaction) -> None:
         """Move all that is left, and open the new name.
 
         Raises:
             TransferError: it does not fit into one transaction.
         """
         source, target = self._source, self.target
-        mark = yield from _mark(tr, source)
-        if mark is None or not (yield from self._is_open(tr)):
+        mark = await _mark(tr, source)
+        if mark is None or not await self._is_open(tr):
             return
-        found = yield from _all_rows(tr, source)
+        found = await _all_rows(tr, source)
         if found is None:
             raise TransferError(
                 f"More than {LAST_BYTES:,} bytes of {source.describe()} are left for the last transaction of its rename"
@@ -343,7 +346,7 @@ class _Rename:
         if mark.paused:
             for layout in (target, Layout(target.space["line"])):
                 tr.set(layout.paused_key, mark.paused)
-        record = yield tr.get(source.catalogue_key)
+        record = await value_of(tr.get(source.catalogue_key))
         if record.present():
             tr.set(target.catalogue_key, bytes(record))
             tr.clear(source.catalogue_key)
@@ -383,14 +386,14 @@ def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
     }
 
 
-def _mark(tr: Transaction, layout: Layout) -> Steps[Mark | None]:
-    stored = yield tr.get(layout.type_key)
+async def _mark(tr: Transaction, layout: Layout) -> Mark | None:
+    stored = await value_of(tr.get(layout.type_key))
     return mark_of(bytes(stored)) if stored.present() else None
 
 
-def _has_keys(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def _has_keys(tr: Transaction, layout: Layout) -> bool:
     for begin, end in _own_spans(layout):
-        if (yield from rows(tr, begin, end, limit=1)):
+        if await rows(tr, begin, end, limit=1):
             return True
     return False
 
@@ -419,14 +422,14 @@ def _range(space: Any) -> slice:
     return found
 
 
-def _all_rows(tr: Any, layout: Layout) -> Steps[list[KeyValue] | None]:
+async def _all_rows(tr: Any, layout: Layout) -> list[KeyValue] | None:
     """Return all rows of a queue; None if they do not fit into one transaction."""
     found: list[KeyValue] = []
     size, wanted = 0, FIRST_ROWS
     for first, end in _own_spans(layout):
         begin = first
         while begin < end:
-            page = yield from rows(tr, begin, end, limit=wanted)
+            page = await rows(tr, begin, end, limit=wanted)
             found += page
             size += sum(len(row.key) + len(row.value) for row in page)
             if size > LAST_BYTES:

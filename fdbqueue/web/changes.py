@@ -14,7 +14,7 @@ from typing import Any
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions.operators.changes import Operating
@@ -151,8 +151,8 @@ def _of_session(verb: str) -> Callable[..., int]:
 def _marks(db: Any, sessions: Sessions[Any], name: Any) -> tuple[bool, int] | None:
     """Return whether a session is paused, also while it is busy or blocked, and whether it ends; None: it has gone."""
 
-    def body(tr: Transaction) -> Steps[Any]:
-        return (yield from Operating(sessions.line).read(tr.snapshot, pack_name(name)))
+    async def body(tr: Transaction) -> Any:
+        return await Operating(sessions.line).read(tr.snapshot, pack_name(name))
 
     _, record = run(sessions.queue.read(db, body))
     return None if record is None else (record.paused, record.closing)

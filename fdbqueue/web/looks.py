@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue import CodecError, Position, Queue, UnknownQueue
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run
 from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream
 from fdbqueue.reads.trouble import Trouble
@@ -76,8 +76,8 @@ def errors_of(db: Any, queue: Queue[Any]) -> tuple[list[ErrorGroup], int]:
     """
     place = queue.layout.dead
 
-    def body(tr: Transaction) -> Steps[Any]:
-        return (yield from rows(tr.snapshot, place.begin, place.end, limit=MOST_DEAD))
+    async def body(tr: Transaction) -> Any:
+        return await rows(tr.snapshot, place.begin, place.end, limit=MOST_DEAD)
 
     found = run(queue.read(db, body))
     times: dict[str, list[float]] = {}
@@ -92,8 +92,8 @@ def errors_of(db: Any, queue: Queue[Any]) -> tuple[list[ErrorGroup], int]:
 def notes_at(db: Any, queue: Queue[Any], position: Position) -> Notes:
     """Return the notes of an item, as far as they can be read; those of a new item if it is not there."""
 
-    def body(tr: Transaction) -> Steps[Any]:
-        return (yield from locate(tr.snapshot, queue.layout, [pack(position)], STATES))
+    async def body(tr: Transaction) -> Any:
+        return await locate(tr.snapshot, queue.layout, [pack(position)], STATES)
 
     found = run(queue.read(db, body))
     return salvaged_notes(found[0].stored)[0] if found else NO_NOTES

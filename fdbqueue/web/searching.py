@@ -15,7 +15,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import FdbQueueError, Position, StoredItem
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run
 from fdbqueue.layers.leases.browsing import opened
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions.selectors import ItemTest
@@ -154,8 +154,8 @@ def _stretch(
             yield None
 
 
-def _rows(tr: Transaction, begin: bytes, end: bytes) -> Steps[Any]:
-    return (yield from rows(tr.snapshot, begin, end, limit=READ_ROWS))
+async def _rows(tr: Transaction, begin: bytes, end: bytes) -> Any:
+    return await rows(tr.snapshot, begin, end, limit=READ_ROWS)
 
 
 def _found(db: Any, queue: fdbqueue.Queue[Any], place: Place, row: KeyValue, state: Any) -> FoundItems:

@@ -18,7 +18,7 @@ from fdbqueue.engine.errors import (
     leaves_in_doubt,
 )
 from fdbqueue.engine.marker import SlotClaim
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, value_of
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission
 from fdbqueue.moves.quotas import may_fit_in_parts, wait_for_room
@@ -54,31 +54,31 @@ class _Ahead:
         self.since = time.monotonic()
 
 
-def enqueue_in_transaction(
+async def enqueue_in_transaction(
     tr: Transaction,
     layout: Layout,
     encoding: Encoding,
     values: Iterable[Any],
     next_index: Callable[[Transaction, int], Steps[int]],
-) -> Steps[BulkReport]:
+) -> BulkReport:
     """Append all `values` in the caller's transaction. Every value is encoded before any key is touched."""
     batch = Batch(0)
     for value in values:
         batch.add(encoding.encode(value), encoding.rank(value))
     if not batch.stored:
         return BulkReport(0, 0, None, None)
-    batch.index = yield from next_index(tr, len(batch.stored))
+    batch.index = await next_index(tr, len(batch.stored))
     random = new_random()
     _write(tr, layout, batch, random, None)
     first, last = batch.position(0, random), batch.position(len(batch.stored) - 1, random)
     return BulkReport(len(batch.stored), batch.size_bytes, first, last)
 
 
-def enqueue_in_batches(
+async def enqueue_in_batches(
     db: Database, layout: Layout, once: Once, encoding: Encoding, values: Iterable[Any]
-) -> Steps[BulkReport]:
+) -> BulkReport:
     """Append `values` in transactions of their own."""
-    return (yield from _Load(db, layout, once, encoding).run(values))
+    return await _Load(db, layout, once, encoding).run(values)
 
 
 class _Load:
@@ -103,29 +103,29 @@ class _Load:
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
-    def run(self, values: Iterable[Any]) -> Steps[BulkReport]:
+    async def run(self, values: Iterable[Any]) -> BulkReport:
         source = Batches(self._encoding, values, self._look_ahead)
         adopt_binding()
-        yield from self._once.sweep(self._db)
+        await self._once.sweep(self._db)
         try:
-            yield from self._load(source)
+            await self._load(source)
         except KeyboardInterrupt as error:
             error.add_note(self._left_open(source.taken))
             raise
         return self._report()
 
-    def _load(self, source: Batches) -> Steps[None]:
+    async def _load(self, source: Batches) -> None:
         try:
             for batch in source:
-                yield from self._send(batch)
+                await self._send(batch)
                 while len(self._sent) >= self._most_in_flight:
-                    yield from self._settle(self._sent.popleft())
+                    await self._settle(self._sent.popleft())
             while self._sent:
-                yield from self._settle(self._sent.popleft())
+                await self._settle(self._sent.popleft())
         except Exception as error:
             # Whatever failed, be it the values, their codec or the database: first wait for the commits under way, so
             # that the error can say which values are in.
-            yield from self._settle_rest()
+            await self._settle_rest()
             if not self._items and (not self._unknown or leaves_in_doubt(error)):
                 raise
             raise self._interrupted(source.taken, error) from error
@@ -149,13 +149,13 @@ class _Load:
     def _new_ahead(self) -> _Ahead:
         return _Ahead(self._db.create_transaction(), self._layout, self._encoding.order)
 
-    def _send(self, batch: Batch) -> Steps[None]:
+    async def _send(self, batch: Batch) -> None:
         ahead = self._begin()
         tr = ahead.tr
         claim = self._once.claim()
         try:
             # A snapshot does not see commits under way, so this load's own last index counts too.
-            last = yield from ahead.last.steps(0)
+            last = await ahead.last.steps(0)
             if ahead.last.quota is None:
                 self._place(batch, last + 1)
                 _write(tr, self._layout, batch, self._random, self._encoding.order)
@@ -164,54 +164,54 @@ class _Load:
                 self._sent.append(_Sent(batch, tr, claim, mark, tr.commit()))
                 return
         except FDBError as error:
-            yield from self._repeat(batch, tr, claim, error, None)
+            await self._repeat(batch, tr, claim, error, None)
             return
-        yield from self._send_alone(batch, claim)
+        await self._send_alone(batch, claim)
 
-    def _send_alone(self, batch: Batch, claim: SlotClaim) -> Steps[None]:
+    async def _send_alone(self, batch: Batch, claim: SlotClaim) -> None:
         """Send a batch to a queue with a quota after all batches before it: a snapshot does not see commits under way.
 
         Raises:
             QueueFull: there is no room, and the quota says "refuse". What had room is in.
         """
         while self._sent:
-            yield from self._settle(self._sent.popleft())
+            await self._settle(self._sent.popleft())
         self._ahead.clear()
         tr = self._db.create_transaction()
         while True:
             try:
-                yield from self._repeat(batch, tr, claim, None, None)
+                await self._repeat(batch, tr, claim, None, None)
                 return
             except QueueFull as error:
                 if may_fit_in_parts(error, len(batch.stored)):
                     break
-                yield from wait_for_room(self._db, error)
+                await wait_for_room(self._db, error)
             tr, claim = self._db.create_transaction(), self._once.claim()
         for half in batch.halves():
-            yield from self._send_alone(half, self._once.claim())
+            await self._send_alone(half, self._once.claim())
 
     def _place(self, batch: Batch, index: int) -> None:
         batch.index = max(index, self._next_index)
         self._next_index = batch.index + len(batch.stored)
 
-    def _settle(self, sent: _Sent) -> Steps[None]:
+    async def _settle(self, sent: _Sent) -> None:
         try:
-            yield sent.commit
+            await value_of(sent.commit)
         except FDBError as error:
             doubt = (sent.mark, None) if leaves_in_doubt(error) else None
-            yield from self._repeat(sent.batch, sent.tr, sent.claim, error, doubt)
+            await self._repeat(sent.batch, sent.tr, sent.claim, error, doubt)
         else:
             sent.claim.close()
             self._count(sent.batch)
 
-    def _repeat(
+    async def _repeat(
         self,
         batch: Batch,
         tr: Transaction,
         claim: SlotClaim,
         error: FDBError | None,
         doubt: tuple[bytes, None] | None,
-    ) -> Steps[None]:
+    ) -> None:
         """Repeat a batch that failed, one transaction at a time. Halve it while it is too large or too slow."""
         too_much = TooMuch()
 
@@ -221,20 +221,20 @@ class _Load:
             self._retries += 1
             self._conflicts += error.code == NOT_COMMITTED
 
-        def body(tr: Transaction) -> Steps[None]:
+        async def body(tr: Transaction) -> None:
             if not batch.index:
-                last = yield from Admission(tr, self._layout, self._encoding.order).steps(len(batch.stored))
+                last = await Admission(tr, self._layout, self._encoding.order).steps(len(batch.stored))
                 self._place(batch, last + 1)
             _write(tr, self._layout, batch, self._random, self._encoding.order)
 
         self._open[batch.start] = batch.stop
         try:
-            yield from claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
+            await claim.transact(tr, body, failed=error, doubt=doubt, on_retry=on_retry)
         except _Halve:
             tr.cancel()
             del self._open[batch.start]
             for half in batch.halves():
-                yield from self._repeat(half, self._db.create_transaction(), self._once.claim(), None, None)
+                await self._repeat(half, self._db.create_transaction(), self._once.claim(), None, None)
         except Exception:
             del self._open[batch.start]
             raise
@@ -245,10 +245,10 @@ class _Load:
                 self._unknown.append((batch.start, batch.stop))
             claim.close()
 
-    def _settle_rest(self) -> Steps[None]:
+    async def _settle_rest(self) -> None:
         while self._sent:
             try:
-                yield from self._settle(self._sent.popleft())
+                await self._settle(self._sent.popleft())
             except (FDBError, StorageError):
                 continue  # its values are among the missing or the unknown ones
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import value_of
 from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart, refuse_plain_items
 from fdbqueue.moves.quotas import Quota, check_room
 from fdbqueue.stored.layout import Layout
@@ -40,7 +40,7 @@ _open: KeptBeside[dict[bytes, _Next]] = KeptBeside(dict)
 """By transaction, then by the prefix of a queue."""
 
 
-def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain") -> Steps[int]:
+async def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain") -> int:
     """Reserve `wanted` indices and return the first one.
 
     Raises:
@@ -54,19 +54,19 @@ def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, 
     if following is not None and not following.attempt.is_ready():
         # A cluster's client runs its requests one after the other, in its own thread. It answers this request without a
         # network call. After the answer `attempt` shows whether there was a `reset` before.
-        yield tr.get_approximate_size()
+        await value_of(tr.get_approximate_size())
         following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
     if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
         last = Admission(tr, layout, order, entry=entry, composed=True)
-        index = yield from last.steps(wanted)
+        index = await last.steps(wanted)
         if last.unmarked:
-            yield from refuse_plain_items(tr, layout)
+            await refuse_plain_items(tr, layout)
             # A smart enqueue has `started` these steps. They must not write before it wants the index: it may refuse.
-            yield tr.get_approximate_size()
+            await value_of(tr.get_approximate_size())
             mark_smart(tr, layout)
         following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
     elif following.quota is not None and wanted and entry == "plain":
-        yield from check_room(tr, layout, following.quota, wanted)
+        await check_room(tr, layout, following.quota, wanted)
     layout.known.subscribed, layout.known.exclusive_all = (
         following.layout.known.subscribed,
         following.layout.known.exclusive_all,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
 from fdbqueue.engine.marker import Client, SlotClaim
-from fdbqueue.engine.steps import Steps
+from fdbqueue.engine.steps import Steps, value_of
 from fdbqueue.engine.transactional import connected
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull
@@ -37,14 +37,14 @@ class Once:
         self._adopted: Callable[[], Any] = _nothing
         """A weak reference to the database of the last call, whose errors are `FDBError`."""
 
-    def transact(
+    async def transact(
         self,
         db: Database,
         body: Callable[[Transaction], Steps[T]],
         *,
         on_retry: Callable[[FDBError], None] = lambda error: None,
         takes: bool = False,
-    ) -> Steps[T]:
+    ) -> T:
         """Run `body` in a transaction of its own, and commit it exactly once.
 
         Args:
@@ -62,22 +62,22 @@ class Once:
         *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021.
         """
         if self._adopted() is not db:
-            yield from connected(db)
+            await connected(db)
             adopt_binding()
             self._adopted = weakref.ref(db)
         client: Any = self._client
         if client is None or client.pid != os.getpid():
-            yield from self.sweep(db)
+            await self.sweep(db)
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
-            yield coming
+            await value_of(coming)
         claim = SlotClaim(client)
         try:
             while True:
                 try:
-                    return (yield from claim.transact(db.create_transaction(), body, on_retry=on_retry))
+                    return await claim.transact(db.create_transaction(), body, on_retry=on_retry)
                 except QueueFull as error:
-                    yield from wait_for_room(db, error)
+                    await wait_for_room(db, error)
         finally:
             claim.close()
 
@@ -88,14 +88,14 @@ class Once:
             client = self._client = Client(self._layout.markers.key())
         return SlotClaim(client)
 
-    def sweep(self, db: Database) -> Steps[None]:
+    async def sweep(self, db: Database) -> None:
         """Remove some markers of clients that are long gone, once in this client's life."""
         client = self._client
         if client is not None and client.pid == os.getpid():
             return
         client = self._client = Client(self._layout.markers.key())
-        yield from connected(db)
-        yield from client.sweep(db)
+        await connected(db)
+        await client.sweep(db)
 
 
 def _nothing() -> None:

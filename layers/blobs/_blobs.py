@@ -154,7 +154,7 @@ class Blobs(Named, Generic[V]):
         return BlobReader(tr, self.queue, item, self._layout, partial(sessions.stored_at, item=item, session=session))
 
     @verb
-    def sweep(self, tr: Transaction | Database) -> Steps[SweepReport]:
+    async def sweep(self, tr: Transaction | Database) -> SweepReport:
         """Remove what interrupted uploads left: those whose leases have ended.
 
         A new upload looks at up to 16 others too, so this is for queues without uploads, and for monitoring.
@@ -171,21 +171,21 @@ class Blobs(Named, Generic[V]):
             page = partial(
                 sweep, layout=self._layout, now_us=self._now_us(), begin=begin, end=span.stop, limit=PAGE_UPLOADS
             )
-            report, begin = yield from self.queue.transact(tr, page)
+            report, begin = await self.queue.transact(tr, page)
             swept, live = swept + report.swept, live + report.live
             if not is_database(tr):
                 break
         if not swept and not live:
-            yield from self.queue.read(tr, partial(check_renamed, layout=self._layout))
+            await self.queue.read(tr, partial(check_renamed, layout=self._layout))
         return SweepReport(swept, live)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[BlobStats]:
+    async def stats(self, tr: Transaction | Database) -> BlobStats:
         """Return how many blobs and uploads there are.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel.
         """
-        return (yield from self.queue.read(tr, self._stats))
+        return await self.queue.read(tr, self._stats)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -197,13 +197,13 @@ class Blobs(Named, Generic[V]):
         sessions = self._entrance.sessions
         return self.queue.check.steps(tr) if sessions is None else sessions.check.steps(tr)
 
-    def _stats(self, tr: Transaction) -> Steps[BlobStats]:
+    async def _stats(self, tr: Transaction) -> BlobStats:
         span = self._layout.uploads_until.range()
         uploads = started(rows(tr.snapshot, span.start, span.stop, limit=COUNT_LIMIT))
-        counts = yield from read_counts(tr, self._layout)
-        found = yield from uploads
+        counts = await read_counts(tr, self._layout)
+        found = await uploads
         if not found and not counts.get("blobs"):
-            yield from check_renamed(tr, self._layout)
+            await check_renamed(tr, self._layout)
         now_us = self._now_us()
         overdue = sum(int.from_bytes(row.value, "little") <= now_us for row in found)
         return BlobStats(counts.get("blobs", 0), counts.get("blob_bytes", 0), len(found), overdue)

@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     pack,
     parse,
     rows,
+    value_of,
     verb,
 )
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
@@ -90,7 +91,7 @@ class BlobReader(Named, io.BufferedIOBase):
         return self._at
 
     @verb
-    def open(self) -> Steps[int]:
+    async def open(self) -> int:
         """Find the item, and return how many bytes it has. The other verbs do this at their first call.
 
         Raises:
@@ -102,7 +103,7 @@ class BlobReader(Named, io.BufferedIOBase):
         """
         self._check_open()
         if self._size is None:
-            self._blob, payload = yield from self._queue.read(self._tr, self._find)
+            self._blob, payload = await self._queue.read(self._tr, self._find)
             if self._blob is None:
                 self._size, self._window = len(payload), payload
             else:
@@ -110,7 +111,7 @@ class BlobReader(Named, io.BufferedIOBase):
         return self._size
 
     @file_verb
-    def read(self, size: int | None = -1) -> Steps[bytes]:  # type: ignore[override]
+    async def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
         """Return the next `size` bytes, fewer only at the end; None or -1: all that follow.
 
         Raises:
@@ -122,33 +123,33 @@ class BlobReader(Named, io.BufferedIOBase):
         *Conflicts:* as `open`. *Cost:* twelve reads in parallel for each 990,000 bytes.
         """
         size = -1 if size is None else index(size)
-        rest = max(0, (yield from self.open.steps()) - self._at)
+        rest = max(0, await self.open.steps() - self._at)
         wanted = rest if size < 0 else min(size, rest)
         parts = []
         while wanted:
-            part = yield from self._next(wanted)
+            part = await self._next(wanted)
             parts.append(part)
             wanted -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @file_verb
-    def read1(self, size: int = -1) -> Steps[bytes]:
+    async def read1(self, size: int = -1) -> bytes:
         """Return the next bytes of one transaction, at most `size`; b"" at the end. Errors and *Cost:* as `read`."""
         size = index(size)
-        rest = max(0, (yield from self.open.steps()) - self._at)
+        rest = max(0, await self.open.steps() - self._at)
         wanted = rest if size < 0 else min(size, rest)
-        return (yield from self._next(wanted)) if wanted else b""
+        return await self._next(wanted) if wanted else b""
 
     @file_verb
-    def peek(self, size: int = 0) -> Steps[bytes]:
+    async def peek(self, size: int = 0) -> bytes:
         """Return some of the next bytes without moving on; b"" at the end. Errors and *Cost:* as `read`."""
         at = self._at
-        found = yield from self.read1.steps()
+        found = await self.read1.steps()
         self._at = at
         return found
 
     @file_verb
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> Steps[int]:
+    async def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a place, and return it. `whence` is as for files: from the begin, from here, from the end.
 
         Raises:
@@ -160,7 +161,7 @@ class BlobReader(Named, io.BufferedIOBase):
             raise ValueError(f"whence is 0, 1 or 2, as for files, not {whence!r}.")
         start = 0 if whence == io.SEEK_SET else self._at
         if whence == io.SEEK_END:
-            start = yield from self.open.steps()
+            start = await self.open.steps()
         if start + offset < 0:
             raise ValueError(f"The place {start + offset} is in front of the first byte.")
         self._at = start + offset
@@ -191,22 +192,22 @@ class BlobReader(Named, io.BufferedIOBase):
         if self._closed:
             raise ValueError(f"{self!r} is closed. Blobs.read opens the item again.")
 
-    def _next(self, wanted: int) -> Steps[bytes]:
+    async def _next(self, wanted: int) -> bytes:
         """Return up to `wanted` of the next bytes, from the window in memory or the next one."""
         at = self._at - self._window_at
         if not 0 <= at < len(self._window):
-            yield from self._load()
+            await self._load()
             at = self._at - self._window_at
         part = self._window[at : at + wanted]
         self._at += len(part)
         return part
 
-    def _load(self) -> Steps[None]:
+    async def _load(self) -> None:
         blob = self._blob
         if blob is None:
             raise FormatError(f"{self!r} ended too early.")
         first = self._at // CHUNK_BYTES
-        window = yield from self._queue.read(self._tr, partial(self._read, blob=blob, first=first))
+        window = await self._queue.read(self._tr, partial(self._read, blob=blob, first=first))
         begin = first * CHUNK_BYTES
         if len(window) != min(WINDOW_BYTES, blob.size_bytes - begin):
             raise self._damaged(f"{len(window):,} bytes were found from {begin:,} on")
@@ -217,16 +218,16 @@ class BlobReader(Named, io.BufferedIOBase):
                 raise self._damaged("their checksum is another one")
         self._window, self._window_at = window, begin
 
-    def _read(self, tr: Transaction, blob: Blob, first: int) -> Steps[bytes]:
+    async def _read(self, tr: Transaction, blob: Blob, first: int) -> bytes:
         # By snapshot: a blob's pieces never change, and go only together with the item's key. One by one: a cluster
         # answers a range read of pieces with one piece after the other.
         last = min(first + WINDOW_PIECES, -(-blob.size_bytes // CHUNK_BYTES))
         keys = [self._home.blob_key(blob.id, number) for number in range(first, last)]
         reads = [tr.snapshot.get(key) for key in keys]
-        _, stored = yield from self._stored(tr)
+        _, stored = await self._stored(tr)
         found = []
         for read in reads:
-            value = yield read
+            value = await value_of(read)
             found.append(bytes(value) if value.present() else b"")
         if parse(stored).blob != blob:
             raise LookupError(
@@ -235,15 +236,15 @@ class BlobReader(Named, io.BufferedIOBase):
             )
         return b"".join(found)
 
-    def _find(self, tr: Transaction) -> Steps[tuple[Blob | None, bytes]]:
-        layout, stored = yield from self._stored(tr)
+    async def _find(self, tr: Transaction) -> tuple[Blob | None, bytes]:
+        layout, stored = await self._stored(tr)
         opened = parse(stored)
         if opened.blob is not None or opened.chunked is None:
             return opened.blob, opened.payload
-        chunks = yield from rows(tr.snapshot, *layout.chunk_range_of(self._packed))
+        chunks = await rows(tr.snapshot, *layout.chunk_range_of(self._packed))
         return None, join_chunks(opened.chunked, [chunk.value for chunk in chunks])
 
-    def _plain(self, tr: Transaction) -> Steps[tuple[Layout, bytes]]:
+    async def _plain(self, tr: Transaction) -> tuple[Layout, bytes]:
         """Read the layout of an item that is in no session, and its stored value.
 
         In a caller's transaction that conflicts with all that ends the lease.
@@ -253,12 +254,12 @@ class BlobReader(Named, io.BufferedIOBase):
             places = (layout.available, layout.leased, layout.delayed, layout.dead)
             reads: list[Any] = [tr.get(place.key(self._packed)) for place in places]
             for read in reads:
-                value = yield read
+                value = await value_of(read)
                 if value.present():
                     return layout, bytes(value)
-            yield from check_renamed(tr, layout)
+            await check_renamed(tr, layout)
             raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
-        value = yield tr.get(self._layout.leased.key(self._packed))
+        value = await value_of(tr.get(self._layout.leased.key(self._packed)))
         if not value.present() or notes_of(bytes(value)).token != self._item.token:
             raise LeaseLost(
                 f"The lease of {self._position} of {self._queue!r} is lost: {mostly_lost(self._position)}. Undo its"

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeAlias, cast
 
 from fdbqueue import CodecError, Position, Queue, QueueFull, ScanTooLarge
 from fdbqueue.engine.transactional import repeated
-from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, V, count
+from fdbqueue.lowlevel import Database, Layout, Transaction, V, count, value_of
 from fdbqueue.stored.items import Blob, with_blob
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases
@@ -106,35 +106,35 @@ class Entrance(Generic[V]):
         except CodecError:
             return False
 
-    def enqueue(
+    async def enqueue(
         self, tr: Transaction, value: object, terms: Mapping[str, Any]
-    ) -> Steps[tuple[Enqueued, Position | None]]:
+    ) -> tuple[Enqueued, Position | None]:
         """Enqueue an item. Return the result, and the item's position; None if it was left out."""
-        result: Enqueued = yield from self._target.enqueue.steps(tr, value, **terms)
+        result: Enqueued = await self._target.enqueue.steps(tr, value, **terms)
         if isinstance(result, Outcome):
             return result, result.position or result.rewritten
         return result, position_in(result)
 
-    def attach(self, tr: Transaction, position: Position, terms: Mapping[str, Any], blob: Blob) -> Steps[None]:
+    async def attach(self, tr: Transaction, position: Position, terms: Mapping[str, Any], blob: Blob) -> None:
         """Give the item that this transaction has just enqueued its blob."""
-        at = yield from entered_at(tr, self._target, self.queue.layout, position, terms.get("session"))
+        at = await entered_at(tr, self._target, self.queue.layout, position, terms.get("session"))
         # An item with a delay is delayed. One that a waiting consumer of a subscription gets is leased already.
         places = [place.key(at.packed) for place in (at.layout.available, at.layout.delayed, at.layout.leased)]
         reads = [(key, tr.get(key)) for key in places]
         for key, read in reads:
-            value = yield read
+            value = await value_of(read)
             if value.present():
                 tr.set(key, with_blob(bytes(value), blob))
         count(tr, self.home, blobs=1, blob_bytes=blob.size_bytes)
 
-    def try_out(self, db: Database, value: object, terms: Mapping[str, Any]) -> Steps[None]:
+    async def try_out(self, db: Database, value: object, terms: Mapping[str, Any]) -> None:
         """Enqueue in a transaction that is not committed, so that wrong arguments raise before an upload begins.
 
         A full queue is no error yet: there may be room when the upload ends.
         """
         tr = db.create_transaction()
         try:
-            yield from repeated(tr, partial(self.enqueue, value=value, terms=terms), commits=False)
+            await repeated(tr, partial(self.enqueue, value=value, terms=terms), commits=False)
         except (QueueFull, ScanTooLarge):
             return
         finally:

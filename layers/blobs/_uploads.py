@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fdbqueue import FDBError, UploadLost
 from fdbqueue.engine.errors import predicates
-from fdbqueue.lowlevel import Database, Layout, Shown, Steps, Transaction, rows
+from fdbqueue.lowlevel import Database, Layout, Shown, Transaction, rows, value_of
 from fdbqueue.stored.items import BLOB_ID_BYTES
 from fdbqueue.stored.own_rows import own_rows
 
@@ -48,16 +48,16 @@ class Upload:
         self._lease_us = lease_us
         self.now_us = now_us
 
-    def begin(self, tr: Transaction, pieces: Sequence[bytes]) -> Steps[None]:
+    async def begin(self, tr: Transaction, pieces: Sequence[bytes]) -> None:
         """Write the upload's keys and the first pieces. A repetition writes the same.
 
         *Conflicts:* with `give_up`, which comes first if this call was cancelled while its commit was under way.
         """
-        yield tr.get(self.key)
+        await value_of(tr.get(self.key))
         tr.set(self.key, b"")
         self._write(tr, 0, pieces)
 
-    def put(self, tr: Transaction, number: int, pieces: Sequence[bytes]) -> Steps[None]:
+    async def put(self, tr: Transaction, number: int, pieces: Sequence[bytes]) -> None:
         """Write pieces from the `number`-th on, and renew the lease. A repetition writes the same.
 
         Raises:
@@ -65,16 +65,16 @@ class Upload:
 
         *Conflicts:* with a sweep of this upload, and with its end. Not with other transactions of the same upload.
         """
-        yield from self.check(tr)
+        await self.check(tr)
         self._write(tr, number, pieces)
 
-    def check(self, tr: Transaction) -> Steps[None]:
+    async def check(self, tr: Transaction) -> None:
         """Depend on the upload being under way.
 
         Raises:
             UploadLost: it is not.
         """
-        if not (yield tr.get(self.key)).present():
+        if not (await value_of(tr.get(self.key))).present():
             raise UploadLost(
                 f"The upload of a blob to {self._layout.describe()} is gone: the queue was cleared, or nothing was"
                 f" written for longer than its lease of {self._lease_us / 1e6:g} seconds. Write the whole blob again."
@@ -88,9 +88,9 @@ class Upload:
         if not keep:
             tr.clear_range(*self._layout.blob_range(self.id))
 
-    def give_up(self, tr: Transaction) -> Steps[None]:
+    async def give_up(self, tr: Transaction) -> None:
         """Remove all that the upload wrote, unless it has ended."""
-        if (yield tr.get(self.key)).present():
+        if (await value_of(tr.get(self.key))).present():
             self.end(tr, keep=False)
         else:
             tr.clear(self.key)  # a cancelled `begin`, whose commit is still under way, conflicts with this write
@@ -112,16 +112,16 @@ class Upload:
         return self.now_us() >= self.renew_at_us
 
 
-def sweep(
+async def sweep(
     tr: Transaction, layout: Layout, now_us: int, *, begin: bytes, end: bytes, limit: int
-) -> Steps[tuple[SweepReport, bytes]]:
+) -> tuple[SweepReport, bytes]:
     """Remove up to `limit` uploads whose leases have ended. Return the report, and the key from which to go on.
 
     It reads leases by snapshot, so that it does not conflict with uploads that it leaves alone.
 
     *Conflicts:* with transactions of uploads that it removes: an upload that renews its lease meanwhile stays.
     """
-    found = yield from rows(tr.snapshot, begin, end, limit=limit)
+    found = await rows(tr.snapshot, begin, end, limit=limit)
     swept = 0
     for (id,), row in own_rows(layout, "uploads_until", found):
         if int.from_bytes(row.value, "little") > now_us:
@@ -135,19 +135,19 @@ def sweep(
     return SweepReport(swept, len(found) - swept), found[-1].key + b"\x00" if len(found) == limit else end
 
 
-def sweep_some(db: Database, layout: Layout, now_us: int, begin: bytes) -> Steps[None]:
+async def sweep_some(db: Database, layout: Layout, now_us: int, begin: bytes) -> None:
     """Remove some interrupted uploads, beginning at a random one. An error of the database ends it without harm."""
     span = layout.uploads_until.range()
     tr = db.create_transaction()
     try:
-        report, _ = yield from sweep(tr, layout, now_us, begin=begin, end=span.stop, limit=SWEEP_LIMIT)
+        report, _ = await sweep(tr, layout, now_us, begin=begin, end=span.stop, limit=SWEEP_LIMIT)
         swept = report.swept
         looked = report.swept + report.live
         if looked < SWEEP_LIMIT:
-            report, _ = yield from sweep(tr, layout, now_us, begin=span.start, end=begin, limit=SWEEP_LIMIT - looked)
+            report, _ = await sweep(tr, layout, now_us, begin=span.start, end=begin, limit=SWEEP_LIMIT - looked)
             swept += report.swept
         if swept:
-            yield tr.commit()
+            await value_of(tr.commit())
     except FDBError as error:
         if not predicates.retryable(error):
             raise

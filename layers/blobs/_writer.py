@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
 from fdbqueue.base.reprs import pairs
 from fdbqueue.engine.transactional import again
-from fdbqueue.lowlevel import Database, Future, Named, Steps, Transaction, attempts, only_transaction, verb
+from fdbqueue.lowlevel import Database, Future, Named, Transaction, attempts, only_transaction, value_of, verb
 from fdbqueue.stored.items import CHUNK_BYTES, MAX_BLOB_BYTES, Blob
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
@@ -98,7 +98,7 @@ class BlobWriter(Named, io.BufferedIOBase):
         return self.size_bytes
 
     @file_verb
-    def write(self, data: bytes | bytearray | memoryview) -> Steps[int]:  # type: ignore[override]
+    async def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
         """Append data, and return how many bytes that were. It waits while 8 commits are under way.
 
         Args:
@@ -124,18 +124,18 @@ class BlobWriter(Named, io.BufferedIOBase):
                 at = 0
                 while at < size:
                     if len(self._buffer) == BATCH_BYTES:
-                        yield from self._send()
+                        await self._send()
                     end = at + BATCH_BYTES - len(self._buffer)
                     self._buffer += view[at:end]
                     at = min(end, size)
                 self._crc32 = zlib.crc32(view, self._crc32)
                 self.size_bytes += size
                 if self._begun and self._upload.is_due:
-                    yield from self._renew()
+                    await self._renew()
         return size
 
     @verb
-    def extend(self) -> Steps[None]:
+    async def extend(self) -> None:
         """Renew the upload's lease without data. `write` does it too; call this while the source pauses.
 
         Raises:
@@ -146,10 +146,10 @@ class BlobWriter(Named, io.BufferedIOBase):
         self._check_usable("extend")
         with self._one_call():
             if self._begun:
-                yield from self._renew()
+                await self._renew()
 
     @verb
-    def commit(self, tr: Transaction | None = None) -> Steps[Position | None]:
+    async def commit(self, tr: Transaction | None = None) -> Position | None:
         """Enqueue the item. Return its position; None if a smart queue left it out, and then its data are gone.
 
         Args:
@@ -169,18 +169,18 @@ class BlobWriter(Named, io.BufferedIOBase):
             self._check_usable("commit")
         with self._one_call(spares=(FdbQueueError,) if tr is None else (FdbQueueError, FDBError)):
             while self._sent:
-                yield from self._settle()
+                await self._settle()
             if tr is None:
-                ended = yield from self._entrance.queue.transact(self._db, self._end)
+                ended = await self._entrance.queue.transact(self._db, self._end)
                 self._state = "committed"
             else:
-                ended = yield from self._end(tr)
+                ended = await self._end(tr)
                 self._state = "given"
         self.enqueued, self.position = ended
         return self.position
 
     @verb
-    def abort(self) -> Steps[None]:
+    async def abort(self) -> None:
         """Give the upload up, and remove what it wrote. It does nothing if the item is enqueued.
 
         *Conflicts:* with the transactions of the upload. *Cost:* one read and one range clear; none up to the first
@@ -193,13 +193,13 @@ class BlobWriter(Named, io.BufferedIOBase):
         self._buffer.clear()
         if self._begun:
             # A commit that is still under way conflicts with this one, or is cleared by it.
-            yield from attempts(self._db, self._upload.give_up)
+            await attempts(self._db, self._upload.give_up)
 
     @verb
-    def close(self) -> Steps[None]:
+    async def close(self) -> None:
         """Give the upload up, unless the item is enqueued, or `commit` was called in a caller's transaction."""
         if self._state != "given":
-            yield from self.abort.steps()
+            await self.abort.steps()
 
     def __enter__(self) -> BlobWriter:
         self._check_usable("write to")
@@ -265,60 +265,60 @@ class BlobWriter(Named, io.BufferedIOBase):
         """Return the buffered data in pieces."""
         return [bytes(self._buffer[at : at + CHUNK_BYTES]) for at in range(0, len(self._buffer), CHUNK_BYTES)]
 
-    def _send(self) -> Steps[None]:
+    async def _send(self) -> None:
         """Write the full buffer in a transaction of its own, whose commit stays under way."""
         if not self._begun:
             # Everything that is wrong with the item must be known before the first key is written.
             value = b"" if self._value is NO_VALUE else self._value
-            yield from self._entrance.try_out(self._db, value, self._terms)
-            yield from sweep_some(self._db, self._layout, self._upload.now_us(), self._upload.until_key)
+            await self._entrance.try_out(self._db, value, self._terms)
+            await sweep_some(self._db, self._layout, self._upload.now_us(), self._upload.until_key)
         number, pieces = self._pieces, self._cut()
         self._pieces += len(pieces)
         self._buffer.clear()
         if not self._begun:
             self._begun = True
-            yield from attempts(self._db, partial(self._upload.begin, pieces=pieces))
+            await attempts(self._db, partial(self._upload.begin, pieces=pieces))
             return
         while len(self._sent) >= self._most_in_flight:
-            yield from self._settle()
+            await self._settle()
         tr = self._db.create_transaction()
         try:
-            yield from self._upload.put(tr, number, pieces)
+            await self._upload.put(tr, number, pieces)
             self._sent.append(_SentPieces(number, pieces, tr, tr.commit()))
         except FDBError as error:
-            yield from self._repeat(number, pieces, tr, error)
+            await self._repeat(number, pieces, tr, error)
 
-    def _settle(self) -> Steps[None]:
+    async def _settle(self) -> None:
         """Wait for the oldest commit under way."""
         sent = self._sent.popleft()
         try:
-            yield sent.commit
+            await value_of(sent.commit)
         except FDBError as error:
-            yield from self._repeat(sent.number, sent.pieces, sent.tr, error)
+            await self._repeat(sent.number, sent.pieces, sent.tr, error)
 
-    def _repeat(self, number: int, pieces: list[bytes], tr: Transaction, error: FDBError) -> Steps[None]:
+    async def _repeat(self, number: int, pieces: list[bytes], tr: Transaction, error: FDBError) -> None:
         """Write pieces again, one in a transaction: together they may be too slow for the five seconds."""
-        yield from again(tr, error)
+        await again(tr, error)
         for at, piece in enumerate(pieces, number):
-            yield from attempts(self._db, partial(self._upload.put, number=at, pieces=[piece]))
+            await attempts(self._db, partial(self._upload.put, number=at, pieces=[piece]))
 
-    def _renew(self) -> Steps[None]:
-        yield from attempts(self._db, partial(self._upload.put, number=0, pieces=[]))
+    async def _renew(self) -> None:
+        await attempts(self._db, partial(self._upload.put, number=0, pieces=[]))
 
-    def _end(self, tr: Transaction) -> Steps[tuple[Enqueued, Position | None]]:
+    async def _end(self, tr: Transaction) -> tuple[Enqueued, Position | None]:
         """Enqueue the item with its blob, and end the upload."""
         if self._begun:
-            yield from self._upload.check(tr)
+            await self._upload.check(tr)
         is_value = self._value is NO_VALUE
         if is_value and not self._begun:
-            return (yield from self._entrance.enqueue(tr, bytes(self._buffer), self._terms))
-        enqueued, position = yield from self._entrance.enqueue(tr, b"" if is_value else self._value, self._terms)
+            return await self._entrance.enqueue(tr, bytes(self._buffer), self._terms)
+        enqueued, position = await self._entrance.enqueue(tr, b"" if is_value else self._value, self._terms)
         if self._begun:
             self._upload.end(tr, keep=position is not None)
         if position is not None:
             self._upload.write_pieces(tr, self._pieces, self._cut())
             blob = Blob(self._upload.id, self.size_bytes, self._crc32, is_value)
-            yield from self._entrance.attach(tr, position, self._terms, blob)
+            await self._entrance.attach(tr, position, self._terms, blob)
         return enqueued, position
 
 

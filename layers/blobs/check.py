@@ -15,13 +15,13 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Notes,
-    Steps,
     Transaction,
     has_parts,
     pages,
     parse,
     read_counts,
     rows,
+    value_of,
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import Blob
@@ -86,7 +86,7 @@ class BlobCheck(ItemCheck):
         return problems
 
 
-def _is_stray(tr: Transaction, layout: Layout, blob: bytes) -> Steps[bool]:
+async def _is_stray(tr: Transaction, layout: Layout, blob: bytes) -> bool:
     upload = tr.snapshot.get(layout.uploads.pack((blob,)))
-    pieces = yield from rows(tr.snapshot, *layout.blob_range(blob), limit=1)
-    return bool(pieces) and not (yield upload).present()
+    pieces = await rows(tr.snapshot, *layout.blob_range(blob), limit=1)
+    return bool(pieces) and not (await value_of(upload)).present()

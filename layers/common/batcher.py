@@ -31,7 +31,7 @@ from typing import Any, Generic, TypeVar
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.engine.waiting import Promise, first_of, until_changed
-from fdbqueue.lowlevel import Database, FDBError, Future, Steps
+from fdbqueue.lowlevel import Database, FDBError, Future, Steps, value_of
 
 from .waiting import finish
 
@@ -97,11 +97,11 @@ class LoneCall(Generic[A, R]):
         self.results: list[R] = []
         """Its result; empty: it was not served."""
 
-    def inherit(self) -> Steps[None]:
+    async def inherit(self) -> None:
         """End the call for a caller that has gone. Calls that wait may get its result."""
         try:
             while self.results:
-                yield from self._batcher.give_on(self._db, self.results.pop())
+                await self._batcher.give_on(self._db, self.results.pop())
         finally:
             self._batcher.calls.end_alone(self)
 
@@ -180,7 +180,7 @@ class CallQueue(Generic[A, R]):
         self._changed = Promise()
         return self._changed
 
-    def gather(self) -> Steps[None]:
+    async def gather(self) -> None:
         """Wait for a moment, if there are fewer calls than were served last.
 
         Callers that were served together come again one after the other. Without this wait, the first of them would
@@ -196,7 +196,7 @@ class CallQueue(Generic[A, R]):
                 self._gathering = (expected, Promise())
         if missing and self._gathering is not None:
             seconds = min(max(self._took, GATHER_SECONDS), LONGEST_GATHER_SECONDS)
-            yield from first_of([self._gathering[1]], seconds)
+            await first_of([self._gathering[1]], seconds)
             self._gathering = None
         self._gathered_at = time.monotonic()
 
@@ -306,25 +306,22 @@ class Batcher(ABC, Generic[A, R]):
     def joined(self, pending: PendingCall[A, R]) -> None:
         """React to a new call."""
 
-    def dismiss(self, db: Database) -> Steps[None]:
+    async def dismiss(self, db: Database) -> None:
         """Clean up when no call waits any more."""
-        yield from ()
 
-    def serve_alone(self, db: Database, argument: A, results: list[R]) -> Steps[None]:
+    async def serve_alone(self, db: Database, argument: A, results: list[R]) -> None:
         """Serve one call that is not in the queue, and append its result. Append nothing if it must join the queue."""
-        yield from ()
 
-    def put_back(self, db: Database, result: R) -> Steps[None]:
+    async def put_back(self, db: Database, result: R) -> None:
         """Take back the result of a call whose caller was cancelled at that moment."""
-        yield from ()
 
-    def give_on(self, db: Database, result: R) -> Steps[None]:
+    async def give_on(self, db: Database, result: R) -> None:
         """Give the result of a cancelled call to others that wait, or take it back."""
-        yield from self.put_back(db, result)
+        await self.put_back(db, result)
 
-    def request(
+    async def request(
         self, db: Database, argument: A, *, alone: bool = True, weight: int = 1, deadline: float | None = None
-    ) -> Steps[R | None]:
+    ) -> R | None:
         """Serve a call at once if no other call waits or is expected. Else let it join the queue, as `call` does.
 
         Args:
@@ -338,23 +335,23 @@ class Batcher(ABC, Generic[A, R]):
             lone = LoneCall(self, db)
             try:
                 if self.calls.lead_alone(lone):
-                    yield from finish(self.serve_alone(db, argument, lone.results), lone)
+                    await finish(self.serve_alone(db, argument, lone.results), lone)
                     if lone.results:
                         self.calls.end_alone(lone)
                         return lone.results[0]
                 joining: PendingCall[A, R] = PendingCall(db, argument, weight=weight, deadline=deadline)
-                return (yield from self.call(joining, lone))
+                return await self.call(joining, lone)
             except GeneratorExit:
                 if not lone.handed_over:
                     in_thread(lone.inherit())
                 raise
             except BaseException:
                 if not lone.handed_over:
-                    yield from finish(lone.inherit())
+                    await finish(lone.inherit())
                 raise
-        return (yield from self.call(PendingCall(db, argument, weight=weight, deadline=deadline)))
+        return await self.call(PendingCall(db, argument, weight=weight, deadline=deadline))
 
-    def call(self, pending: PendingCall[A, R], lone: LoneCall[A, R] | None = None) -> Steps[R | None]:
+    async def call(self, pending: PendingCall[A, R], lone: LoneCall[A, R] | None = None) -> R | None:
         """Wait until the call is served or its deadline has passed. Return its result, or raise its error.
 
         Returns None if the deadline passed without a result. An interruption until the very return is noticed here, so
@@ -366,16 +363,16 @@ class Batcher(ABC, Generic[A, R]):
             while not pending.settled and not pending.overdue():
                 if not pending.leads:
                     if pending.deadline is None:
-                        yield pending.ready
+                        await value_of(pending.ready)
                     else:
-                        yield from first_of([pending.ready], pending.seconds_left())
+                        await first_of([pending.ready], pending.seconds_left())
                     continue
-                alarm = yield from finish(self._work(pending))
+                alarm = await finish(self._work(pending))
                 if alarm is not None and not pending.settled:
                     alarms, seconds = alarm
-                    yield from until_changed(alarms, seconds, pending.seconds_left())
+                    await until_changed(alarms, seconds, pending.seconds_left())
             if pending.leads or not pending.settled:
-                yield from finish(self._leave(pending))
+                await finish(self._leave(pending))
             if pending.error is not None:
                 raise pending.error
             return pending.result
@@ -383,13 +380,13 @@ class Batcher(ABC, Generic[A, R]):
             in_thread(self._leave(pending, cancelled=True))
             raise
         except BaseException:
-            yield from finish(self._leave(pending, cancelled=True))
+            await finish(self._leave(pending, cancelled=True))
             raise
 
-    def _work(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
+    async def _work(self, leader: PendingCall[A, R]) -> Alarm | None:
         try:
             self.calls.begin()
-            alarm = yield from self.serve(leader)
+            alarm = await self.serve(leader)
             gone = self.calls.end(leader)
         except BaseException:  # Ctrl-C can come anywhere in the main thread; the calls must not wait for ever then
             if self.calls.end(leader):
@@ -398,20 +395,20 @@ class Batcher(ABC, Generic[A, R]):
         if gone:
             for future in alarm[0] if alarm is not None else ():
                 future.cancel()
-            yield from self._pass_on(leader)
+            await self._pass_on(leader)
         return alarm
 
-    def _leave(self, pending: PendingCall[A, R], *, cancelled: bool = False) -> Steps[None]:
+    async def _leave(self, pending: PendingCall[A, R], *, cancelled: bool = False) -> None:
         if self.calls.leave(pending):
-            yield from self._pass_on(pending)
+            await self._pass_on(pending)
         if cancelled and pending.settled and pending.error is None and pending.result is not None:
-            yield from self.put_back(pending.db, pending.result)
+            await self.put_back(pending.db, pending.result)
 
-    def _pass_on(self, leader: PendingCall[A, R]) -> Steps[None]:
+    async def _pass_on(self, leader: PendingCall[A, R]) -> None:
         while not self.calls.pass_on(leader):
             # Ignore all errors: without a leader no call would ever be served. Stored requests expire.
             with contextlib.suppress(Exception):
-                yield from self.dismiss(leader.db)
+                await self.dismiss(leader.db)
             if self.calls.disband(leader):
                 return
 
@@ -429,31 +426,31 @@ class TransactionBatcher(Batcher[A, R]):
         self._body = body
         self._weight = weight
 
-    def serve(self, leader: PendingCall[A, R]) -> Steps[Alarm | None]:
-        yield from self.calls.gather()
+    async def serve(self, leader: PendingCall[A, R]) -> Alarm | None:
+        await self.calls.gather()
         batch = self.calls.first(self._weight)
-        yield from self._serve_all(batch)
+        await self._serve_all(batch)
         self.calls.served(len(batch))
         return None
 
-    def serve_alone(self, db: Database, argument: A, results: list[R]) -> Steps[None]:
-        [result] = yield from self._body(db, [argument])
+    async def serve_alone(self, db: Database, argument: A, results: list[R]) -> None:
+        [result] = await self._body(db, [argument])
         if isinstance(result, Exception):
             raise result
         results.append(result)
 
-    def _serve_all(self, batch: list[PendingCall[A, R]]) -> Steps[None]:
+    async def _serve_all(self, batch: list[PendingCall[A, R]]) -> None:
         if not batch:
             return
         try:
-            results = yield from self._body(batch[0].db, [pending.argument for pending in batch])
+            results = await self._body(batch[0].db, [pending.argument for pending in batch])
         except FDBError as error:
             if len(batch) == 1 or error.code not in _FAULTS_OF_ONE:
                 self._fail(batch, error)
                 return
             # One call is wrong, or all are too large together. Each call must get its own error.
-            yield from self._serve_all(batch[: len(batch) // 2])
-            yield from self._serve_all(batch[len(batch) // 2 :])
+            await self._serve_all(batch[: len(batch) // 2])
+            await self._serve_all(batch[len(batch) // 2 :])
         except BaseException as error:
             interrupted = not isinstance(error, Exception)
             self._fail(batch, FDBError(COMMIT_UNKNOWN_RESULT) if interrupted else error)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from fdbqueue import Item, Position, Queue
-from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Transaction, V, verb
+from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Transaction, V, verb
 
 from ..leases import Head, Leases
 from ..leases.done import takes_transactions
@@ -43,14 +43,14 @@ class QueueWithLeases(ByPosition[V]):
         return self.leases.editing()
 
     @verb
-    def peek(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+    async def peek(self, tr: Transaction | Database) -> Item[V] | None:
         """Return the first item without taking it, as `Queue.peek`."""
-        return (yield from self._plain("peek").peek.steps(tr))
+        return await self._plain("peek").peek.steps(tr)
 
     @verb
-    def is_empty(self, tr: Transaction | Database) -> Steps[bool]:
+    async def is_empty(self, tr: Transaction | Database) -> bool:
         """Return whether there is no available item, as `Queue.is_empty`."""
-        return (yield from self._plain("is_empty").is_empty.steps(tr))
+        return await self._plain("is_empty").is_empty.steps(tr)
 
     def browse(
         self,
@@ -68,9 +68,9 @@ class QueueWithLeases(ByPosition[V]):
         )
 
     @verb
-    def clear(self, tr: Transaction | Database) -> Steps[None]:
+    async def clear(self, tr: Transaction | Database) -> None:
         """Remove all items and everything else that the queue owns, as `Queue.clear`."""
-        yield from (self.leases.queue if self.sessions is None else self.sessions).clear.steps(tr)
+        await (self.leases.queue if self.sessions is None else self.sessions).clear.steps(tr)
 
 
 class Enqueues(Protocol):

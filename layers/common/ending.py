@@ -24,14 +24,14 @@ class NotEnded(NamedTuple):
     """When a timer is due that may end it; 0: never."""
 
 
-def until_ended(
+async def until_ended(
     db: Database,
     leases: Leases,
     look: Callable[[Transaction], Steps[T | NotEnded]],
     timeout: float | None,
     name: str,
     expire: Callable[[Database], Steps[None]] | None = None,
-) -> Steps[T]:
+) -> T:
     """Return the end that `look` finds. Wait for it by a watch; fire its timer if no consumer does.
 
     Args:
@@ -49,13 +49,13 @@ def until_ended(
     deadline = None if timeout is None else time.monotonic() + timeout
     fired_us = 0
 
-    def look_and_watch(tr: Transaction) -> Steps[tuple[T | NotEnded, Any]]:
-        found = yield from look(tr)
+    async def look_and_watch(tr: Transaction) -> tuple[T | NotEnded, Any]:
+        found = await look(tr)
         # The watch compares with the value that this transaction read, so that it misses nothing.
         return found, (tr.watch(found.key) if isinstance(found, NotEnded) else None)
 
     while True:
-        found, watch = yield from attempts(db, look_and_watch)
+        found, watch = await attempts(db, look_and_watch)
         if not isinstance(found, NotEnded):
             return found
         due_in = None if found.due_us in (0, fired_us) else max(0.0, (found.due_us - leases.now_us()) / 1e6)
@@ -63,10 +63,10 @@ def until_ended(
         if left == 0:
             watch.cancel()
             raise TimeoutError(f"{name} has not ended in {timeout} s.")
-        yield from until_changed([watch], left, due_in)
+        await until_changed([watch], left, due_in)
         if due_in is not None and leases.now_us() >= found.due_us:
             fired_us = found.due_us  # once: what did not end by it, as a leased item, ends without it
-            while (yield from leases.reclaim.steps(db)).more:
+            while (await leases.reclaim.steps(db)).more:
                 pass
             if expire is not None:
-                yield from expire(db)
+                await expire(db)

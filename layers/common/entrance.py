@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.lowlevel import Steps
+from fdbqueue.lowlevel import value_of
 
 from .waiting import loop_runs
 
@@ -23,9 +23,9 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 _log = logging.getLogger("fdbqueue.layers.consumer")
 
 
-def in_event_loop(
+async def in_event_loop(
     work: Work[T], *, name: str, blocking: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
-) -> Steps[T]:
+) -> T:
     """Run a coroutine as steps: in the caller's event loop if they are awaited, otherwise in a new loop.
 
     A cancellation is passed to the coroutine, and the steps end when the coroutine has ended.
@@ -41,7 +41,7 @@ def in_event_loop(
     running = _InEventLoop(work, name, blocking)
     while True:
         try:
-            result: T = yield running
+            result: T = await value_of(running)
             return result
         except asyncio.CancelledError:
             if not running.goes_on():

@@ -34,7 +34,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.base.times import clock_us
-from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Steps, Transaction, positive, rows, verb
+from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Transaction, positive, rows, value_of, verb
 
 LOOKS = 2
 """How many other buckets are looked at for each new key."""
@@ -94,7 +94,7 @@ class TokenBucket(Named):
         )
 
     @verb
-    def take(self, tr: Transaction | Database, tokens: int = 1) -> Steps[float]:
+    async def take(self, tr: Transaction | Database, tokens: int = 1) -> float:
         """Take tokens, and return 0.0. If there are too few, take none, and return the seconds to wait.
 
         Args:
@@ -110,26 +110,26 @@ class TokenBucket(Named):
         _tokens(tokens, "tokens is how many are taken")
         if tokens > self.burst:
             raise ValueError(f"{self!r} holds at most {self.burst} tokens, and never {tokens}. Give it a larger burst.")
-        return (yield from self._queue.transact(tr, partial(self._take, tokens=tokens)))
+        return await self._queue.transact(tr, partial(self._take, tokens=tokens))
 
-    def _take(self, tr: Transaction, tokens: int) -> Steps[float]:
-        stored = yield tr.get(self._key)
+    async def _take(self, tr: Transaction, tokens: int) -> float:
+        stored = await value_of(tr.get(self._key))
         now_us = clock_us(self._clock())
         full_at_us = max(now_us, int.from_bytes(bytes(stored), "little") if stored.present() else 0)
         wait_us = full_at_us + tokens * self._us_each - now_us - self.burst * self._us_each
         if wait_us >= 1:  # less is the rounding of the stored time
             return float(wait_us / 1e6)
         if not stored.present():
-            yield from self._clear_full(tr, now_us)
+            await self._clear_full(tr, now_us)
         tr.set(self._key, round(full_at_us + tokens * self._us_each).to_bytes(8, "little"))
         return 0.0
 
-    def _clear_full(self, tr: Transaction, now_us: float) -> Steps[None]:
+    async def _clear_full(self, tr: Transaction, now_us: float) -> None:
         """Clear the keys of buckets that are full again: those that follow this one, as if in a circle."""
         span = self._space.range()
-        found = yield from rows(tr.snapshot, self._key + b"\x00", span.stop, limit=LOOKS)
+        found = await rows(tr.snapshot, self._key + b"\x00", span.stop, limit=LOOKS)
         if len(found) < LOOKS:
-            found += yield from rows(tr.snapshot, span.start, self._key, limit=LOOKS - len(found))
+            found += await rows(tr.snapshot, span.start, self._key, limit=LOOKS - len(found))
         for row in found:
             if int.from_bytes(row.value, "little") <= now_us:
                 tr.add_read_conflict_key(row.key)  # it conflicts with a take of that bucket, and with no other one
@@ -150,19 +150,19 @@ class Empty(Exception):
         self.seconds = seconds
 
 
-def take_all(db: Database, queue: Queue[Any], buckets: Sequence[TokenBucket]) -> Steps[None]:
+async def take_all(db: Database, queue: Queue[Any], buckets: Sequence[TokenBucket]) -> None:
     """Take a token of each bucket of a queue, or none at all.
 
     Raises:
         Empty: there is none in one of them.
     """
 
-    def body(tr: Transaction) -> Steps[None]:
+    async def body(tr: Transaction) -> None:
         for number, bucket in enumerate(buckets):
-            if (wait := (yield from bucket.take.steps(tr))) > 0:
+            if (wait := await bucket.take.steps(tr)) > 0:
                 raise Empty(number, wait)  # it rolls back what was taken of the others
 
-    yield from queue.transact(db, body)
+    await queue.transact(db, body)
 
 
 def _tokens(number: object, told: str) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fdbqueue.engine.finishing import start
-from fdbqueue.engine.steps import wait_in_thread
+from fdbqueue.engine.steps import value_of, wait_in_thread
 from fdbqueue.engine.waiting import Promise, until_changed
 from fdbqueue.lowlevel import Future, Steps, run
 
@@ -34,18 +34,18 @@ class Stop:
         for promise in list(self._resting):
             promise.keep()
 
-    def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> Steps[None]:
+    async def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> None:
         """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end. Then end the alarms."""
         promise = Promise()  # one for each rest: a promise keeps its waiters alive
         self._resting.add(promise)
         try:
             if not self.asked:  # checked after the promise is registered: an earlier `ask` keeps no promise
-                yield from until_changed([*alarms, promise], seconds)
+                await until_changed([*alarms, promise], seconds)
         finally:
             self._resting.discard(promise)
 
 
-def long_wait(name: str) -> Steps[None]:
+async def long_wait(name: str) -> None:
     """Warn if the caller is about to block an event loop that runs in its thread: nothing else in the loop goes on.
 
     An awaited call is not warned of. The warning is about the caller's line.
@@ -53,7 +53,7 @@ def long_wait(name: str) -> Steps[None]:
     Args:
         name: the verb's name, for the message, as "StagedQueue.dequeue".
     """
-    yield _LongWait(name)
+    await value_of(_LongWait(name))
 
 
 class _LongWait:
@@ -108,7 +108,7 @@ class Heir(Protocol):
         """Do what is left to do when the steps have ended or failed."""
 
 
-def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
+async def finish(steps: Steps[T], heir: Heir | None = None) -> T:
     """Drive `steps` to their end. If the caller is cancelled or interrupted, a thread drives the rest.
 
     For work that others depend on. `steps` never see the interruption. Errors that they raise after it are lost: they
@@ -120,13 +120,13 @@ def finish(steps: Steps[T], heir: Heir | None = None) -> Steps[T]:
     """
     handed_over = False
     try:
-        future = next(steps)
+        future = steps.send(None)
         while True:
             if getattr(future, "comes_at_once", False):
                 future = _answered(steps, future)
                 continue
             try:
-                outcome, error = yield _Kept(future)
+                outcome, error = await value_of(_Kept(future))
             except BaseException:
                 # This error is not the future's: the waiter has to go. (A task was cancelled, Ctrl-C, a generator
                 # dropped.)
@@ -155,12 +155,12 @@ def _answered(steps: Steps[Any], future: Any) -> Any:
 
 
 def _go_on(steps: Steps[Any], future: Any, heir: Heir | None) -> None:
-    def rest() -> Steps[None]:
+    async def rest() -> None:
         waited_for = future
         try:
             while True:
                 try:
-                    value = yield waited_for
+                    value = await value_of(waited_for)
                 except Exception as error:  # noqa: BLE001 - the steps decide what it means
                     waited_for = steps.throw(error)
                 else:
@@ -169,7 +169,7 @@ def _go_on(steps: Steps[Any], future: Any, heir: Heir | None) -> None:
             return
         finally:
             if heir is not None:
-                yield from heir.inherit()
+                await heir.inherit()
 
     run(rest())
 

@@ -199,7 +199,7 @@ class Consumer(Named, Generic[V]):
         return this_consumer(self._terms.consumer)
 
     @verb
-    def run(self, db: Database) -> Steps[ConsumerReport]:
+    async def run(self, db: Database) -> ConsumerReport:
         """Handle items, and wait for more, until `stop` is called.
 
         In the main thread, SIGTERM and SIGINT stop it too, and a second signal ends it without grace. Awaited as
@@ -219,10 +219,10 @@ class Consumer(Named, Generic[V]):
         *Conflicts:* like `Leases.lease`, `Leases.ack` and `Leases.extend`. *Cost:* one transaction to lease, one to ack
         and one per third of the duration to extend, for up to 256 items each.
         """
-        return (yield from self._in_loop(db, self._terms, "run"))
+        return await self._in_loop(db, self._terms, "run")
 
     @verb
-    def drain(self, db: Database) -> Steps[ConsumerReport]:
+    async def drain(self, db: Database) -> ConsumerReport:
         """Handle items until none is available, otherwise like `run`.
 
         Before it ends, it reads once more that none is available, when no cancelled call of this process has items any
@@ -237,7 +237,7 @@ class Consumer(Named, Generic[V]):
         Raises:
             TimeoutError: all handlers hang in threads beyond `handler_timeout`, and none returned within the grace.
         """
-        return (yield from self._in_loop(db, replace(self._terms, until_empty=True), "drain"))
+        return await self._in_loop(db, replace(self._terms, until_empty=True), "drain")
 
     def running(self, db: Database) -> AbstractAsyncContextManager[Consumer]:
         """Run beside the body of an ``async with``, and stop gracefully at its end.

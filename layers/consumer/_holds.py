@@ -56,7 +56,7 @@ class Hold:
         return not self.settling and time.monotonic() > self.ends_at
 
 
-def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **terms: float) -> Steps[list[Hold]]:
+async def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **terms: float) -> list[Hold]:
     """Apply a verb to all holds whose leases are not lost, and return the lost ones.
 
     Args:
@@ -71,7 +71,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
     for holds in halving:
         held = [hold.lease for hold in holds]
         try:
-            yield from leases.queue.transact(db, _applied(verb, held, terms), on_retry=halving.note)
+            await leases.queue.transact(db, _applied(verb, held, terms), on_retry=halving.note)
         except LeaseLost as error:
             positions = set(error.lost)
             suspects = [hold for hold in holds if hold.lease.position in positions]
@@ -82,7 +82,7 @@ def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **
                 if counts[hold.lease.position] == 1:
                     lost.append(hold)
                 else:  # a lost lease of the item, and a live lease that this consumer took later
-                    lost += yield from all_not_lost(db, leases, verb, [hold], **terms)
+                    lost += await all_not_lost(db, leases, verb, [hold], **terms)
         except FDBError as error:
             halving.halve(error)
     return lost
@@ -100,14 +100,14 @@ def all_acked(db: Database, leases: Leases, batch: list[Hold]) -> Steps[list[Hol
     return all_not_lost(db, leases, ack, batch)
 
 
-def is_out(db: Database, leases: Leases, lease: Lease) -> Steps[bool]:
+async def is_out(db: Database, leases: Leases, lease: Lease) -> bool:
     """Return whether the group of a leased item was cancelled, perhaps after it was leased.
 
     Args:
         leases: the leases of the queue that has the group.
     """
     look = partial(group_record, layout=leases.layout, name=lease.group)
-    record = yield from leases.queue.read(db, look)
+    record = await leases.queue.read(db, look)
     return record is not None and record.state == "cancelled"
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec, Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.engine.finishing import FINISH_SECONDS, unfinished
-from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, permit_of, run, run_async
+from fdbqueue.lowlevel import Database, FDBError, Transaction, permit_of, run, run_async, value_of
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.stored.codecs import why_buried
 
@@ -283,16 +283,16 @@ class Run(Keeping):
         await asyncio.sleep(AGAIN_SECONDS)
         return False
 
-    def _look_for_more(self, tr: Transaction) -> Steps[Left]:
+    async def _look_for_more(self, tr: Transaction) -> Left:
         """Return whether items are left for this drain."""
         if self._queue is not None:
             delivery = type(self._queue).delivery(self._queue.leases)
-            if (yield from delivery.has_items(tr)):
+            if await delivery.has_items(tr):
                 return "items"
-        due_us = yield from self._leases.next_due_us(tr)
+        due_us = await self._leases.next_due_us(tr)
         if due_us is not None and due_us <= self._leases.now_us():
             return "perhaps"
-        untaken = yield from any_untaken(tr, self._leases.layout)
+        untaken = await any_untaken(tr, self._leases.layout)
         return "perhaps" if untaken else "none"
 
     async def _wait_for_room(self) -> None:
@@ -315,8 +315,8 @@ class Run(Keeping):
         """Read something of the database."""
         await run_async(self._leases.queue.read(self._db, self._look_at_pause))
 
-    def _look_at_pause(self, tr: Transaction) -> Steps[None]:
-        yield tr.snapshot.get(self._leases.layout.paused_key)
+    async def _look_at_pause(self, tr: Transaction) -> None:
+        await value_of(tr.snapshot.get(self._leases.layout.paused_key))
 
     async def may_begin(self) -> bool:
         """Return whether a handler may begin now. No item was read for it if a second has not passed."""

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.transactional import repeated
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, pack, run, run_async
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, pack, run, run_async
 from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.codecs import why_buried
@@ -141,10 +141,10 @@ class SessionRun(Run):
     def _name(self) -> object:
         return self._sessions
 
-    def _look_for_more(self, tr: Transaction) -> Steps[Left]:
+    async def _look_for_more(self, tr: Transaction) -> Left:
         # The last call may not have known all shards.
-        yield from self._sessions.line.shards.learn(tr, seconds=0.0)
-        return (yield from super()._look_for_more(tr))
+        await self._sessions.line.shards.learn(tr, seconds=0.0)
+        return await super()._look_for_more(tr)
 
     def _hold(self, lease: Lease) -> Hold:
         return TurnHold(lease)

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from fdbqueue.lowlevel import Database, Named, Shown, Steps, attempts, only_database, verb
+from fdbqueue.lowlevel import Database, Named, Shown, attempts, only_database, verb
 from fdbqueue.stored.layout import LEASE
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
@@ -112,7 +112,7 @@ class Watchdog(Named):
         return f"Watchdog({self.leases!r}, interval={self._interval})"
 
     @verb
-    def sweep(self, db: Database) -> Steps[WatchdogReport]:
+    async def sweep(self, db: Database) -> WatchdogReport:
         """Fire all due timers, in any number of bounded transactions, and return the report so far.
 
         *Conflicts:* with acks, extensions and leases of the same items; it then tries again. *Cost:* as
@@ -121,24 +121,24 @@ class Watchdog(Named):
         only_database(db, "Watchdog.sweep", _IN_A_TRANSACTION)
         more = True
         while more and not self._stop.asked:
-            found = yield from self.leases.reclaim.steps(db, limit=self._batch)
+            found = await self.leases.reclaim.steps(db, limit=self._batch)
             more = found.more
             for reclaimed in found.reclaimed:
                 self._note(reclaimed)
         return self.report
 
     @verb
-    def run(self, db: Database) -> Steps[WatchdogReport]:
+    async def run(self, db: Database) -> WatchdogReport:
         """Sweep repeatedly until `stop` is called from another thread or task, or from the hook.
 
         *Conflicts:* as `sweep`. *Cost:* as `sweep`, and a read after each sweep for the time of the next.
         """
         only_database(db, "Watchdog.run", _IN_A_TRANSACTION)
-        yield from long_wait("Watchdog.run")
+        await long_wait("Watchdog.run")
         while not self._stop.asked:
-            yield from self.sweep.steps(db)
-            seconds = yield from self._seconds_to_wait(db)
-            yield from self._stop.rest([], seconds)
+            await self.sweep.steps(db)
+            seconds = await self._seconds_to_wait(db)
+            await self._stop.rest([], seconds)
         return self.report
 
     def stop(self) -> None:
@@ -165,9 +165,9 @@ class Watchdog(Named):
             extra = fields(self.leases.queue, reclaimed.position, **about)
             _log.exception("The watchdog's hook failed for %s of %r.", reclaimed.position, self.leases, extra=extra)
 
-    def _seconds_to_wait(self, db: Database) -> Steps[float]:
+    async def _seconds_to_wait(self, db: Database) -> float:
         now_us = self.leases.now_us()
-        at_us = yield from attempts(db, self.leases.next_due_us)
+        at_us = await attempts(db, self.leases.next_due_us)
         if at_us is None:
             return self._interval
         # Add one microsecond. Otherwise the next sweep would come just before the timer is due.

@@ -17,7 +17,6 @@ from fdbqueue.lowlevel import (
     Layout,
     Named,
     Shown,
-    Steps,
     Transaction,
     check_text,
     check_values,
@@ -25,6 +24,7 @@ from fdbqueue.lowlevel import (
     new_random,
     only_database,
     rows,
+    value_of,
     verb,
 )
 from fdbqueue.moves.groups import (
@@ -127,12 +127,12 @@ class Group(Named):
         return Group(self._groups, self.name, token=self.token, db=db)
 
     @verb
-    def enqueue(self, /, tr: Transaction | Database, value: Any, **terms: Any) -> Steps[Any]:
+    async def enqueue(self, /, tr: Transaction | Database, value: Any, **terms: Any) -> Any:
         """Append an item as a member; as `Groups.enqueue`."""
-        return (yield from self._groups.enqueue.steps(tr, value, group=self, **terms))
+        return await self._groups.enqueue.steps(tr, value, group=self, **terms)
 
     @verb
-    def enqueue_many(self, /, tr: Transaction | Database, values: Iterable[Any], **terms: Any) -> Steps[int]:
+    async def enqueue_many(self, /, tr: Transaction | Database, values: Iterable[Any], **terms: Any) -> int:
         """Append items as members, in their order. Return how many.
 
         Given a database, it uses transactions of 100 items. It holds the group open meanwhile, and extends the hold of
@@ -146,7 +146,7 @@ class Group(Named):
         composed = not is_database(tr)
         check_values(values)
         if composed:
-            return (yield from self._append(cast(Transaction, tr), list(values), terms, token=b"", last=False))
+            return await self._append(cast(Transaction, tr), list(values), terms, token=b"", last=False)
         # A hold of its own: else the group could be done between two of its transactions.
         token = self.token or new_random()
         added, following = 0, iter(values)
@@ -154,12 +154,12 @@ class Group(Named):
         while batch:
             rest = list(islice(following, BATCH_ITEMS))
             body = partial(self._append, values=batch, terms=terms, token=token, last=not rest and not self.token)
-            added += yield from self._leases.queue.transact(tr, body)
+            added += await self._leases.queue.transact(tr, body)
             batch = rest
         return added
 
     @verb
-    def hold(self, tr: Transaction | Database, *, duration: float = HOLD_SECONDS, token: bytes = b"") -> Steps[Group]:
+    async def hold(self, tr: Transaction | Database, *, duration: float = HOLD_SECONDS, token: bytes = b"") -> Group:
         """Hold the group open: it is not done while a producer holds it. Return it with the token of the hold.
 
         Args:
@@ -177,15 +177,15 @@ class Group(Named):
         until_us = self._leases.now_us() + positive(duration, "duration")
         held = token or self.token or new_random()
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from self._groups.check_open(tr, self.name)
+        async def body(tr: Transaction) -> None:
+            await self._groups.check_open(tr, self.name)
             set_hold(tr, self._layout, self.name, held, until_us)
 
-        yield from self._leases.queue.transact(tr, body)
+        await self._leases.queue.transact(tr, body)
         return Group(self._groups, self.name, token=held, db=self._db)
 
     @verb
-    def close(self, tr: Transaction | Database) -> Steps[None]:
+    async def close(self, tr: Transaction | Database) -> None:
         """End this producer's hold: it adds no more members. A group without open members is done then.
 
         Raises:
@@ -196,14 +196,14 @@ class Group(Named):
         if not self.token:
             raise ValueError(f"{self!r} is not held by this object. `Groups.open` and `Group.hold` return one that is.")
 
-        def body(tr: Transaction) -> Steps[None]:
+        async def body(tr: Transaction) -> None:
             tr.clear(self._keys.holds.pack((self.token,)))
-            yield from settle(tr, self._layout, self.name, self._leases.now_us())
+            await settle(tr, self._layout, self.name, self._leases.now_us())
 
-        yield from self._leases.queue.transact(tr, body)
+        await self._leases.queue.transact(tr, body)
 
     @verb
-    def cancel(self, tr: Transaction | Database) -> Steps[GroupStats]:
+    async def cancel(self, tr: Transaction | Database) -> GroupStats:
         """Cancel the group: no member is taken or added from now on. Return its stats.
 
         Members at work run to their end. Given a database, this call then removes the waiting members, in many
@@ -216,16 +216,16 @@ class Group(Named):
         *Conflicts:* with takes of its members and enqueues into it at this moment. *Cost:* three reads and four writes;
         given a database, also about five reads and writes for each waiting member.
         """
-        stats = yield from self._leases.queue.transact(tr, self._cancel)
+        stats = await self._leases.queue.transact(tr, self._cancel)
         more = is_database(tr)
         while more:
             # The group may have been removed after its time, by another process. Then the last look at it counts.
-            more, seen = yield from self._leases.queue.transact(tr, self._sweep)
+            more, seen = await self._leases.queue.transact(tr, self._sweep)
             stats = seen or stats
         return stats
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[GroupStats]:
+    async def stats(self, tr: Transaction | Database) -> GroupStats:
         """Return the number of members by state.
 
         Raises:
@@ -233,11 +233,11 @@ class Group(Named):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads; it does not grow with the group.
         """
-        found = yield from self._leases.queue.read(tr, self._look)
+        found = await self._leases.queue.read(tr, self._look)
         return found[1]
 
     @verb
-    def wait(self, timeout: float | None = None) -> Steps[GroupStats]:
+    async def wait(self, timeout: float | None = None) -> GroupStats:
         """Wait until all members have ended and no producer holds the group, and return its stats.
 
         ``await group`` does the same.
@@ -255,9 +255,9 @@ class Group(Named):
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: group.at(db).wait().")
         if timeout != 0:
-            yield from long_wait("Group.wait")
+            await long_wait("Group.wait")
         name = f"The group {self.name!r} of {self._groups.queue!r}"
-        stats = yield from until_ended(self._db, self._leases, self._look_for_end, timeout, name)
+        stats = await until_ended(self._db, self._leases, self._look_for_end, timeout, name)
         if stats.state != "done":
             raise CompletionError(f"{name} was cancelled: {stats}.", outcome=stats.state)
         return stats
@@ -265,19 +265,17 @@ class Group(Named):
     def __await__(self) -> Any:
         return self.wait.aio().__await__()
 
-    def _append(
-        self, tr: Transaction, values: list[Any], terms: dict[str, Any], token: bytes, last: bool
-    ) -> Steps[int]:
+    async def _append(self, tr: Transaction, values: list[Any], terms: dict[str, Any], token: bytes, last: bool) -> int:
         for value in values:
-            yield from self._groups.enqueue.steps(tr, value, group=self, **terms)
+            await self._groups.enqueue.steps(tr, value, group=self, **terms)
         if last:
             tr.clear(self._keys.holds.pack((token,)))
         elif token:
             set_hold(tr, self._layout, self.name, token, self._leases.now_us() + int(HOLD_SECONDS * 1e6))
         return len(values)
 
-    def _cancel(self, tr: Transaction) -> Steps[GroupStats]:
-        value = yield tr.get(self._keys.record)
+    async def _cancel(self, tr: Transaction) -> GroupStats:
+        value = await value_of(tr.get(self._keys.record))
         group = read_group(bytes(value)) if value.present() else None
         if group is None or group.state == "done":
             raise self._groups.refused(self.name, group)
@@ -287,23 +285,23 @@ class Group(Named):
             span = self._keys.holds.range()
             tr.clear_range(span.start, span.stop)
             begin_sweep(tr, self._layout, self.name, self._leases.now_us())
-            yield from settle(tr, self._layout, self.name, self._leases.now_us())
-        _, stats = yield from self._look(tr)
+            await settle(tr, self._layout, self.name, self._leases.now_us())
+        _, stats = await self._look(tr)
         return stats
 
-    def _sweep(self, tr: Transaction) -> Steps[tuple[bool, GroupStats | None]]:
+    async def _sweep(self, tr: Transaction) -> tuple[bool, GroupStats | None]:
         moves = Transitions(tr, self._layout, self._leases.now_us())
         custody = self._leases.retry.custody
-        more = yield from sweep(tr, self._layout, moves, self.name, self._leases.now_us(), custody)
-        yield from moves.settle()
+        more = await sweep(tr, self._layout, moves, self.name, self._leases.now_us(), custody)
+        await moves.settle()
         moves.finish()
-        if more or not (yield tr.snapshot.get(self._keys.record)).present():
+        if more or not (await value_of(tr.snapshot.get(self._keys.record))).present():
             return more, None
-        _, stats = yield from self._look(tr)
+        _, stats = await self._look(tr)
         return False, stats
 
-    def _look(self, tr: Transaction) -> Steps[tuple[GroupRecord, GroupStats]]:
-        value = yield tr.snapshot.get(self._keys.record)
+    async def _look(self, tr: Transaction) -> tuple[GroupRecord, GroupStats]:
+        value = await value_of(tr.snapshot.get(self._keys.record))
         if not value.present():
             raise CompletionError(
                 f"Nothing is known of the group {self.name!r} of {self._groups.queue!r}: it was not opened, it was kept"
@@ -311,19 +309,19 @@ class Group(Named):
                 outcome="gone",
             )
         group = read_group(bytes(value))
-        counts = yield from read_member_counts(tr, self._layout, self.name)
+        counts = await read_member_counts(tr, self._layout, self.name)
         members = {state: counts.get(state, 0) for state in MEMBER_STATES}
         return group, GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
 
-    def _look_for_end(self, tr: Transaction) -> Steps[GroupStats | NotEnded]:
-        _, stats = yield from self._look(tr)
+    async def _look_for_end(self, tr: Transaction) -> GroupStats | NotEnded:
+        _, stats = await self._look(tr)
         if stats.ended:
             return stats
         span = self._keys.holds.range()
-        holds = yield from rows(tr.snapshot, span.start, span.stop)
+        holds = await rows(tr.snapshot, span.start, span.stop)
         due_us = min((int.from_bytes(row.value, "big") for row in holds), default=0)
         if stats.state == "cancelled":
-            cursor = yield tr.snapshot.get(self._keys.cursor)
+            cursor = await value_of(tr.snapshot.get(self._keys.cursor))
             due_us = int.from_bytes(bytes(cursor)[:8], "big") if cursor.present() else 0
         return NotEnded(self._keys.record, due_us)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from fdbqueue.lowlevel import (
     Editing,
     KeyValue,
     Named,
-    Steps,
     Subspace,
     Transaction,
     check_limit,
@@ -71,10 +71,10 @@ class GroupList(Iterator["Group"]):
             raise StopAsyncIteration
         return group
 
-    def _next(self) -> Steps[Group | None]:
+    async def _next(self) -> Group | None:
         if self._left < 1:
             return None
-        found = yield from self._groups.queue.read(self._tr, self._first)
+        found = await self._groups.queue.read(self._tr, self._first)
         self._named = True
         if found is None:
             self._left = 0
@@ -83,11 +83,11 @@ class GroupList(Iterator["Group"]):
         self._begin, self._left = _behind(self._groups.leases.layout.groups, name), self._left - 1
         return Group(self._groups, name, db=self._db)
 
-    def _first(self, tr: Transaction) -> Steps[tuple[tuple[Any, ...], KeyValue] | None]:
+    async def _first(self, tr: Transaction) -> tuple[tuple[Any, ...], KeyValue] | None:
         layout = self._groups.leases.layout
-        found = yield from first_own(tr.snapshot, layout, "groups", self._begin, behind(layout.groups.key()))
+        found = await first_own(tr.snapshot, layout, "groups", self._begin, behind(layout.groups.key()))
         if found is None and not self._named:
-            yield from check_renamed(tr, layout)
+            await check_renamed(tr, layout)
         return found
 
 
@@ -138,7 +138,7 @@ class Groups(Named, QueueWithLeases[Any]):
         return editing
 
     @verb
-    def open(
+    async def open(
         self,
         tr: Transaction | Database,
         name: str,
@@ -147,7 +147,7 @@ class Groups(Named, QueueWithLeases[Any]):
         hold: float = HOLD_SECONDS,
         keep: float = KEEP_SECONDS,
         token: bytes = b"",
-    ) -> Steps[Group]:
+    ) -> Group:
         """Begin a group, and return it. This producer holds it open until `Group.close`.
 
         Args:
@@ -174,20 +174,20 @@ class Groups(Named, QueueWithLeases[Any]):
         db: Any = tr if is_database(tr) else getattr(tr, "db", None)
         group = Group(self, name, token=token or new_random(), db=db)
 
-        def body(tr: Transaction) -> Steps[None]:
+        async def body(tr: Transaction) -> None:
             named = started(refuse_old_name(tr, self.leases.layout))
-            if (found := (yield from group_record(tr, self.leases.layout, name))) is not None:
+            if (found := await group_record(tr, self.leases.layout, name)) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
-            yield from named
+            await named
             held = []
             for follow_up in follow_ups:
-                held += yield from follow_up.hold(tr)
+                held += await follow_up.hold(tr)
             now_us = self.leases.now_us()
             record = GroupRecord(then=tuple(held), keep_s=keep_s, began_at_us=now_us)
             tr.set(group_keys(self.leases.layout, name).record, encode_group(record))
             set_hold(tr, self.leases.layout, name, group.token, now_us + hold_us)
 
-        yield from self.queue.transact(tr, body)
+        await self.queue.transact(tr, body)
         return group
 
     def group(self, db: Database, name: str) -> Group:
@@ -225,7 +225,7 @@ class Groups(Named, QueueWithLeases[Any]):
         return GroupList(self, tr, db, space.key() if after is None else _behind(space, after), limit)
 
     @verb
-    def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Steps[Any]:
+    async def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Any:
         """Append an item as a member of a group. Return what the source's `enqueue` returns.
 
         Args:
@@ -243,9 +243,9 @@ class Groups(Named, QueueWithLeases[Any]):
         name = group.name if isinstance(group, Group) else group
         check_name(name)
         body = partial(self._enqueue, value=value, name=name, terms=terms)
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
-    def check_open(self, tr: Transaction, name: str) -> Steps[None]:
+    async def check_open(self, tr: Transaction, name: str) -> None:
         """Raise unless members can be added to a group. For layers.
 
         Raises:
@@ -253,7 +253,7 @@ class Groups(Named, QueueWithLeases[Any]):
         """
         only_transaction(tr, "Groups.check_open")
         check_name(name)
-        record = yield from group_record(tr, self.leases.layout, name)
+        record = await group_record(tr, self.leases.layout, name)
         if record is None or record.state != "open":
             raise self.refused(name, record)
 
@@ -267,15 +267,16 @@ class Groups(Named, QueueWithLeases[Any]):
             f"The group {name!r} in {self.queue.layout.describe()} is {record.state}; nothing was written."
         )
 
-    def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Steps[Any]:
+    async def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Any:
         entering = steps_of(self._source.enqueue, tr, value, **terms)  # before the first read
-        yield from self.check_open(tr, name)
-        entered = yield from entering
+        with closing(entering):
+            await self.check_open(tr, name)
+            entered = await entering
         position = position_in(entered)
         if position is not None:
-            at = yield from entered_at(tr, self._source, self.queue.layout, position, terms.get("session"))
+            at = await entered_at(tr, self._source, self.queue.layout, position, terms.get("session"))
             delayed = bool(terms.get("delay") or terms.get("at"))
-            marked = yield from mark(tr, at.layout, at.packed, delayed=delayed, group=name)
+            marked = await mark(tr, at.layout, at.packed, delayed=delayed, group=name)
             if marked is not None:
                 tr.set(group_keys(at.home, name).members + at.address, b"")
                 count_members(tr, at.home, name, **{marked.state: 1})

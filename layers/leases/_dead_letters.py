@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     pack,
     rows,
     started,
+    value_of,
     verb,
 )
 from fdbqueue.moves.admission import read_high_water_mark
@@ -97,7 +98,7 @@ class DeadLetters(Named, Generic[V]):
         )
 
     @verb
-    def bury(self, tr: Transaction | Database, position: Position, *, error: str | None = None) -> Steps[bool]:
+    async def bury(self, tr: Transaction | Database, position: Position, *, error: str | None = None) -> bool:
         """Make an available item a dead letter, also one that can't be read. Return False if it is not available.
 
         For an item that holds up the queue. The stored bytes of one that can't be read stay as they are. `redrive` puts
@@ -123,30 +124,30 @@ class DeadLetters(Named, Generic[V]):
         check_failure(error)
         packed = pack(position)
 
-        def body(tr: Transaction) -> Steps[bool]:
-            found = yield tr.get(self._layout.available.key(packed))
+        async def body(tr: Transaction) -> bool:
+            found = await value_of(tr.get(self._layout.available.key(packed)))
             if not found.present():
-                yield from check_renamed(tr, self._layout)
-                yield from refuse_of_session(tr, self._layout, [packed], "skip")
+                await check_renamed(tr, self._layout)
+                await refuse_of_session(tr, self._layout, [packed], "skip")
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
-            notes = yield from moves.read_notes({packed: bytes(found)})
+            notes = await moves.read_notes({packed: bytes(found)})
             moves.bury(packed, bytes(found), notes[packed], error or None)
-            yield from moves.settle()
+            await moves.settle()
             moves.finish()
             return True
 
-        return (yield from self._queue.transact(tr, body))
+        return await self._queue.transact(tr, body)
 
     @verb
-    def redrive(
+    async def redrive(
         self,
         tr: Transaction | Database,
         position: Position | Iterable[Position] | None = None,
         *,
         limit: int | None = None,
         to: Where = "place",
-    ) -> Steps[int]:
+    ) -> int:
         """Make dead letters available again with no attempts counted. Return how many.
 
         It removes their time to live, and keeps their last error for the next attempt. Unreadable dead letters stay.
@@ -164,17 +165,17 @@ class DeadLetters(Named, Generic[V]):
         if to not in ("place", "tail"):
             raise ValueError(f"to must be 'place' or 'tail', not {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
-        return (yield from self._all(tr, "redrive", deal, position, limit))
+        return await self._all(tr, "redrive", deal, position, limit)
 
     @verb
-    def purge(
+    async def purge(
         self,
         tr: Transaction | Database,
         position: Position | Iterable[Position] | None = None,
         *,
         limit: int | None = None,
         older_than: float = 0.0,
-    ) -> Steps[int]:
+    ) -> int:
         """Remove dead letters for good, also those that can't be read. Return how many.
 
         `older_than` removes a dead letter of a newer version by the time in its notes. One whose notes can't be read at
@@ -190,83 +191,83 @@ class DeadLetters(Named, Generic[V]):
         """
         age_us = not_negative(older_than, "older_than")
         died_until_us = self._now_us() - age_us if age_us else None
-        return (yield from self._all(tr, "purge", partial(self._purge, until_us=died_until_us), position, limit))
+        return await self._all(tr, "purge", partial(self._purge, until_us=died_until_us), position, limit)
 
-    def _all(
+    async def _all(
         self,
         tr: Transaction | Database,
         verb: str,
         deal: _Deal,
         position: Position | Iterable[Position] | None,
         limit: int | None,
-    ) -> Steps[int]:
+    ) -> int:
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
-            return (yield from self._from_the_first(tr, deal, limit))
+            return await self._from_the_first(tr, deal, limit)
         alone = isinstance(position, Position | str | bytes | Mapping) or not isinstance(position, Iterable)
         places: list[Any] = [position] if alone else list(cast("Iterable[Any]", position))
         for place in places:
             if not isinstance(place, Position):
                 raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
         # A position that is given twice is handled once.
-        return (yield from self._named(tr, verb, deal, list(dict.fromkeys(map(pack, places))), limit))
+        return await self._named(tr, verb, deal, list(dict.fromkeys(map(pack, places))), limit)
 
-    def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> Steps[int]:
+    async def _from_the_first(self, tr: Transaction | Database, deal: _Deal, limit: int | None) -> int:
         begin, end = self._layout.dead.begin, self._layout.dead.end
         done = 0
         while begin < end and (limit is None or done < limit):
             batch = partial(self._batch, begin=begin, end=end, limit=_most(limit, done), deal=deal)
             # An item that dies again meanwhile is before `begin`, and is not met a second time.
-            dealt, begin = yield from self._queue.transact(tr, batch)
+            dealt, begin = await self._queue.transact(tr, batch)
             done += dealt
         return done
 
-    def _named(
+    async def _named(
         self, tr: Transaction | Database, verb: str, deal: _Deal, places: list[bytes], limit: int | None
-    ) -> Steps[int]:
+    ) -> int:
         done = seen = 0
         while seen < len(places) and (limit is None or done < limit):
             some = places[seen : seen + _most(limit, done)]
             batch = partial(self._batch_named, places=some, verb=verb, deal=deal)
-            dealt, looked_at = yield from self._queue.transact(tr, batch)
+            dealt, looked_at = await self._queue.transact(tr, batch)
             done += dealt
             seen += looked_at
         return done
 
-    def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> Steps[tuple[int, bytes]]:
+    async def _batch(self, tr: Transaction, begin: bytes, end: bytes, limit: int, deal: _Deal) -> tuple[int, bytes]:
         """Handle some dead letters. Return how many, and the key from which the rest begins."""
         # By snapshot, with a conflict for each one that is handled: items that die meanwhile cause no conflict.
         moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
-        found = yield from rows(tr.snapshot, begin, end, limit=limit)
-        yield from asked
+        found = await rows(tr.snapshot, begin, end, limit=limit)
+        await asked
         if not found:
-            yield from check_renamed(tr, self._layout)
-        dealt, looked_at = yield from self._deal_with(tr, moves, found, deal)
+            await check_renamed(tr, self._layout)
+        dealt, looked_at = await self._deal_with(tr, moves, found, deal)
         if looked_at < limit and looked_at == len(found):
             return dealt, end
         return dealt, found[looked_at - 1].key + b"\x00"
 
-    def _batch_named(self, tr: Transaction, places: list[bytes], verb: str, deal: _Deal) -> Steps[tuple[int, int]]:
+    async def _batch_named(self, tr: Transaction, places: list[bytes], verb: str, deal: _Deal) -> tuple[int, int]:
         """Handle the first dead letters at these places. Return how many, and how many places were read."""
         moves = Transitions(tr, self._layout, self._now_us())
         asked = started(moves.ask())
         keys = [self._layout.dead.key(packed) for packed in places]
         reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys]
-        yield from asked
+        await asked
         found: list[KeyValue | None] = []
         for read in reads:
-            row = yield from read
+            row = await read
             found.append(row[0] if row else None)
         if not any(found):
-            yield from check_renamed(tr, self._layout)
+            await check_renamed(tr, self._layout)
         missing = [packed for packed, row in zip(places, found, strict=True) if row is None]
-        yield from refuse_of_session(tr, self._layout, missing, verb)
-        return (yield from self._deal_with(tr, moves, found, deal))
+        await refuse_of_session(tr, self._layout, missing, verb)
+        return await self._deal_with(tr, moves, found, deal)
 
-    def _deal_with(
+    async def _deal_with(
         self, tr: Transaction, moves: Transitions, found: Sequence[KeyValue | None], deal: _Deal
-    ) -> Steps[tuple[int, int]]:
+    ) -> tuple[int, int]:
         """Handle the number of dead letters that fits into one transaction. Return how many, and how many were read."""
         dealt = size = looked_at = 0
         for row in found:
@@ -276,56 +277,55 @@ class DeadLetters(Named, Generic[V]):
             if row is None:
                 continue  # another transaction has handled it
             tr.add_read_conflict_key(row.key)
-            written = yield from deal(tr, moves, row, *salvaged_notes(row.value))
+            written = await deal(tr, moves, row, *salvaged_notes(row.value))
             dealt += bool(written)
             size += written
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return dealt, looked_at
 
-    def _to_place(
+    async def _to_place(
         self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool
-    ) -> Steps[int]:
+    ) -> int:
         if not is_readable:
             return 0  # left to the newer version of the library that wrote it; the check reports it
         packed = self._layout.dead.packed(row.key)
-        yield from reopen_outcome(tr, self._layout, packed, as_new(notes))
+        await reopen_outcome(tr, self._layout, packed, as_new(notes))
         moves.leave_dead(packed)
         moves.enter_available(packed, row.value, as_new(notes))
         moves.set_dependent(packed, notes)
         return len(row.value)
 
-    def _to_tail(
+    async def _to_tail(
         self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool
-    ) -> Steps[int]:
+    ) -> int:
         if not is_readable:
             return 0
         old = self._layout.dead.position(row.key)
         # The caller need not give the queue's order. The item keeps its rank, behind all others of that rank.
-        order = None if old.rank is None else (yield from read_high_water_mark(tr, self._layout)).order
-        index = yield from self._queue.next_index(tr, 1, order=order, entry="any")
+        order = None if old.rank is None else (await read_high_water_mark(tr, self._layout)).order
+        index = await self._queue.next_index(tr, 1, order=order, entry="any")
         position = Position(index, new_random(), rank=old.rank)
         size = len(row.value)
         if is_chunked(row.value):
-            size += yield from self._move_chunks(tr, old, position)
+            size += await self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
         # A completion names the old position, and has been told that the item died.
         moves.enter_available(pack(position), row.value, structs.replace(as_new(notes), keep_s=0))
         moves.set_dependent(pack(position), notes)
         return size
 
-    def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> Steps[int]:
+    async def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> int:
         # By snapshot: chunks change only together with their item's key, which this transaction conflicts on.
-        chunks = yield from rows(tr.snapshot, *self._layout.chunk_range(old))
+        chunks = await rows(tr.snapshot, *self._layout.chunk_range(old))
         for number, chunk in enumerate(chunks):
             tr.set(self._layout.chunk_key(new, number), chunk.value)
         tr.clear_range(*self._layout.chunk_range(old))
         return sum(len(chunk.value) for chunk in chunks)
 
-    def _purge(
+    async def _purge(
         self, tr: Transaction, moves: Transitions, row: KeyValue, notes: Notes, is_readable: bool, until_us: int | None
-    ) -> Steps[int]:
-        yield from ()
+    ) -> int:
         if until_us is not None and (notes.died_at_us > until_us or not (is_readable or notes.died_at_us)):
             return 0
         packed = self._layout.dead.packed(row.key)

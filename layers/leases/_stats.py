@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 
 from fdbqueue import FormatError, Stats
-from fdbqueue.lowlevel import Layout, Steps, Transaction, notes_of, rows, started
+from fdbqueue.lowlevel import Layout, Transaction, notes_of, rows, started
 from fdbqueue.stored.counters import read_own_stats
 from fdbqueue.stored.layout import rank_of
 
@@ -85,9 +85,7 @@ def _thinned(looks: list[tuple[int, int]], now_us: int) -> list[tuple[int, int]]
     return [*kept, looks[-1]]
 
 
-def read_lease_stats(
-    tr: Transaction, layout: Layout, now_us: int, looks: Looks, *, remember: bool
-) -> Steps[LeaseStats]:
+async def read_lease_stats(tr: Transaction, layout: Layout, now_us: int, looks: Looks, *, remember: bool) -> LeaseStats:
     """Read a queue's `LeaseStats`.
 
     Args:
@@ -96,10 +94,10 @@ def read_lease_stats(
     """
     overdue = started(due_timers(tr, layout, now_us, limit=OVERDUE_LIMIT))
     first = started(rows(tr.snapshot, layout.begin, layout.end, limit=1))
-    counted = yield from read_own_stats(tr, layout)
-    late = yield from overdue
+    counted = await read_own_stats(tr, layout)
+    late = await overdue
     age_s = at_least_s = None
-    found = yield from first
+    found = await first
     packed = layout.available.packed(found[0].key) if found else b""
     if remember:
         looks.remember(counted, packed, now_us)

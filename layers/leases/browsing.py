@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     pack,
     stored_item,
+    value_of,
 )
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import salvaged_notes
@@ -85,36 +86,36 @@ def check_on_bad(on_bad: object) -> None:
         raise ValueError(f"on_bad is 'fail' or 'null', not {on_bad!r}.")
 
 
-def or_unreadable(found: Steps[T], position: Position, stored: bytes, state: State) -> Steps[T | StoredItem[Any]]:
+async def or_unreadable(found: Steps[T], position: Position, stored: bytes, state: State) -> T | StoredItem[Any]:
     """Return an item; without its value if it can't be read, and with that error if it has none of its own."""
     try:
-        return (yield from found)
+        return await found
     except (CodecError, FormatError) as error:
         notes, _ = salvaged_notes(stored)
         shown: StoredItem[Any] = stored_item(Item(position, None, {}), stored, state, notes=notes)
         return replace(shown, error=notes.error or str(error))
 
 
-def _open(
+async def _open(
     tr: Transaction | Database, queue: Queue[V], place: Place, row: KeyValue, state: State
-) -> Steps[StoredItem[V] | None]:
+) -> StoredItem[V] | None:
     position = place.position(row.key)
     if not is_chunked(row.value):
-        return (yield from opened(cast(Transaction, tr), queue, place, row, state))
+        return await opened(cast(Transaction, tr), queue, place, row, state)
 
-    def with_chunks(tr: Transaction) -> Steps[StoredItem[V] | None]:
+    async def with_chunks(tr: Transaction) -> StoredItem[V] | None:
         # Given a database, the page was read in another transaction. By now the item and its chunks may be gone, or
         # changed.
-        value = yield tr.snapshot.get(row.key)
+        value = await value_of(tr.snapshot.get(row.key))
         if not value.present():
             return None
         stored = bytes(value)
-        return stored_item((yield from queue.item(tr, position, stored)), stored, state)
+        return stored_item(await queue.item(tr, position, stored), stored, state)
 
-    return (yield from queue.read(tr, with_chunks))
+    return await queue.read(tr, with_chunks)
 
 
-def opened(tr: Transaction, queue: Queue[V], place: Place, row: KeyValue, state: State) -> Steps[StoredItem[V]]:
+async def opened(tr: Transaction, queue: Queue[V], place: Place, row: KeyValue, state: State) -> StoredItem[V]:
     """Return the stored item of a row that this transaction has read."""
-    item = yield from queue.item(tr, place.position(row.key), row.value)
+    item = await queue.item(tr, place.position(row.key), row.value)
     return stored_item(item, row.value, state)

@@ -18,27 +18,27 @@ class _NothingWritten(Exception):
         self.result = result
 
 
-def commit_if_written(
+async def commit_if_written(
     queue: Queue,
     db: Database,
     body: Callable[[Transaction], Steps[tuple[T, bool]]],
     *,
     on_retry: Callable[[FDBError], None] = lambda error: None,
     takes: bool = False,
-) -> Steps[T]:
+) -> T:
     """Run a `body` that also returns whether it wrote. If it only read, it needs no commit and no commit marker.
 
     Otherwise as `Queue.transact`, given a database.
     """
 
-    def commit_or_leave(tr: Transaction) -> Steps[T]:
-        result, written = yield from body(tr)
+    async def commit_or_leave(tr: Transaction) -> T:
+        result, written = await body(tr)
         if not written:
             raise _NothingWritten(result)
         return result
 
     try:
-        return (yield from queue.transact(db, commit_or_leave, on_retry=on_retry, takes=takes))
+        return await queue.transact(db, commit_or_leave, on_retry=on_retry, takes=takes)
     except _NothingWritten as nothing:
         result: T = nothing.result
         return result

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.base.times import HELD_US, HeldUntil
-from fdbqueue.lowlevel import Notes, Steps, Transaction, envelope, only_transaction
+from fdbqueue.lowlevel import Notes, Transaction, envelope, only_transaction
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.items import with_header
 
@@ -73,12 +73,12 @@ class FollowUp:
         terms = "".join(f", {name}={value!r}" for name, value in self._terms.items())
         return f"FollowUp({self.target!r}, {self.value!r}{terms})"
 
-    def carry_out(self, tr: Transaction) -> Steps[Any]:
+    async def carry_out(self, tr: Transaction) -> Any:
         """Enqueue it now. Return what the target's `enqueue` returns."""
         only_transaction(tr, "FollowUp.carry_out")
-        return (yield from self.target.enqueue.steps(tr, self.value, **self._terms))
+        return await self.target.enqueue.steps(tr, self.value, **self._terms)
 
-    def hold(self, tr: Transaction) -> Steps[list[tuple[bytes, bytes]]]:
+    async def hold(self, tr: Transaction) -> list[tuple[bytes, bytes]]:
         """Enqueue it now, delayed until another item releases it. Return the prefix of its queue, and its packed
         position; nothing if a smart queue did not take it.
 
@@ -93,16 +93,14 @@ class FollowUp:
         target, until_us = self.target, HELD_US + delay_us
         if isinstance(target, Queue):
             notes = Notes(enqueued_at_us=time.time_ns() // 1_000, visible_at_us=until_us)
-            report = yield from enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
+            report = await enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
             position = report.first
         else:
-            position = position_in(
-                (yield from target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms))
-            )
+            position = position_in(await target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms))
         if position is None:
             return []
-        at = yield from entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
-        yield from mark(tr, at.layout, at.packed, delayed=True, held=True)
+        at = await entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
+        await mark(tr, at.layout, at.packed, delayed=True, held=True)
         return [(at.home.prefix, at.address)]
 
     @property

@@ -108,7 +108,7 @@ class Append(Protocol):
     def __call__(self, tr: Transaction, /, *, items: list[Encoded]) -> Steps[list[Position]]: ...
 
 
-def enqueue_with_notes(
+async def enqueue_with_notes(
     tr: Transaction | Database,
     queue: Queue,
     values: Iterable[Any],
@@ -118,7 +118,7 @@ def enqueue_with_notes(
     append: Append | None = None,
     label: Callable[[Any], Any] = lambda value: None,
     row: Callable[[Any], Own] | None = None,
-) -> Steps[BulkReport]:
+) -> BulkReport:
     """Append `values` in the caller's transaction or, given a database, in batches that commit one by one.
 
     Args:
@@ -138,7 +138,7 @@ def enqueue_with_notes(
         for part in halving:
             body = partial(_fitting, append, part, own_transactions)
             try:
-                positions = yield from queue.transact(tr, body, on_retry=partial(_repeating, halving))
+                positions = await queue.transact(tr, body, on_retry=partial(_repeating, halving))
             except _Split:
                 halving.halve()
                 continue
@@ -181,18 +181,18 @@ def _repeating(halving: Halving[Encoded], error: FDBError) -> None:
         raise _Split from too_much
 
 
-def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Transaction) -> Steps[list[Position]]:
+async def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Transaction) -> list[Position]:
     try:
-        return (yield from append(tr, items=items))
+        return await append(tr, items=items)
     except QueueFull as error:
         if splits and may_fit_in_parts(error, len(items)):
             raise _Split from error
         raise
 
 
-def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> Steps[list[Position]]:
+async def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> list[Position]:
     layout = queue.layout
-    index = yield from queue.next_index(tr, len(items))
+    index = await queue.next_index(tr, len(items))
     random = new_random()
     moves = Transitions(tr, layout)
     positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.members import has_mark
-from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, notes_of, pack, rows, value_of
 from fdbqueue.moves.moves import at_rest
 from fdbqueue.stored.layout import GRANT
 
@@ -94,7 +94,7 @@ def keys_of_grant(layout: Layout, client: bytes, grant: Grant) -> list[bytes]:
     return keys
 
 
-def take_back(
+async def take_back(
     tr: Transaction,
     layout: Layout,
     moves: Transitions,
@@ -104,7 +104,7 @@ def take_back(
     at_us: int,
     now_us: int,
     custody: Custody | None,
-) -> Steps[list[tuple[Position, Disposition, bytes]]]:
+) -> list[tuple[Position, Disposition, bytes]]:
     """Fire the timer of a grant. If its client has not taken it, put its leases back, and count no attempt.
 
     Returns the position, the disposition and the stored bytes of each lease.
@@ -120,7 +120,7 @@ def take_back(
     one for each lease.
     """
     grant_key = layout.grants.pack((client,))
-    value = yield tr.get(grant_key)  # a plain read: the client that takes it clears it
+    value = await value_of(tr.get(grant_key))  # a plain read: the client that takes it clears it
     grant = read_grant(layout, bytes(value)) if value.present() else None
     tr.clear(key)
     moves.any = True
@@ -136,7 +136,7 @@ def take_back(
     for lease in grant.leases:
         packed = pack(lease.position)
         home = layout if custody is None else custody.home_of(packed)
-        value = yield tr.get(home.leased.key(packed))
+        value = await value_of(tr.get(home.leased.key(packed)))
         notes = notes_of(bytes(value)) if value.present() else None
         # Another end than the granted one: the client has extended the lease, so it has the item.
         if notes is None or notes.token != lease.token or notes.expires_at_us != grant.ends_at_us:
@@ -146,18 +146,18 @@ def take_back(
         fate = own.put_back(packed, bytes(value), before, now_us=now_us, delay_us=0)
         returned.append((lease.position, fate, bytes(value)))
     if own is not moves:
-        yield from own.settle()
+        await own.settle()
         own.finish()
     return returned
 
 
-def any_untaken(tr: Transaction, layout: Layout) -> Steps[bool]:
+async def any_untaken(tr: Transaction, layout: Layout) -> bool:
     """Return whether a lease was granted to a process that has perhaps ended: it may come back any moment.
 
     By snapshot. *Cost:* one range read.
     """
     span = layout.grants.range()
-    for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE)):
+    for row in await rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE):
         parts = layout.parts("grants", row.key)
         if parts is None:
             continue
@@ -172,7 +172,7 @@ def any_untaken(tr: Transaction, layout: Layout) -> Steps[bool]:
     return False
 
 
-def ask_again(tr: Transaction, layout: Layout, now_us: int) -> Steps[None]:
+async def ask_again(tr: Transaction, layout: Layout, now_us: int) -> None:
     """Remove the requests of waiting processes, and wake these processes: those that are alive register again.
 
     A transaction that finds a grant untaken does this. Its client has probably ended, and so may have others that wait.
@@ -185,7 +185,7 @@ def ask_again(tr: Transaction, layout: Layout, now_us: int) -> Steps[None]:
     for space in (layout.requests, layout.waiting):
         span = space.range()
         # By snapshot: a request that is registered at the same time is younger than the grant.
-        for row in (yield from rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE)):
+        for row in await rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE):
             try:
                 wish = msgspec.msgpack.decode(row.value, type=list)
                 client, process = wish[0], wish[5]

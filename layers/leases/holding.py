@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec import structs
 
 from fdbqueue import LeaseLost, Position, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started
+from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.rename_marks import renamed
 from fdbqueue.verbs.editing import why_lost
@@ -87,7 +87,7 @@ class Holding:
         self._layout = queue.layout
         self._retry = retry
 
-    def ack(self, tr: Transaction, leases: list[LeaseRef], done: list[Done], *, now_us: int) -> Steps[None]:
+    async def ack(self, tr: Transaction, leases: list[LeaseRef], done: list[Done], *, now_us: int) -> None:
         """Remove the items. Store a result, and enqueue follow-ups, for each.
 
         Args:
@@ -100,16 +100,16 @@ class Holding:
             by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
             # Before the first read: a result that can't be stored is refused, also if no item keeps one.
             results = {packed: encode_result(one.result) for packed, one in by_place.items()}
-        held = yield from self._held(tr, leases)
+        held = await self._held(tr, leases)
         for one in by_place.values():
             for follow_up in one.follow_ups:
-                yield from follow_up.carry_out(tr)
+                await follow_up.carry_out(tr)
         moves = Transitions(tr, self._layout, now_us)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             moves.vanish(packed, stored, "dequeued", notes=notes, result=results.get(packed, b""))
         if moves.changed_groups:
-            yield from moves.settle()
+            await moves.settle()
         moves.finish()
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live], *, now_us: int) -> None:
@@ -125,44 +125,42 @@ class Holding:
             moves.vanish(one.packed, one.stored, "dequeued", notes=one.notes)
         moves.finish()
 
-    def nack(
+    async def nack(
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str, last: bool
-    ) -> Steps[list[Disposition]]:
+    ) -> list[Disposition]:
         """Give back items whose attempts have failed."""
         retry = self._retry.final() if last else self._retry
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = yield from self._held(tr, leases)
-        yield from asked
+        held = await self._held(tr, leases)
+        await asked
         # Before the first write: if a policy raises, all leases must stay with their holder.
         waits = [retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
             fates[packed] = moves.fail(packed, stored, notes, retry, now_us=now_us, delay_us=wait_us, error=error)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 
-    def snooze(
-        self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int
-    ) -> Steps[list[Disposition]]:
+    async def snooze(self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int) -> list[Disposition]:
         """Give items back without counting an attempt."""
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = yield from self._held(tr, leases)
-        yield from asked
+        held = await self._held(tr, leases)
+        await asked
         fates = {}
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
             uncounted = structs.replace(notes, attempt=notes.attempt - 1)
             fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
 
-    def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> Steps[list[Lease]]:
+    async def extend(self, tr: Transaction, leases: list[Lease], *, expires_at_us: int) -> list[Lease]:
         """Change the end of leases.
 
         Raises:
@@ -171,7 +169,7 @@ class Holding:
         for lease in leases:
             if isinstance(cast(object, lease), LeaseHandle):
                 raise TypeError(f"extend returns the lease with its new end, so it takes the lease, not {lease!r}.")
-        held = yield from self._held(tr, list(leases))
+        held = await self._held(tr, list(leases))
         moves = Transitions(tr, self._layout)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
@@ -184,21 +182,21 @@ class Holding:
         check_refs(leases)
         return self._held_alone(tr, leases[0]) if len(leases) == 1 else self._held_together(tr, leases)
 
-    def _held_alone(self, tr: Transaction, lease: LeaseRef) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+    async def _held_alone(self, tr: Transaction, lease: LeaseRef) -> list[tuple[bytes, bytes, Notes]]:
         packed = pack(lease.position)
         read: Any = tr.get(self._layout.leased.key(packed))
         # As in `rows`: a value that is there already need not resume every caller in between.
-        value = read.wait() if getattr(read, "comes_at_once", False) else (yield read)
+        value = read.wait() if getattr(read, "comes_at_once", False) else await value_of(read)
         if value.present():
             stored = bytes(value)
             notes = notes_of(stored)
             if notes.token == lease.token:
                 return [(packed, stored, notes)]
-        raise (yield from self._lost(tr, [lease.position]))
+        raise await self._lost(tr, [lease.position])
 
-    def _held_together(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+    async def _held_together(self, tr: Transaction, leases: list[LeaseRef]) -> list[tuple[bytes, bytes, Notes]]:
         places = [pack(lease.position) for lease in leases]
-        found = yield from read_leased(tr, self._layout.leased, sorted(set(places)))
+        found = await read_leased(tr, self._layout.leased, sorted(set(places)))
         held = {}
         lost = []
         for packed, lease in zip(places, leases, strict=True):
@@ -209,20 +207,20 @@ class Holding:
             else:
                 held[packed] = (packed, stored, notes)
         if lost:
-            raise (yield from self._lost(tr, lost))
+            raise await self._lost(tr, lost)
         return list(held.values())
 
-    def _lost(self, tr: Transaction, lost: list[Position]) -> Steps[LeaseLost]:
+    async def _lost(self, tr: Transaction, lost: list[Position]) -> LeaseLost:
         """Return the error of lost leases. It says why they are lost, if that is known."""
         layout = self._layout
-        if told := (yield from renamed(tr, layout)):
+        if told := await renamed(tr, layout):
             return LeaseLost(
                 f"The lease of {_named(lost)} of {self._queue!r} is not under this name any more. {told}"
                 " If the item was leased then, its lease is valid there: give it to the Leases of the new name.",
                 lost=lost,
             )
         places = {pack(position): position for position in list(dict.fromkeys(lost))[:MOST_ASKED]}
-        found = yield from why_lost(tr, layout, {packed: layout.completions.key(packed) for packed in places})
+        found = await why_lost(tr, layout, {packed: layout.completions.key(packed) for packed in places})
         reasons = {position: found[packed] for packed, position in places.items() if packed in found}
         known = "".join(f" {position.text}: {reason}" for position, reason in list(reasons.items())[:MOST_NAMED])
         return LeaseLost(
@@ -257,9 +255,7 @@ def mostly_lost(*lost: Position, taker: str = "another consumer took the item") 
     )
 
 
-def read_leased(
-    tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True
-) -> Steps[dict[bytes, bytes]]:
+async def read_leased(tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True) -> dict[bytes, bytes]:
     """Read leased items by their packed positions, sorted.
 
     Args:
@@ -272,7 +268,7 @@ def read_leased(
         # Leases of one consumer are mostly adjacent, and one range read costs less than many reads of keys. By
         # snapshot: keys between them belong to others.
         limit = 2 * len(places)
-        near = yield from rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
+        near = await rows(tr.snapshot, leased.key(places[0]), leased.key(places[-1]) + b"\x00", limit=limit)
         if len(near) < limit:
             for packed in places if keeps else ():
                 tr.add_read_conflict_key(leased.key(packed))
@@ -282,7 +278,7 @@ def read_leased(
     found = {}
     for packed, read in reads:
         # As in `rows`: a value that is there already need not resume every caller in between.
-        value = read.wait() if getattr(read, "comes_at_once", False) else (yield read)
+        value = read.wait() if getattr(read, "comes_at_once", False) else await value_of(read)
         if value.present():
             found[packed] = bytes(value)
     return found

@@ -159,7 +159,7 @@ class Leases(Named, ByPosition[V]):
         return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts}{backoff})"
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: V,
@@ -168,7 +168,7 @@ class Leases(Named, ByPosition[V]):
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position]:
+    ) -> Position:
         """Append an item, with an optional delay and time to live.
 
         Args:
@@ -186,11 +186,11 @@ class Leases(Named, ByPosition[V]):
         *Conflicts:* none. *Cost:* as `Queue.enqueue`, and a write each for a delay and a time to live.
         """
         notes = self._notes(self.now_us(), delay, at, ttl)
-        report = yield from enqueue_with_notes(tr, self.queue, [value], notes, headers)
+        report = await enqueue_with_notes(tr, self.queue, [value], notes, headers)
         return cast(Position, report.first)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[V] | ArrowTable,
@@ -203,7 +203,7 @@ class Leases(Named, ByPosition[V]):
         headers_column: str | None = None,
         delay_column: str | None = None,
         ttl_column: str | None = None,
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append items in their order, each as `enqueue` does, and all with the same terms.
 
         Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
@@ -226,16 +226,16 @@ class Leases(Named, ByPosition[V]):
         columns = {"column": column, "headers_column": headers_column}
         columns |= {"delay_column": delay_column, "ttl_column": ttl_column}
         terms = {"delay": delay, "at": at, "ttl": ttl, "headers": headers}
-        return (yield from self.enqueue_rows(tr, values, terms=terms, columns=columns))
+        return await self.enqueue_rows(tr, values, terms=terms, columns=columns)
 
-    def enqueue_rows(
+    async def enqueue_rows(
         self,
         tr: Transaction | Database,
         values: Iterable[V] | ArrowTable,
         *,
         terms: Mapping[str, Any],
         columns: Mapping[str, str | None],
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append values or the rows of a table, as `enqueue_many` does. This is for layers.
 
         Args:
@@ -250,10 +250,10 @@ class Leases(Named, ByPosition[V]):
         now_us, headers = self.now_us(), terms["headers"]
         notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])
         if not is_table:
-            return (yield from enqueue_with_notes(tr, self.queue, cast(Iterable[V], values), notes, headers))
+            return await enqueue_with_notes(tr, self.queue, cast(Iterable[V], values), notes, headers)
         rows = table_rows(values, self.queue.codec, **columns)
         of_row = RowTerms(now_us, notes, headers).of_row
-        return (yield from enqueue_with_notes(tr, self.queue, rows, notes, headers, row=of_row))
+        return await enqueue_with_notes(tr, self.queue, rows, notes, headers, row=of_row)
 
     def _notes(self, now_us: int, delay: float | None, at: float | None, ttl: float | None) -> Notes:
         return Notes(
@@ -263,13 +263,13 @@ class Leases(Named, ByPosition[V]):
         )
 
     @verb
-    def lease(
+    async def lease(
         self,
         tr: Transaction | Database,
         *,
         duration: float = 30.0,
         consumer: str | None = None,
-    ) -> Steps[Lease[V] | None]:
+    ) -> Lease[V] | None:
         """Lease the first available item; None if there is none.
 
         A call with a database that is cancelled, interrupted by Ctrl-C, or ends with an error that leaves its commit in
@@ -290,17 +290,17 @@ class Leases(Named, ByPosition[V]):
         for each due timer, up to 64, one read and about four writes.
         """
         one = self._lease(tr, 1, duration, consumer)
-        return next(iter((yield from one)), None)  # on the line of the call: Ctrl-C behind it would lose the lease
+        return next(iter(await one), None)  # on the line of the call: Ctrl-C behind it would lose the lease
 
     @verb
-    def lease_many(
+    async def lease_many(
         self,
         tr: Transaction | Database,
         *,
         limit: int = 100,
         duration: float = 30.0,
         consumer: str | None = None,
-    ) -> Steps[list[Lease[V]]]:
+    ) -> list[Lease[V]]:
         """Lease the first `limit` available items, in order; fewer if there are no more. They share a token.
 
         One call leases only a few large items, about 2 MB in all. Given a database, it leases still fewer if it can't
@@ -310,11 +310,11 @@ class Leases(Named, ByPosition[V]):
         If that is the first item, its error is raised.
         """
         check_limit(limit, "items to lease")
-        return (yield from self._lease(tr, limit, duration, consumer))
+        return await self._lease(tr, limit, duration, consumer)
 
-    def _lease(
+    async def _lease(
         self, tr: Transaction | Database, limit: int, duration: float, consumer: str | None
-    ) -> Steps[list[Lease[V]]]:
+    ) -> list[Lease[V]]:
         own_transactions = is_database(tr)
         terms = TakeTerms(
             limit,
@@ -327,25 +327,25 @@ class Leases(Named, ByPosition[V]):
         adaptive = AdaptiveLimit(limit)
         tried: list[Lease[V]] = []  # what the last attempt takes, whatever becomes of its commit
 
-        def take(tr: Transaction) -> Steps[tuple[Taken, bool]]:
+        async def take(tr: Transaction) -> tuple[Taken, bool]:
             nonlocal tried
-            if not self.layout.known.is_open() and (yield from keep_out(tr, self.layout, self.now_us)):
+            if not self.layout.known.is_open() and await keep_out(tr, self.layout, self.now_us):
                 return Taken([], again=False), False
-            found = yield from self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us())
+            found = await self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us())
             tried = found[0].leases
             return found
 
         if not own_transactions:
             own = cast(Transaction, tr)
-            taken, _ = yield from take(own)
+            taken, _ = await take(own)
             while taken.again:  # so far only items whose life was over
-                taken, _ = yield from take(own)
+                taken, _ = await take(own)
             if not taken.leases:
                 self.head.found_nothing(own)
             return taken.leases
         try:
             while True:
-                taken = yield from commit_if_written(
+                taken = await commit_if_written(
                     self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
                 )
                 if not taken.again:
@@ -356,17 +356,17 @@ class Leases(Named, ByPosition[V]):
                 in_thread(self.queue.transact(cast(Database, tr), partial(self._undo, leases=tried)))
             raise
 
-    def _undo(self, tr: Transaction, leases: list[Lease[V]]) -> Steps[None]:
+    async def _undo(self, tr: Transaction, leases: list[Lease[V]]) -> None:
         """Give back what a call took, uncounted. Its commit may have taken effect, or be still under way.
 
         That commit conflicts with changes of the items that it takes. So it took effect before this transaction, which
         then sees the leases, or it never does.
         """
         try:
-            yield from self.snooze_many.steps(tr, leases, delay=0.0)
+            await self.snooze_many.steps(tr, leases, delay=0.0)
         except LeaseLost as error:
             lost = set(error.lost)
-            yield from self.snooze_many.steps(tr, [lease for lease in leases if lease.position not in lost], delay=0.0)
+            await self.snooze_many.steps(tr, [lease for lease in leases if lease.position not in lost], delay=0.0)
             for position in lost:
                 tr.add_write_conflict_key(self.layout.item_key(position))
 
@@ -402,9 +402,9 @@ class Leases(Named, ByPosition[V]):
         return self.queue.transact(tr, lambda tr: self._holding.ack(tr, [lease], done, now_us=self.now_us()))
 
     @verb
-    def ack_many(
+    async def ack_many(
         self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, results: Iterable[object] = ()
-    ) -> Steps[None]:
+    ) -> None:
         """Remove the items, all or none.
 
         Args:
@@ -424,7 +424,7 @@ class Leases(Named, ByPosition[V]):
         held, done = several(leases, "ack_many"), [Done.of(result) for result in results]
         if done and len(done) != len(held):
             raise ValueError(f"Give a result for each lease, or none at all: {len(held)} leases, {len(done)} results.")
-        yield from self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
+        await self.queue.transact(tr, lambda tr: self._holding.ack(tr, held, done, now_us=self.now_us()))
 
     def ack_unchanged(self, tr: Transaction, live: Iterable[Live]) -> None:
         """Ack leases without a read, in a transaction that begins at the version at which they were live.
@@ -445,7 +445,7 @@ class Leases(Named, ByPosition[V]):
         self._holding.ack_unchanged(tr, chosen, now_us=self.now_us())
 
     @verb
-    def nack(
+    async def nack(
         self,
         tr: Transaction | Database,
         lease: LeaseRef,
@@ -453,7 +453,7 @@ class Leases(Named, ByPosition[V]):
         delay: float | None = None,
         error: str | None = None,
         last: bool = False,
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """Give the item back: this attempt has failed.
 
         Args:
@@ -471,10 +471,10 @@ class Leases(Named, ByPosition[V]):
 
         *Conflicts:* as `ack`, and with leases of items behind it. *Cost:* one read, five writes.
         """
-        return (yield from self.nack_many.steps(tr, [lease], delay=delay, error=error, last=last))[0]
+        return (await self.nack_many.steps(tr, [lease], delay=delay, error=error, last=last))[0]
 
     @verb
-    def nack_many(
+    async def nack_many(
         self,
         tr: Transaction | Database,
         leases: Iterable[LeaseRef],
@@ -482,7 +482,7 @@ class Leases(Named, ByPosition[V]):
         delay: float | None = None,
         error: str | None = None,
         last: bool = False,
-    ) -> Steps[list[Disposition]]:
+    ) -> list[Disposition]:
         """Give back items whose attempts have failed, all or none. Return the disposition of each, as `nack`.
 
         One transaction writes all of them again, which limits the number of large items.
@@ -500,27 +500,27 @@ class Leases(Named, ByPosition[V]):
         def body(tr: Transaction) -> Steps[list[Disposition]]:
             return self._holding.nack(tr, held, now_us=self.now_us(), delay_us=delay_us, error=why, last=last)
 
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def snooze(self, tr: Transaction | Database, lease: LeaseRef, *, delay: float) -> Steps[Disposition]:
+    async def snooze(self, tr: Transaction | Database, lease: LeaseRef, *, delay: float) -> Disposition:
         """Give the item back for `delay` seconds without counting an attempt; otherwise as `nack`."""
-        return (yield from self.snooze_many.steps(tr, [lease], delay=delay))[0]
+        return (await self.snooze_many.steps(tr, [lease], delay=delay))[0]
 
     @verb
-    def snooze_many(
+    async def snooze_many(
         self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, delay: float
-    ) -> Steps[list[Disposition]]:
+    ) -> list[Disposition]:
         """Give items back without counting an attempt, all or none; otherwise as `nack`."""
         held, delay_us = several(leases, "snooze_many"), not_negative(delay, "delay")
 
         def body(tr: Transaction) -> Steps[list[Disposition]]:
             return self._holding.snooze(tr, held, now_us=self.now_us(), delay_us=delay_us)
 
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def extend(self, tr: Transaction | Database, lease: Lease[V], *, duration: float = 30.0) -> Steps[Lease[V]]:
+    async def extend(self, tr: Transaction | Database, lease: Lease[V], *, duration: float = 30.0) -> Lease[V]:
         """Extend the lease to `duration` seconds from now. Return it with its new end. The old lease object stays valid
         too.
 
@@ -529,22 +529,22 @@ class Leases(Named, ByPosition[V]):
 
         *Conflicts:* as `ack`. *Cost:* one read, three writes.
         """
-        return (yield from self.extend_many.steps(tr, [lease], duration=duration))[0]
+        return (await self.extend_many.steps(tr, [lease], duration=duration))[0]
 
     @verb
-    def extend_many(
+    async def extend_many(
         self, tr: Transaction | Database, leases: Iterable[Lease[V]], *, duration: float = 30.0
-    ) -> Steps[list[Lease[V]]]:
+    ) -> list[Lease[V]]:
         """Extend leases, all or none, as `extend`."""
         held, duration_us = several(leases, "extend_many"), positive(duration, "duration")
 
         def body(tr: Transaction) -> Steps[list[Lease[V]]]:
             return self._holding.extend(tr, held, expires_at_us=self.now_us() + duration_us)
 
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+    async def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> ReclaimReport:
         """Fire up to `limit` due timers: of expired leases, delays that are over, and items whose life is over.
 
         Every lease does this before it takes an item. Use it for queues without consumers, and for monitoring.
@@ -555,12 +555,12 @@ class Leases(Named, ByPosition[V]):
         *Conflicts:* with a transaction that fires, acks, gives back or extends one of these items. *Cost:* one read,
         and one read and about four writes per timer; a second read if no timer is due.
         """
-        report = yield from self._fire_timers(tr, limit)
+        report = await self._fire_timers(tr, limit)
         if not report.reclaimed:
-            yield from self.queue.read(tr, partial(check_renamed, layout=self.layout))
+            await self.queue.read(tr, partial(check_renamed, layout=self.layout))
         return report
 
-    def _fire_timers(self, tr: Transaction | Database, limit: int) -> Steps[ReclaimReport]:
+    async def _fire_timers(self, tr: Transaction | Database, limit: int) -> ReclaimReport:
         """Fire due timers, as `reclaim`, of a queue that is known to have this name."""
         check_limit(limit, "timers to fire")
         if is_database(tr):
@@ -569,9 +569,9 @@ class Leases(Named, ByPosition[V]):
             def fire_some(tr: Transaction) -> Steps[tuple[ReclaimReport, bool]]:
                 return reclaim(tr, self.layout, limit=adaptive.limit, now_us=self.now_us(), retry=self.retry)
 
-            return (yield from commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=adaptive.note))
+            return await commit_if_written(self.queue, cast(Database, tr), fire_some, on_retry=adaptive.note)
         own = cast(Transaction, tr)
-        report, _ = yield from reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
+        report, _ = await reclaim(own, self.layout, limit=limit, now_us=self.now_us(), retry=self.retry)
         return report
 
     def browse(
@@ -606,7 +606,7 @@ class Leases(Named, ByPosition[V]):
         )
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[LeaseStats]:
+    async def stats(self, tr: Transaction | Database) -> LeaseStats:
         """Return the number of items in each state, how many came and went, and the age of the first one.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads in parallel; it does not grow with the queue.
@@ -618,7 +618,7 @@ class Leases(Named, ByPosition[V]):
             looks=self._looks,
             remember=is_database(tr),
         )
-        return (yield from self.queue.read(tr, read))
+        return await self.queue.read(tr, read)
 
     def next_due_us(self, tr: Transaction) -> Steps[int | None]:
         """Return when the next timer is due, in microseconds; None if there is none. For layers."""

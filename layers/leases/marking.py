@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, with_notes
+from fdbqueue.lowlevel import Layout, Notes, Place, Transaction, notes_of, pack, value_of, with_notes
 
 
 class Marked(NamedTuple):
@@ -37,7 +37,7 @@ class Entered(NamedTuple):
         return self.home.available.position(self.home.available.key(self.address))
 
 
-def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position, session: Any) -> Steps[Entered]:
+async def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position, session: Any) -> Entered:
     """Return where the item is that a layer has just enqueued in this transaction.
 
     Args:
@@ -47,15 +47,15 @@ def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position,
     """
     sessions = getattr(target, "sessions", None)
     if sessions is not None:
-        found: Entered = yield from sessions.entered_at(tr, position, session)
+        found: Entered = await sessions.entered_at(tr, position, session)
         return found
     packed = pack(position)
     return Entered(layout, packed, layout, packed)
 
 
-def mark(
+async def mark(
     tr: Transaction, layout: Layout, packed: bytes, *, delayed: bool = False, **changes: Any
-) -> Steps[Marked | None]:
+) -> Marked | None:
     """Change the notes of an item in any place of its queue. Return None if it is not there.
 
     An item that this transaction enqueued is read from the transaction itself, without a round trip. An item that was
@@ -68,7 +68,7 @@ def mark(
     states = ("delayed", "available", "leased") if delayed else ("available", "delayed", "leased")
     for state in states:
         place: Place = getattr(layout, state)
-        value = yield tr.get(place.key(packed))
+        value = await value_of(tr.get(place.key(packed)))
         if value.present():
             stored = bytes(value)
             notes = structs.replace(notes_of(stored), **changes)

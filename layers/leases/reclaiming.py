@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction
+from fdbqueue.lowlevel import Layout, Shown, Transaction
 
 from .timers import Reclaimed, due_timers, fire_due
 from .transitions import Retry, Transitions
@@ -20,9 +20,9 @@ class ReclaimReport(Shown):
     """Whether more may be due."""
 
 
-def reclaim(
+async def reclaim(
     tr: Transaction, layout: Layout, *, limit: int, now_us: int, retry: Retry
-) -> Steps[tuple[ReclaimReport, bool]]:
+) -> tuple[ReclaimReport, bool]:
     """Fire up to `limit` due timers. Return the report and whether anything was written.
 
     Raises:
@@ -30,10 +30,10 @@ def reclaim(
     """
     if limit < 1:
         raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
-    overdue = yield from due_timers(tr, layout, now_us, limit=limit)
+    overdue = await due_timers(tr, layout, now_us, limit=limit)
     moves = Transitions(tr, layout, now_us)
     try:
-        reclaimed, all_fired = yield from fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
+        reclaimed, all_fired = await fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
     finally:
         moves.finish()
     more = moves.any and (not all_fired or len(overdue) >= limit)

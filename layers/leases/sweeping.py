@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fdbqueue import Position
 from fdbqueue.engine.keys import behind
-from fdbqueue.lowlevel import Layout, Standing, Steps, Transaction, rows
+from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
@@ -18,7 +18,7 @@ SWEEP_ITEMS = 100
 """How many members one transaction looks at. It reads them, and each may have 100,000 bytes."""
 
 
-def fire_of_group(
+async def fire_of_group(
     tr: Transaction,
     layout: Layout,
     moves: Transitions,
@@ -28,7 +28,7 @@ def fire_of_group(
     kind: str,
     now_us: int,
     custody: Custody | None,
-) -> Steps[None]:
+) -> None:
     """Fire a group's timer.
 
     Args:
@@ -42,19 +42,19 @@ def fire_of_group(
     tr.clear(key)
     moves.any = True
     if kind == SWEEP:
-        yield from sweep(tr, layout, moves, name, now_us, custody)
+        await sweep(tr, layout, moves, name, now_us, custody)
     elif kind == HOLD:
-        yield from _end_holds(tr, layout, moves, name, now_us)
+        await _end_holds(tr, layout, moves, name, now_us)
     elif kind == GROUP:
-        group = yield from group_record(tr, layout, name)
+        group = await group_record(tr, layout, name)
         keys = group_keys(layout, name)
         if group is not None and group.ended_at_us and group.ended_at_us + group.keep_s * 1_000_000 <= at_us:
             tr.clear_range(keys.begin, keys.end)
 
 
-def sweep(
+async def sweep(
     tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int, custody: Custody | None = None
-) -> Steps[bool]:
+) -> bool:
     """Remove some waiting members of a cancelled group, in the order of their positions. Return whether more are left.
 
     A member whose item is nowhere, as after the loss of a damaged item, leaves the group: it could not end any more. A
@@ -65,21 +65,21 @@ def sweep(
     parallel and a few writes for each member.
     """
     keys = group_keys(layout, name)
-    cursor = yield tr.get(keys.cursor)
+    cursor = await value_of(tr.get(keys.cursor))
     if not cursor.present():
         return False  # it came to its end
     stored = bytes(cursor)
     tr.clear(layout.timer_key(int.from_bytes(stored[:8], "big"), keys.timer_place, SWEEP))
     begin = stored[8:]
     # By snapshot: each member that is removed is read with a conflict of its own.
-    found = yield from rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
+    found = await rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
     members = [row.key[len(keys.members) :] for row in found]
     if custody is None:
-        yield from _remove_waiting(tr, layout, moves, name, members)
+        await _remove_waiting(tr, layout, moves, name, members)
     else:
         for packed in members:
             address = layout.available.position(layout.available.key(packed))
-            if not (yield from custody.release(tr, moves, address, SWEEP, now_us)):
+            if not await custody.release(tr, moves, address, SWEEP, now_us):
                 _leave_group(tr, layout, moves, name, packed)
     if len(found) < SWEEP_ITEMS:
         tr.clear(keys.cursor)
@@ -88,43 +88,41 @@ def sweep(
     return True
 
 
-def _remove_waiting(
-    tr: Transaction, layout: Layout, moves: Transitions, name: str, members: list[bytes]
-) -> Steps[None]:
+async def _remove_waiting(tr: Transaction, layout: Layout, moves: Transitions, name: str, members: list[bytes]) -> None:
     """Remove the members that wait, also those that can't be read. Those at work run to their end."""
     states: tuple[InQueue, ...] = ("available", "delayed")
     reads = [(packed, state, tr.get(getattr(layout, state).key(packed))) for packed in members for state in states]
     waiting: dict[bytes, Standing] = {}
     for packed, state, read in reads:
-        value = yield read
+        value = await value_of(read)
         if value.present():
             waiting[packed] = Standing(packed, state, bytes(value))
-    known = yield from moves.read_notes({packed: one.stored for packed, one in waiting.items()})
+    known = await moves.read_notes({packed: one.stored for packed, one in waiting.items()})
     for packed, one in waiting.items():
         notes, is_readable = known[packed]
         notes = notes if is_readable else replace(notes, group=name)  # a key of the group has named it
         moves.leave(one.state, packed, notes)
         moves.vanish(packed, one.stored, "deleted", notes=notes, how="cancelled", is_readable=is_readable)
     rest = [packed for packed in members if packed not in waiting]
-    for packed in (yield from _nowhere(tr, layout, rest)):
+    for packed in await _nowhere(tr, layout, rest):
         _leave_group(tr, layout, moves, name, packed)
 
 
-def _nowhere(tr: Transaction, layout: Layout, members: list[bytes]) -> Steps[list[bytes]]:
+async def _nowhere(tr: Transaction, layout: Layout, members: list[bytes]) -> list[bytes]:
     """Return the members that do not wait, are not at work and are in no stream's batch."""
     # By snapshot: a member at work may be acked meanwhile. Only one that is not there is read with a conflict.
     reads = [(packed, tr.snapshot.get(layout.leased.key(packed))) for packed in members]
     gone = []
     for packed, read in reads:
-        value = yield read
+        value = await value_of(read)
         if not value.present():
             tr.add_read_conflict_key(layout.leased.key(packed))
             gone.append(packed)
-    for batch in (yield from claimed_places(tr, layout)) if gone else ():
+    for batch in await claimed_places(tr, layout) if gone else ():
         claims = [(packed, tr.get(batch.place.key(packed))) for packed in gone]
         gone = []
         for packed, read in claims:
-            value = yield read
+            value = await value_of(read)
             gone += [] if value.present() else [packed]
     return gone
 
@@ -136,10 +134,10 @@ def _leave_group(tr: Transaction, layout: Layout, moves: Transitions, name: str,
     moves.changed_groups |= {name}
 
 
-def _end_holds(tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int) -> Steps[None]:
+async def _end_holds(tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int) -> None:
     holds = group_keys(layout, name).holds.range()
     # By snapshot, with a conflict for each that has expired: a producer may extend it at the same time.
-    for row in (yield from rows(tr.snapshot, holds.start, holds.stop)):
+    for row in await rows(tr.snapshot, holds.start, holds.stop):
         if int.from_bytes(row.value, "big") <= now_us:
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)

@@ -10,9 +10,9 @@ from typing import NamedTuple, cast
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import Item, KeyValue, Layout, Notes, Steps, Transaction, size_of, started
+from fdbqueue.lowlevel import KeyValue, Layout, Notes, Steps, Transaction, size_of, started
 from fdbqueue.moves.groups import GroupRecord, group_record
-from fdbqueue.stored.items import notes_if_readable
+from fdbqueue.stored.items import Item, notes_if_readable
 
 from ._head import Head
 from .lease import Lease, lease_of
@@ -52,7 +52,7 @@ class CancelledGroups:
             if name and name not in self._known and name not in self._asked:
                 self._asked[name] = started(group_record(tr, layout, name))
 
-    def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> Steps[bool]:
+    async def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> bool:
         """Return whether a group was cancelled.
 
         *Conflicts:* with a cancel at the same time: of the take and the cancel, one runs again. *Cost:* one read for
@@ -60,7 +60,7 @@ class CancelledGroups:
         """
         if name not in self._known:
             asked = self._asked.pop(name, None)
-            record = yield from asked or group_record(tr, layout, name)
+            record = await (asked or group_record(tr, layout, name))
             self._known[name] = record is not None and record.state == "cancelled"
         return self._known[name]
 
@@ -131,40 +131,40 @@ class Taking:
         self._head = head
         self._retry = retry
 
-    def take(self, tr: Transaction, terms: TakeTerms, now_us: int) -> Steps[tuple[Taken, bool]]:
+    async def take(self, tr: Transaction, terms: TakeTerms, now_us: int) -> tuple[Taken, bool]:
         """Fire due timers, then lease the first items. Return them, and whether anything was written."""
         head = started(self._head.first(tr, limit=terms.limit))  # in parallel with the next read
-        overdue = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
+        overdue = await due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
         if terms.strict and overdue:
-            overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
+            overdue = await all_outcomes(tr, self._layout, overdue, now_us)
         moves = Transitions(tr, self._layout, now_us)
         try:
             if overdue:
-                _, all_fired = yield from fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
+                _, all_fired = await fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._retry)
                 if terms.strict and moves.any and not (all_fired and len(overdue) < FIRE_LIMIT):
                     return Taken([], again=True), True
                 # The head was read before items came back. A new read sees them, though nothing is committed yet.
                 self._head.came_back(moves.arrived)
                 head = self._head.first(tr, limit=terms.limit)
-            found = yield from head
-            taken = yield from self._lend_first(tr, moves, found, terms, now_us)
+            found = await head
+            taken = await self._lend_first(tr, moves, found, terms, now_us)
             if moves.changed_groups or moves.returned_groups:
-                yield from moves.settle()
+                await moves.settle()
             return taken, moves.any
         except UNTAKEABLE:
-            yield from moves.settle()  # a caller's transaction may go on, and commit the removals
+            await moves.settle()  # a caller's transaction may go on, and commit the removals
             raise
         finally:
             moves.finish()
 
-    def _lend_first(
+    async def _lend_first(
         self, tr: Transaction, moves: Transitions, found: list[KeyValue], terms: TakeTerms, now_us: int
-    ) -> Steps[Taken]:
+    ) -> Taken:
         haul = _Haul()
         while found:
             wanted = terms.limit - len(haul.leases)
             lent_before = len(haul.leases)
-            yield from self._lend_rows(tr, moves, found, haul, terms, now_us)
+            await self._lend_rows(tr, moves, found, haul, terms, now_us)
             if haul.dealt:
                 self._head.take(tr, found[: haul.dealt])
             if haul.error is not None and not haul.leases and not (terms.strict and moves.any):
@@ -174,12 +174,12 @@ class Taking:
             lent = len(haul.leases) - lent_before
             if lent == len(found) or len(found) < wanted:
                 break
-            found = yield from self._head.first(tr, limit=wanted - lent, after=found[haul.dealt - 1].key)
+            found = await self._head.first(tr, limit=wanted - lent, after=found[haul.dealt - 1].key)
         return Taken(haul.leases, again=False)
 
-    def _lend_rows(
+    async def _lend_rows(
         self, tr: Transaction, moves: Transitions, found: list[KeyValue], haul: _Haul, terms: TakeTerms, now_us: int
-    ) -> Steps[None]:
+    ) -> None:
         """Lease the items that were read, until one can't be read or they are too large for one transaction."""
         haul.dealt = 0
         noted = [notes_if_readable(row.value) for row in found]
@@ -190,7 +190,7 @@ class Taking:
             outdated = bool(notes.ttl_at_us) and is_over(notes, now_us)
             cancelled = False
             if notes.group and not outdated:
-                cancelled = yield from haul.groups.is_cancelled(tr, self._layout, notes.group)
+                cancelled = await haul.groups.is_cancelled(tr, self._layout, notes.group)
             if not outdated and not cancelled:
                 try:
                     haul.size_bytes += size_of(row.value) + ITEM_BYTES
@@ -199,7 +199,7 @@ class Taking:
                         return
                     opened = self._queue.look_at(tr, row)
                     # A large item is read by steps. It is there: this transaction has read it.
-                    item = opened if isinstance(opened, Item) else cast(Item, (yield from opened))
+                    item = opened if isinstance(opened, Item) else cast(Item, await opened)
                     if self._says_over is not None:
                         outdated = self._says_over(item, notes, now_us)
                 except UNTAKEABLE as error:
@@ -216,7 +216,7 @@ class Taking:
                 continue
             stored = row.value
             if self._retry.custody is not None:
-                stored, value = yield from self._retry.custody.lend(tr, stored, now_us, item.value)
+                stored, value = await self._retry.custody.lend(tr, stored, now_us, item.value)
                 item = changed(item, value=value)
             haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
             haul.dealt += 1

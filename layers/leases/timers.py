@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue import FormatError, Position
 from fdbqueue.base.times import HELD_US
-from fdbqueue.lowlevel import KeyValue, Layout, Notes, Shown, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.lowlevel import KeyValue, Layout, Notes, Shown, Transaction, notes_of, pack, rows, value_of
 from fdbqueue.moves.outcomes import remove as remove_outcome
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
 
@@ -63,7 +63,7 @@ The transaction may run again, and then calls again. The list is empty unless `f
 """
 
 
-def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> Steps[list[KeyValue]]:
+async def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> list[KeyValue]:
     """Read the first due timers, at least `limit` if there are so many, and pass by keys that are none.
 
     By snapshot: a plain read would conflict with every ack and extension of an overdue lease. The items decide what
@@ -73,13 +73,13 @@ def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> S
     the last one of this process ended: so every due timer is reached, whatever is in front of it.
     """
     begin, end = layout.timers_until(now_us)
-    first = yield from rows(tr.snapshot, begin, end, limit=limit)
+    first = await rows(tr.snapshot, begin, end, limit=limit)
     due = [row for row in first if layout.timer_of(row.key) is not None]
     known = layout.known
     if len(first) < limit or (len(due) == limit and known.timers_passed is None):
         return due
     after = max(first[-1].key, known.timers_passed or b"") + b"\x00"
-    behind = yield from rows(tr.snapshot, after, end, limit=BEHIND_LIMIT)
+    behind = await rows(tr.snapshot, after, end, limit=BEHIND_LIMIT)
     more = [row for row in behind if layout.timer_of(row.key) is not None][:limit]
     if len(more) == limit:
         known.timers_passed = more[-1].key
@@ -88,7 +88,7 @@ def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int) -> S
     return due + more
 
 
-def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: int) -> Steps[list[KeyValue]]:
+async def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: int) -> list[KeyValue]:
     """Return the first due timers and, if all of them only remove outcomes, many more of that kind.
 
     A queue that was idle for long may have a million of them, in front of timers of items. Each is removed without a
@@ -97,19 +97,19 @@ def all_outcomes(tr: Transaction, layout: Layout, due: list[KeyValue], now_us: i
     if len(due) < FIRE_LIMIT or not all(row.key.endswith(_OUTCOME) for row in due):
         return due
     _, end = layout.timers_until(now_us)
-    more = yield from rows(tr.snapshot, due[-1].key + b"\x00", end, limit=OUTCOMES_AT_ONCE)
+    more = await rows(tr.snapshot, due[-1].key + b"\x00", end, limit=OUTCOMES_AT_ONCE)
     outcomes = takewhile(lambda row: row.key.endswith(_OUTCOME), more)
     return due + [row for row in outcomes if layout.timer_of(row.key) is not None]
 
 
-def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> Steps[int | None]:
+async def next_due_us(tr: Transaction, layout: Layout, now_us: int) -> int | None:
     """Return when the next timer is due, after the due ones have fired; None if there is none.
 
     A timer that has been due for a while can't be fired here. A newer version wrote it, or it is not a timer. Another
     attempt at once would repeat without end. By snapshot, since nothing is written about it.
     """
     span = layout.timers_until(_FAR_US, since_us=max(0, now_us - UNSETTLED_US))
-    found = yield from rows(tr.snapshot, *span, limit=NEXT_TIMERS)
+    found = await rows(tr.snapshot, *span, limit=NEXT_TIMERS)
     first = next((at_us for at_us, _, _ in readable(layout, found)), None)
     # Keys that are no timers may fill the read. A timer behind them is looked for a second later.
     return now_us + UNSETTLED_US if first is None and len(found) == NEXT_TIMERS else first
@@ -123,9 +123,9 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
             yield timer
 
 
-def fire_due(
+async def fire_due(
     tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], *, now_us: int, retry: Retry
-) -> Steps[tuple[list[Reclaimed], bool]]:
+) -> tuple[list[Reclaimed], bool]:
     """Fire due timers. Return the moved items, and whether all timers were handled.
 
     *Conflicts:* with a transaction that fires, acks, gives back or extends one of the same items at the same time; only
@@ -133,7 +133,7 @@ def fire_due(
     """
     reads = [(row.key, *read) for row in due if (read := _reads(tr, layout, row.key)) is not None]
     if due:
-        yield from moves.ask()
+        await moves.ask()
     reclaimed: list[Reclaimed] = []
     seen: set[bytes] = set()
     written = 0
@@ -143,7 +143,7 @@ def fire_due(
     for key, at_us, position, kind, futures in reads:
         packed = pack(position)
         if written > SETTLE_BYTES:
-            yield from moves.settle()
+            await moves.settle()
             _tell(layout, reclaimed, retry)
             return reclaimed, False
         if kind == RESULT:
@@ -153,12 +153,12 @@ def fire_due(
             moves.any = True
             continue
         if kind in (GROUP, HOLD, SWEEP):
-            yield from fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
+            await fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
             stale = stale or kind == SWEEP
             continue
         if kind == GRANT:
             try:
-                back = yield from take_back(
+                back = await take_back(
                     tr, layout, moves, key, position.random, at_us=at_us, now_us=now_us, custody=retry.custody
                 )
             except FormatError:
@@ -171,12 +171,12 @@ def fire_due(
                 reclaimed.append(put)
             if back and not asked:
                 asked = True
-                yield from ask_again(tr, layout, now_us)
+                await ask_again(tr, layout, now_us)
             stale = stale or bool(back)
             continue
         if kind in (GO, DROP) and retry.custody is not None:
             try:
-                yield from retry.custody.release(tr, moves, position, kind, now_us)
+                await retry.custody.release(tr, moves, position, kind, now_us)
             except FormatError:
                 continue  # left to the newer version that wrote the follow-up, as a plain one below
             tr.clear(key)
@@ -184,7 +184,7 @@ def fire_due(
             continue
         found = []
         for state, future in _reads_of(tr, layout, packed, kind) if stale else futures:
-            value = yield future
+            value = await value_of(future)
             if value.present():
                 found.append((state, bytes(value)))
         if packed in seen:
@@ -208,7 +208,7 @@ def fire_due(
         state, stored = found[0]
         written += len(stored)
         if kind == LEASE and retry.custody is not None:
-            fate = yield from retry.custody.expire(tr, moves, packed, stored, now_us)
+            fate = await retry.custody.expire(tr, moves, packed, stored, now_us)
             stale = True
             notes, (session, item) = notes_of(stored), retry.custody.about(stored)
             reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
@@ -216,7 +216,7 @@ def fire_due(
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     if due and not moves.any and layout.known.timers_passed is None:
         layout.known.timers_passed = due[-1].key  # none of these could be fired: the next look goes on behind them
-    yield from moves.settle()
+    await moves.settle()
     _tell(layout, reclaimed, retry)
     return reclaimed, True
 

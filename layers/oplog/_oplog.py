@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast, overload
 from fdbqueue import Queue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, attempts, is_database, pages, verb
+from fdbqueue.lowlevel import Database, Layout, Transaction, attempts, is_database, pages, verb
 from fdbqueue.stored.layout import Name
 
 from ._logged import LoggedCall, LoggedDatabase, LoggedTransaction, LogTerms, current_call
@@ -101,7 +101,7 @@ class OperationLog:
         yield from joined(self._space, (row for page in pages(tr, begin, end) for row in page))
 
     @verb
-    def forget(self, tr: Transaction | Database, *, until: bytes | None = None) -> Steps[None]:
+    async def forget(self, tr: Transaction | Database, *, until: bytes | None = None) -> None:
         """Remove the records up to and including a stamp, or all records if it is None.
 
         *Conflicts:* none. *Cost:* one write.
@@ -110,15 +110,14 @@ class OperationLog:
         if until is not None:
             end, _ = self._span(until)
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from ()
+        async def body(tr: Transaction) -> None:
             asks_marker(tr)
             tr.clear_range(begin, end)
 
         if is_database(tr):
-            yield from attempts(cast(Database, tr), body)
+            await attempts(cast(Database, tr), body)
         else:
-            yield from body(cast(Transaction, tr))
+            await body(cast(Transaction, tr))
 
     def _span(self, after: bytes | None) -> tuple[bytes, bytes]:
         if not isinstance(after, bytes | None):

@@ -107,7 +107,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         return f"PriorityQueue({self.queue.layout.describe()}, levels={self.levels!r})"
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: V,
@@ -117,7 +117,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position]:
+    ) -> Position:
         """Append an item to its level.
 
         Args:
@@ -135,10 +135,10 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         retry. *Cost:* one read, four writes, and one write each for a delay and a time to live.
         """
         headers = with_priority(self.queue, headers, priority)
-        return (yield from self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers))
+        return await self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[V] | ArrowTable,
@@ -153,29 +153,27 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         priority_column: str | None = None,
         delay_column: str | None = None,
         ttl_column: str | None = None,
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append items in order, all with the same arguments, as `Leases.enqueue_many` does.
 
         To load values of many priorities, give `levels` an `of` function, or a table with a `priority_column` of whole
         numbers. A null there means `priority`. `queue.enqueue_many` is faster, but takes none of these arguments.
         """
         headers = with_priority(self.queue, headers, priority)
-        return (
-            yield from self.leases.enqueue_rows(
-                *(tr, values),
-                terms={"delay": delay, "at": at, "ttl": ttl, "headers": headers},
-                columns={
-                    "column": column,
-                    "headers_column": headers_column,
-                    "priority_column": priority_column,
-                    "delay_column": delay_column,
-                    "ttl_column": ttl_column,
-                },
-            )
+        return await self.leases.enqueue_rows(
+            *(tr, values),
+            terms={"delay": delay, "at": at, "ttl": ttl, "headers": headers},
+            columns={
+                "column": column,
+                "headers_column": headers_column,
+                "priority_column": priority_column,
+                "delay_column": delay_column,
+                "ttl_column": ttl_column,
+            },
         )
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
         """Take the next item out. Returns None if there is none.
 
         As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
@@ -187,16 +185,16 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         *Conflicts:* with a consumer that takes the same item, and with an item that arrives in front of it. *Cost:* two
         reads in parallel for all levels, four writes. With weights, two more reads if the turn's level has no item.
         """
-        items = yield from self._delivery.dequeue(tr, limit=1)
+        items = await self._delivery.dequeue(tr, limit=1)
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
+    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
         """Take the next items out, up to `limit`, in order. Otherwise as `dequeue`."""
-        return (yield from self._delivery.dequeue(tr, limit=limit))
+        return await self._delivery.dequeue(tr, limit=limit)
 
     @verb
-    def next_item(self, tr: Transaction | Database, position: Position) -> Steps[Item[V] | None]:
+    async def next_item(self, tr: Transaction | Database, position: Position) -> Item[V] | None:
         """Return the next available item after a position, in its level or a later one, or None.
 
         Raises:
@@ -205,7 +203,7 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         *Conflicts:* in a transaction, with writes that take the item or add one in between. *Cost:* one read.
         """
         packed_position(position, "next_item")
-        return (yield from self.queue.read(tr, partial(self._next_item, position=position)))
+        return await self.queue.read(tr, partial(self._next_item, position=position))
 
     def browse(
         self,
@@ -230,13 +228,13 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         return self.queue.browse(tr, after=after, before=before, limit=limit, reverse=reverse, duty_cycle=duty_cycle)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[PriorityStats]:
+    async def stats(self, tr: Transaction | Database) -> PriorityStats:
         """Return the number of items in each state, and in each level.
 
         *Conflicts:* none, because it reads by snapshot. *Cost:* four reads, for a queue of any size.
         """
-        items = yield from self.leases.stats.steps(tr)
-        counts = yield from self.queue.read(tr, partial(read_level_counts, layout=self.queue.layout))
+        items = await self.leases.stats.steps(tr)
+        counts = await self.queue.read(tr, partial(read_level_counts, layout=self.queue.layout))
         return PriorityStats(items, tuple(counts.get(rank, 0) for rank in range(self.levels.count)))
 
     @verb
@@ -247,9 +245,9 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         """
         return self.leases.check.steps(tr)
 
-    def _next_item(self, tr: Transaction, position: Position) -> Steps[Item[V] | None]:
+    async def _next_item(self, tr: Transaction, position: Position) -> Item[V] | None:
         layout = self.queue.layout
-        found = yield from rows(tr, layout.item_key(position) + b"\x00", layout.end, limit=1)
+        found = await rows(tr, layout.item_key(position) + b"\x00", layout.end, limit=1)
         for row in found:
-            return (yield from self.queue.item(tr, layout.position_of(row.key), row.value))
+            return await self.queue.item(tr, layout.position_of(row.key), row.value)
         return None

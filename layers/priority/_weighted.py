@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.base.beside import KeptBeside
-from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Transaction, rows, started
 
 from ..leases import Head
 
@@ -56,17 +56,17 @@ class WeightedHead(Head):
         weights, spin = self._given
         return partial(WeightedHead, weights=weights, spin=spin), (self._layout,)
 
-    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+    async def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> list[KeyValue]:
         turn = self._begun.get(tr)
         if turn is None or (turn.taken and after is None):
             turn = _Turn(self._wheel[next(self._turns) % len(self._wheel)])
             self._begun.put(tr, turn)
         own, *others = self._spans(turn.level, after)
-        found = yield from rows(tr.snapshot, *own, limit=limit)
+        found = await rows(tr.snapshot, *own, limit=limit)
         if len(found) < limit:
             reads = [started(rows(tr.snapshot, *span, limit=limit - len(found))) for span in others]
             for read in reads:
-                found += yield from read
+                found += await read
         return found[:limit]
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:

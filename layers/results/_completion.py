@@ -13,7 +13,7 @@ from fdbqueue import CodecError, CompletionError, Position
 from fdbqueue.base.reprs import pairs
 from fdbqueue.base.typed import decoder
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, only_database, pack, verb
+from fdbqueue.lowlevel import Database, Named, Shown, Steps, Transaction, only_database, pack, value_of, verb
 from fdbqueue.moves.outcomes import read_record
 from fdbqueue.stored.layout import TTL
 
@@ -96,7 +96,7 @@ class Completion(Named, Generic[R]):
         return Completion(self._leases, self.position, type=self._type, db=db)
 
     @verb
-    def wait(self, timeout: float | None = None) -> Steps[R]:
+    async def wait(self, timeout: float | None = None) -> R:
         """Wait until the item has ended, and return its result. ``await completion`` does the same.
 
         If the item was enqueued in your own transaction, commit that first.
@@ -115,16 +115,16 @@ class Completion(Named, Generic[R]):
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in. Give it one: completion.at(db).wait().")
         if timeout != 0:
-            yield from long_wait("Completion.wait")
+            await long_wait("Completion.wait")
         name = f"The item {self} of {self._queue!r}"
         expire = None if self._leases.retry.custody is None else self._expire
-        return self._result_of((yield from until_ended(self._db, self._leases, self._look, timeout, name, expire)))
+        return self._result_of(await until_ended(self._db, self._leases, self._look, timeout, name, expire))
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.wait.aio().__await__()
 
     @verb
-    def outcome(self, tr: Transaction | Database) -> Steps[Outcome[R] | None]:
+    async def outcome(self, tr: Transaction | Database) -> Outcome[R] | None:
         """Return how the item ended; None if it has not ended yet.
 
         Raises:
@@ -133,29 +133,29 @@ class Completion(Named, Generic[R]):
 
         *Conflicts:* in a transaction, with the end of the item. *Cost:* one read.
         """
-        found = yield from self._leases.queue.read(tr, lambda tr: self._read(tr))
+        found = await self._leases.queue.read(tr, lambda tr: self._read(tr))
         return None if isinstance(found, NotEnded) else found
 
-    def _expire(self, db: Database) -> Steps[None]:
+    async def _expire(self, db: Database) -> None:
         """End the life of an item in a session."""
         custody = self._leases.retry.custody
         if custody is None:
             return
 
-        def body(tr: Transaction) -> Steps[None]:
+        async def body(tr: Transaction) -> None:
             now_us = self._leases.now_us()
             moves = Transitions(tr, self._leases.layout, now_us)
-            yield from custody.release(tr, moves, self.position, TTL, now_us)
+            await custody.release(tr, moves, self.position, TTL, now_us)
             moves.finish()
 
-        yield from self._leases.queue.transact(db, body)
+        await self._leases.queue.transact(db, body)
 
     def _look(self, tr: Transaction) -> Steps[Outcome[R] | NotEnded]:
         return self._read(tr.snapshot)
 
-    def _read(self, tr: ReadTransaction) -> Steps[Outcome[R] | NotEnded]:
+    async def _read(self, tr: ReadTransaction) -> Outcome[R] | NotEnded:
         key = self._leases.layout.completions.key(pack(self.position))
-        value = yield tr.get(key)
+        value = await value_of(tr.get(key))
         if not value.present():
             raise CompletionError(
                 f"Nothing is known of the item {self} of {self._queue!r}: its enqueue was not committed, its"

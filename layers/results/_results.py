@@ -16,7 +16,6 @@ from fdbqueue.lowlevel import (
     Editing,
     Named,
     Notes,
-    Steps,
     Transaction,
     is_database,
     new_random,
@@ -107,7 +106,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         return editing
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         /,
         tr: Transaction | Database,
@@ -116,7 +115,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         then: FollowUp | Sequence[FollowUp] = (),
         keep: float | None = None,
         **terms: Any,
-    ) -> Steps[Completion[R]]:
+    ) -> Completion[R]:
         """Append an item, and return its completion.
 
         If a smart queue decides that a queued item replaces it, the completion is that item's.
@@ -141,14 +140,14 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         layout, home = self.queue.layout, self.leases.layout
         db = cast(Database, tr) if is_database(tr) else getattr(tr, "db", None)
 
-        def body(tr: Transaction) -> Steps[Position]:
-            entered = yield from steps_of(self._source.enqueue, tr, value, **terms)
+        async def body(tr: Transaction) -> Position:
+            entered = await steps_of(self._source.enqueue, tr, value, **terms)
             position = position_in(entered) or getattr(entered, "by", None)
             delayed = bool(terms.get("delay") or terms.get("at"))
             at = marked = None
             if position is not None:
-                at = yield from entered_at(tr, self._source, layout, position, terms.get("session"))
-                marked = yield from mark(tr, at.layout, at.packed, delayed=delayed, keep_s=keep_s)
+                at = await entered_at(tr, self._source, layout, position, terms.get("session"))
+                marked = await mark(tr, at.layout, at.packed, delayed=delayed, keep_s=keep_s)
             if at is None or marked is None:
                 position = Position(1, new_random())
                 ignored = Notes(keep_s=keep_s)
@@ -157,12 +156,12 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
             begin_outcome(tr, home, at.address, marked.notes)
             held = []
             for follow_up in follow_ups:
-                held += yield from follow_up.hold(tr)
+                held += await follow_up.hold(tr)
             if held:
-                yield from mark(tr, at.layout, at.packed, delayed=delayed, then=(*marked.notes.then, *held))
+                await mark(tr, at.layout, at.packed, delayed=delayed, then=(*marked.notes.then, *held))
             return at.name
 
-        position = yield from self.queue.transact(tr, body)
+        position = await self.queue.transact(tr, body)
         return Completion(self.leases, position, type=self._type, db=db)
 
     def completion(self, db: Database, item: str | Position) -> Completion[R]:

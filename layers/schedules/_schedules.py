@@ -24,6 +24,7 @@ from fdbqueue.lowlevel import (
     only_database,
     only_transaction,
     rows,
+    value_of,
     verb,
 )
 from fdbqueue.stored.own_rows import own_rows
@@ -120,16 +121,16 @@ class Schedules(Named):
         return f"Schedules({self.queue.layout.describe()})"
 
     @verb
-    def list(self, tr: Transaction | Database) -> Steps[Sequence[Schedule]]:
+    async def list(self, tr: Transaction | Database) -> Sequence[Schedule]:
         """Return all schedules, by their names, also those that no worker knows any more.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read.
         """
-        found = yield from self.queue.read(tr, self.records)
+        found = await self.queue.read(tr, self.records)
         return [self._shown(name, record) for name, record in found.items()]
 
     @verb
-    def pause(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+    async def pause(self, tr: Transaction | Database, name: str) -> Schedule:
         """Enqueue no ticks until `resume`. The ticks in between are skipped.
 
         Raises:
@@ -137,15 +138,15 @@ class Schedules(Named):
 
         *Conflicts:* with a tick of it. *Cost:* one read, one write.
         """
-        return (yield from self._change(tr, name, lambda one: structs.replace(one, paused=True)))
+        return await self._change(tr, name, lambda one: structs.replace(one, paused=True))
 
     @verb
-    def resume(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+    async def resume(self, tr: Transaction | Database, name: str) -> Schedule:
         """End a pause. Its next tick is the first one from now on; otherwise as `pause`."""
-        return (yield from self._change(tr, name, lambda one: self._from_now(structs.replace(one, paused=False))))
+        return await self._change(tr, name, lambda one: self._from_now(structs.replace(one, paused=False)))
 
     @verb
-    def change(
+    async def change(
         self,
         tr: Transaction | Database,
         name: str,
@@ -153,7 +154,7 @@ class Schedules(Named):
         *,
         every: float | None = None,
         tz: str | None = None,
-    ) -> Steps[Schedule]:
+    ) -> Schedule:
         """Give a schedule other times, until `reset`, or until the code of the next worker that starts has others.
 
         Args:
@@ -178,15 +179,15 @@ class Schedules(Named):
         if not (tz or "").isascii():
             raise ValueError(f"There is no time zone {tz!r}.")
         rule_of(cron, every=every, tz="UTC" if tz is None else tz)  # before a key is touched
-        return (yield from self._change(tr, name, changed))
+        return await self._change(tr, name, changed)
 
     @verb
-    def reset(self, tr: Transaction | Database, name: str) -> Steps[Schedule]:
+    async def reset(self, tr: Transaction | Database, name: str) -> Schedule:
         """Take the times of the code again; otherwise as `pause`."""
-        return (yield from self._change(tr, name, lambda one: self._from_now(structs.replace(one, rule=one.code))))
+        return await self._change(tr, name, lambda one: self._from_now(structs.replace(one, rule=one.code)))
 
     @verb
-    def remove(self, tr: Transaction | Database, name: str) -> Steps[None]:
+    async def remove(self, tr: Transaction | Database, name: str) -> None:
         """Forget a schedule. A worker that still has it in its code makes it again when it starts.
 
         Raises:
@@ -196,14 +197,14 @@ class Schedules(Named):
         """
         key = self._key(name)
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from self._stored(tr, name)
+        async def body(tr: Transaction) -> None:
+            await self._stored(tr, name)
             tr.clear(key)
 
-        yield from self.queue.transact(tr, body)
+        await self.queue.transact(tr, body)
 
     @verb
-    def note_plans(self, tr: Transaction | Database, plans: Sequence[Plan]) -> Steps[None]:
+    async def note_plans(self, tr: Transaction | Database, plans: Sequence[Plan]) -> None:
         """Store what the code of a starting worker says, where it differs. For `Worker`.
 
         Of two workers with different code the one that starts last decides. Both then follow the stored rule.
@@ -211,12 +212,12 @@ class Schedules(Named):
         *Conflicts:* with a tick of the same schedules. *Cost:* one read for each; a write if it differs.
         """
         _check_plans(plans)
-        yield from self.queue.transact(tr, partial(self._note_plans, plans=plans))
+        await self.queue.transact(tr, partial(self._note_plans, plans=plans))
 
-    def _note_plans(self, tr: Transaction, plans: Sequence[Plan]) -> Steps[None]:
+    async def _note_plans(self, tr: Transaction, plans: Sequence[Plan]) -> None:
         reads = [(plan, tr.get(self._key(plan.name))) for plan in plans]
         for plan, read in reads:
-            stored = yield read
+            stored = await value_of(read)
             was = _decode(bytes(stored)) if stored.present() else None
             if was is None or was.code != plan.rule:
                 was = was or ScheduleRecord(plan.task, plan.rule, plan.rule, 0)
@@ -226,7 +227,7 @@ class Schedules(Named):
                 tr.set(self._key(plan.name), _encode(structs.replace(was, task=plan.task)))
 
     @verb
-    def fire(self, db: Database, plans: Sequence[Plan]) -> Steps[float | None]:
+    async def fire(self, db: Database, plans: Sequence[Plan]) -> float | None:
         """Enqueue the ticks that are due, each in the transaction that moves its schedule on. For `Worker`.
 
         Returns:
@@ -237,18 +238,18 @@ class Schedules(Named):
         """
         only_database(db, "Schedules.fire", "Ticks are enqueued by committed transactions of their own.")
         _check_plans(plans)
-        known = yield from self.queue.read(db, self.records)
+        known = await self.queue.read(db, self.records)
         next_us = NEVER_US
         for plan in plans:
             record = known.get(plan.name)
             while record is not None and not record.paused and record.next_us <= self._now_us():
-                record = yield from self.queue.transact(db, partial(self._fire, plan=plan))
+                record = await self.queue.transact(db, partial(self._fire, plan=plan))
             if record is not None and not record.paused:
                 next_us = min(next_us, record.next_us)
         return None if next_us == NEVER_US else max(0.0, (next_us - self._now_us()) / 1e6)
 
-    def _fire(self, tr: Transaction, plan: Plan) -> Steps[ScheduleRecord | None]:
-        stored = yield tr.get(self._key(plan.name))  # of two workers that read it, one commits
+    async def _fire(self, tr: Transaction, plan: Plan) -> ScheduleRecord | None:
+        stored = await value_of(tr.get(self._key(plan.name)))  # of two workers that read it, one commits
         record = _decode(bytes(stored)) if stored.present() else None
         now_us = self._now_us()
         if record is None or record.paused or record.next_us > now_us:
@@ -262,34 +263,34 @@ class Schedules(Named):
             due = [last_us]
         for tick_us in due:
             headers = {"schedule": plan.name, "tick": datetime.fromtimestamp(tick_us / 1e6, UTC).isoformat()}
-            yield from plan.enqueue(tr, headers, random.uniform(0, record.rule.jitter))
+            await plan.enqueue(tr, headers, random.uniform(0, record.rule.jitter))
         moved = structs.replace(record, last_us=last_us, next_us=first_after(times, last_us))
         tr.set(self._key(plan.name), _encode(moved))
         return moved
 
-    def records(self, tr: Transaction) -> Steps[dict[str, ScheduleRecord]]:
+    async def records(self, tr: Transaction) -> dict[str, ScheduleRecord]:
         """Return all records by their names. For the layer."""
         only_transaction(tr, "Schedules.records")
         span = self._space.range()
-        found = yield from rows(tr.snapshot, span.start, span.stop)
+        found = await rows(tr.snapshot, span.start, span.stop)
         return {parts[0]: _decode(row.value) for parts, row in own_rows(self.queue.layout, "schedule", found)}
 
-    def _change(
+    async def _change(
         self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]
-    ) -> Steps[Schedule]:
+    ) -> Schedule:
         key = self._key(name)
 
-        def body(tr: Transaction) -> Steps[ScheduleRecord]:
-            changed = change((yield from self._stored(tr, name)))
+        async def body(tr: Transaction) -> ScheduleRecord:
+            changed = change(await self._stored(tr, name))
             tr.set(key, _encode(changed))
             return changed
 
-        return self._shown(name, (yield from self.queue.transact(tr, body)))
+        return self._shown(name, await self.queue.transact(tr, body))
 
-    def _stored(self, tr: Transaction, name: str) -> Steps[ScheduleRecord]:
-        stored = yield tr.get(self._key(name))
+    async def _stored(self, tr: Transaction, name: str) -> ScheduleRecord:
+        stored = await value_of(tr.get(self._key(name)))
         if not stored.present():
-            known = ", ".join((yield from self.records(tr))) or "none"
+            known = ", ".join(await self.records(tr)) or "none"
             raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
         return _decode(bytes(stored))
 

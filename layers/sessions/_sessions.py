@@ -16,7 +16,6 @@ from fdbqueue.lowlevel import (
     Layout,
     Named,
     Notes,
-    Steps,
     Transaction,
     V,
     is_database,
@@ -196,7 +195,7 @@ class Sessions(Named, Operators[V]):
         """These sessions. `Results` and `Groups` of sessions have this too, for layers."""
         return self
 
-    def entered_at(self, tr: Transaction, position: Position, session: Any) -> Steps[Entered]:
+    async def entered_at(self, tr: Transaction, position: Position, session: Any) -> Entered:
         """Return where an item is that this transaction has enqueued; for layers.
 
         Args:
@@ -212,14 +211,14 @@ class Sessions(Named, Operators[V]):
         if position.rank is None:
             own, packed = at_address(self.line, position)
             return Entered(own.layout, packed, home, pack(position))
-        own = yield from self._working.session_for_enqueue(tr, pack_name(session))
+        own = await self._working.session_for_enqueue(tr, pack_name(session))
         packed = pack(position)
         return Entered(own.layout, packed, home, own.address(packed))
 
-    def layout_for(self, tr: Transaction, session: Any) -> Steps[Layout]:
+    async def layout_for(self, tr: Transaction, session: Any) -> Layout:
         """Return the keys of the items of a session that this transaction enqueues into; for layers."""
         only_transaction(tr, "Sessions.layout_for")
-        own = yield from self._working.session_for_enqueue(tr, pack_name(session))
+        own = await self._working.session_for_enqueue(tr, pack_name(session))
         return own.layout
 
     def address_bytes(self, session: Any) -> int:
@@ -233,7 +232,7 @@ class Sessions(Named, Operators[V]):
         return f"Sessions({self.layout.describe()}, quantum={self.line.rules.quantum})"
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: V,
@@ -244,7 +243,7 @@ class Sessions(Named, Operators[V]):
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position]:
+    ) -> Position:
         """Append an item to its session.
 
         Args:
@@ -272,13 +271,13 @@ class Sessions(Named, Operators[V]):
                 f"session is the name of the item's session, not the function {session!r}. Give the name:"
                 " session=function(value). Sessions.enqueue_many takes a function."
             )
-        report = yield from self.enqueue_many.steps(
+        report = await self.enqueue_many.steps(
             tr, [value], session=session, level=level, delay=delay, at=at, ttl=ttl, headers=headers
         )
         return cast(Position, report.first)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[V],
@@ -289,7 +288,7 @@ class Sessions(Named, Operators[V]):
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append items in their order, each as `enqueue` does, and all with the same terms.
 
         Given a database, it uses transactions of about 1 MB, one after the other, each exactly once.
@@ -325,12 +324,12 @@ class Sessions(Named, Operators[V]):
                 return name
 
         append = partial(self._working.append, level=rank, notes=notes)
-        return (yield from enqueue_with_notes(tr, self.queue, values, notes, headers, append=append, label=label))
+        return await enqueue_with_notes(tr, self.queue, values, notes, headers, append=append, label=label)
 
     @verb
-    def lease(
+    async def lease(
         self, tr: Transaction | Database, *, duration: float = 30.0, timeout: float | None = 0.0
-    ) -> Steps[SessionLease[V] | None]:
+    ) -> SessionLease[V] | None:
         """Lease the first ready session, with its first item; None if no session is ready.
 
         While the lease lives, no other worker gets an item of this session.
@@ -359,20 +358,20 @@ class Sessions(Named, Operators[V]):
         if known is None and not is_database(tr):
             if timeout != 0:
                 check_waits(tr)
-            return (yield from self._working.lease(cast(Transaction, tr), duration_us / 1e6))
+            return await self._working.lease(cast(Transaction, tr), duration_us / 1e6)
         db: Any = tr
         deadline = time.monotonic() + timeout if timeout else None
         while True:
             left = timeout if deadline is None else max(0.0, deadline - time.monotonic())
-            pointer = yield from self.staged.take_one(db, "lease", left, duration_us)
+            pointer = await self.staged.take_one(db, "lease", left, duration_us)
             if pointer is None:
                 return None
-            lease = yield from self._working.opened(db, pointer)
+            lease = await self._working.opened(db, pointer)
             if lease is not None:
                 return lease
 
     @verb
-    def ack(
+    async def ack(
         self,
         tr: Transaction | Database,
         lease: SessionRef,
@@ -380,7 +379,7 @@ class Sessions(Named, Operators[V]):
         state: Any = UNCHANGED,
         result: object = None,
         then: FollowUp | Sequence[FollowUp] = (),
-    ) -> Steps[None]:
+    ) -> None:
         """Remove the item: its work is done. The session goes to the end of the line if it has more.
 
         In one transaction with the caller's own writes, both happen or neither. Given a database, acks that are pending
@@ -405,9 +404,9 @@ class Sessions(Named, Operators[V]):
         done = _checked(result, then)
         ack = (own, lease, encoded, done)
         if not is_database(tr) or done.follow_ups:
-            yield from self.queue.transact(tr, partial(self._working.ack, ack=ack))
+            await self.queue.transact(tr, partial(self._working.ack, ack=ack))
             return
-        yield from self._acks().request(cast(Database, tr), ack)
+        await self._acks().request(cast(Database, tr), ack)
 
     def _acks(self) -> TransactionBatcher[Ack, None]:
         pid = os.getpid()  # a forked process starts with its own
@@ -418,7 +417,7 @@ class Sessions(Named, Operators[V]):
         return known
 
     @verb
-    def ack_and_next(
+    async def ack_and_next(
         self,
         tr: Transaction | Database,
         lease: SessionRef,
@@ -427,7 +426,7 @@ class Sessions(Named, Operators[V]):
         result: object = None,
         then: FollowUp | Sequence[FollowUp] = (),
         duration: float = 30.0,
-    ) -> Steps[SessionLease[V] | None]:
+    ) -> SessionLease[V] | None:
         """Remove the item as `ack`, and lease the session's next one; None if the session's turn is over.
 
         A turn is over when the session has no item, or when its quantum is used up and another session is ready. The
@@ -453,10 +452,10 @@ class Sessions(Named, Operators[V]):
         duration_us = positive(duration, "duration")
         done = _checked(result, then)
         body = partial(self._working.ack_and_next, ref=lease, state=encoded, done=done, duration_us=duration_us)
-        return (yield from self._working.followed(tr, body))
+        return await self._working.followed(tr, body)
 
     @verb
-    def nack(
+    async def nack(
         self,
         tr: Transaction | Database,
         lease: SessionRef,
@@ -464,7 +463,7 @@ class Sessions(Named, Operators[V]):
         delay: float | None = None,
         error: str | None = None,
         last: bool = False,
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """Give the item back: this attempt has failed. The session waits with it, and no other session does.
 
         Args:
@@ -487,18 +486,18 @@ class Sessions(Named, Operators[V]):
         check_failure(error, last)
         why = error or "It was given back."
         body = partial(self._working.nack, ref=lease, delay_us=delay_us, error=why, last=last)
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def snooze(self, tr: Transaction | Database, lease: SessionRef, *, delay: float) -> Steps[None]:
+    async def snooze(self, tr: Transaction | Database, lease: SessionRef, *, delay: float) -> None:
         """Give the session back for `delay` seconds without counting an attempt; otherwise as `nack`."""
         delay_us = not_negative(delay, "delay")
-        yield from self.queue.transact(tr, partial(self._working.snooze, ref=lease, delay_us=delay_us))
+        await self.queue.transact(tr, partial(self._working.snooze, ref=lease, delay_us=delay_us))
 
     @verb
-    def extend(
+    async def extend(
         self, tr: Transaction | Database, lease: SessionLease[V], *, duration: float = 30.0
-    ) -> Steps[SessionLease[V]]:
+    ) -> SessionLease[V]:
         """Extend the lease to `duration` seconds from now. Return it with its new end.
 
         Raises:
@@ -507,11 +506,11 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* as `ack`. *Cost:* three reads in parallel, three writes.
         """
         body = partial(self._working.extend, ref=lease, duration_us=positive(duration, "duration"))
-        expires_at_us = yield from self.queue.transact(tr, body)
+        expires_at_us = await self.queue.transact(tr, body)
         return dataclasses.replace(lease, expires_at=expires_at_us / 1e6)
 
     @verb
-    def state(self, tr: Transaction | Database, session: SessionName) -> Steps[Any]:
+    async def state(self, tr: Transaction | Database, session: SessionName) -> Any:
         """Return a session's state; None if it has none.
 
         Raises:
@@ -520,10 +519,10 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* in a transaction, with every write of the state. *Cost:* one read.
         """
         key = self.line.session(pack_name(session)).state_key
-        return (yield from self.queue.read(tr, partial(self._working.stored_state, key=key)))
+        return await self.queue.read(tr, partial(self._working.stored_state, key=key))
 
     @verb
-    def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> Steps[None]:
+    async def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> None:
         """Write the state of a session that the caller has leased; None removes it.
 
         Raises:
@@ -534,7 +533,7 @@ class Sessions(Named, Operators[V]):
         """
         encoded = self._working.encoded_state(state)
 
-        yield from self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
+        await self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
         if isinstance(lease, SessionLease):
             lease.used.append("set_state")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Editing, Envelope, Notes, Standing, Steps, Transaction
+from fdbqueue.lowlevel import Editing, Envelope, Notes, Standing, Transaction
 from fdbqueue.verbs.editing import EditPlan, ItemChange
 
 from .admitting import Admitting
@@ -30,9 +30,9 @@ class SmartEditing(Editing[Any]):
         self._checks = checks
         self._admitting = admitting
 
-    def revalued(
+    async def revalued(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
-    ) -> Steps[tuple[bytes, Notes, Any]]:
+    ) -> tuple[bytes, Notes, Any]:
         """Return the message to store, the item's notes with it, and its new dependent keys.
 
         Raises:
@@ -48,7 +48,7 @@ class SmartEditing(Editing[Any]):
                 " message."
             )
         found = Found(one.packed, one.state, one.stored, opened, b"")
-        rewritten = yield from self._admitting.rewritten(tr, found, new, now_us)
+        rewritten = await self._admitting.rewritten(tr, found, new, now_us)
         return new.payload, rewritten.notes, rewritten
 
     def write_beside(self, tr: Transaction, plan: EditPlan) -> None:

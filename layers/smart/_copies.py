@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fdbqueue import Item, Position
-from fdbqueue.lowlevel import Layout, Steps, Subspace, Transaction, pack
+from fdbqueue.lowlevel import Layout, Subspace, Transaction, pack, value_of
 
 from ..leases.transitions import Transitions
 from .recipients import Recipients
@@ -53,14 +53,14 @@ class Copies:
         """Return a recipient's key of one kind for an item."""
         return self.prefix(space, number) + packed
 
-    def numbers(self, tr: Transaction, recipient: str) -> Steps[tuple[int, list[int]]]:
+    async def numbers(self, tr: Transaction, recipient: str) -> tuple[int, list[int]]:
         """Return a recipient's number, and the numbers of the others.
 
         Raises:
             TypeError: the name is not a str. ValueError: the recipient is not registered.
         """
         check_recipient(recipient)
-        registry = yield from self.recipients.read(tr)
+        registry = await self.recipients.read(tr)
         number = registry.numbers.get(recipient)
         if number is None:
             there = ", ".join(sorted(registry.numbers)) or "nobody is"
@@ -74,44 +74,44 @@ class Copies:
         key: bytes = self._layout.fetched.pack((number,))
         return key
 
-    def state(self, tr: Transaction, number: int, packed: bytes) -> Steps[tuple[bytes | None, bytes | None]]:
+    async def state(self, tr: Transaction, number: int, packed: bytes) -> tuple[bytes | None, bytes | None]:
         """Return a copy's version, None if no confirmation is needed, and the value of its unsent key, or None."""
         reads = [tr.get(self.key(space, number, packed)) for space in (self._layout.copies, self._layout.unsent)]
-        copy, unsent = (yield reads[0]), (yield reads[1])
+        copy, unsent = await value_of(reads[0]), await value_of(reads[1])
         return bytes(copy) if copy.present() else None, bytes(unsent) if unsent.present() else None
 
-    def current(self, tr: Transaction, number: int, packed: bytes) -> Steps[bytes | None]:
+    async def current(self, tr: Transaction, number: int, packed: bytes) -> bytes | None:
         """Return the version of a copy that the recipient has fetched at least once and has still to confirm.
 
         None if there is no such copy: it is confirmed, or was never fetched with these values.
         """
-        version, unsent = yield from self.state(tr, number, packed)
+        version, unsent = await self.state(tr, number, packed)
         return version if unsent in (None, SENT_BEFORE) else None
 
-    def is_fetched(self, tr: Transaction, number: int, packed: bytes) -> Steps[bool]:
+    async def is_fetched(self, tr: Transaction, number: int, packed: bytes) -> bool:
         """Return whether a copy is fetched and not confirmed."""
-        version, unsent = yield from self.state(tr, number, packed)
+        version, unsent = await self.state(tr, number, packed)
         return version is not None and unsent is None
 
-    def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes | None) -> Steps[None]:
+    async def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes | None) -> None:
         """Record the only copy that is fetched and not confirmed, or that there are several."""
         packed = pack(copies[0].position)
         is_alone = len(copies) == 1 and known != SEVERAL
         if is_alone and known is not None and known != packed:
-            is_alone = not (yield from self.is_fetched(tr, number, known))
+            is_alone = not await self.is_fetched(tr, number, known)
         noted = packed if is_alone else SEVERAL
         if noted != known:
             tr.set(self.known_key(number), noted)
 
-    def remove(self, tr: Transaction, packed: bytes, counter: str) -> Steps[bool]:
+    async def remove(self, tr: Transaction, packed: bytes, counter: str) -> bool:
         """Remove an item in any state; return whether it was there. The holder of a leased item loses its lease."""
         # Plain reads: a concurrent transaction that moves or takes the item conflicts with this one.
-        for item in (yield from locate(tr, self._layout, [packed])):
+        for item in await locate(tr, self._layout, [packed]):
             moves = Transitions(tr, self._layout)
-            notes, is_readable = (yield from moves.read_notes({packed: item.stored}))[packed]
+            notes, is_readable = (await moves.read_notes({packed: item.stored}))[packed]
             moves.leave(item.state, packed, notes)
             moves.vanish(packed, item.stored, counter, notes=notes, is_readable=is_readable)
-            yield from moves.settle()
+            await moves.settle()
             moves.finish()
             return True
         return False

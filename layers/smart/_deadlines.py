@@ -46,7 +46,7 @@ from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.lowlevel import Database, Steps, Transaction, check_limit, only_transaction, pack, verb
+from fdbqueue.lowlevel import Database, Transaction, check_limit, only_transaction, pack, verb
 from fdbqueue.stored.own_rows import first_own, first_owns
 
 from ..leases.times import not_negative
@@ -111,9 +111,9 @@ class Deadlines:
         return f"Deadlines({self._layout.describe()})"
 
     @verb
-    def claim(
+    async def claim(
         self, tr: Transaction | Database, *, lead: float | None = None, limit: int = BATCH
-    ) -> Steps[list[Deadline]]:
+    ) -> list[Deadline]:
         """Return missed or near deadlines; no other call gets the same ones.
 
         Args:
@@ -126,11 +126,11 @@ class Deadlines:
         """
         check_limit(limit, "deadlines to claim")
         lead_us = None if lead is None else not_negative(lead, "lead")
-        return (yield from self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0)))
+        return await self._queue.transact(tr, partial(self._claim, lead_us=lead_us, limit=limit, until_us=0))
 
-    def claim_next(
+    async def claim_next(
         self, tr: Transaction, *, until_us: int, lapsed_us: int, ended: ClaimedDeadline | None
-    ) -> Steps[ClaimedDeadline | None]:
+    ) -> ClaimedDeadline | None:
         """Claim the first missed deadline for a handler that must return before `until_us`; None if there is none.
 
         Args:
@@ -145,15 +145,14 @@ class Deadlines:
         if ended is not None:
             _check_claim(ended)
         if ended is not None:
-            yield from self.end(tr, ended)
-        claimed = yield from self._claim(tr, lead_us=None, limit=1, until_us=until_us)
+            await self.end(tr, ended)
+        claimed = await self._claim(tr, lead_us=None, limit=1, until_us=until_us)
         if not claimed:
-            claimed = yield from self._claim_again(tr, until_us=until_us, lapsed_us=lapsed_us)
+            claimed = await self._claim_again(tr, until_us=until_us, lapsed_us=lapsed_us)
         return ClaimedDeadline(claimed[0], until_us) if claimed else None
 
-    def end(self, tr: Transaction, claim: ClaimedDeadline) -> Steps[None]:
+    async def end(self, tr: Transaction, claim: ClaimedDeadline) -> None:
         """End a claim whose handler has returned. A blind clear is enough: another monitor's claim has another key."""
-        yield from ()
         only_transaction(tr, "Deadlines.end")
         _check_claim(claim)
         deadline = claim.deadline
@@ -161,7 +160,7 @@ class Deadlines:
         asks_marker(tr)
         tr.clear(self._claimed_key(claim.until_us, round(deadline.at * 1e6), packed))
 
-    def next_us(self, tr: Transaction, *, lead_us: int | None) -> Steps[int | None]:
+    async def next_us(self, tr: Transaction, *, lead_us: int | None) -> int | None:
         """Return the time of the next deadline or lapsed claim, by snapshot reads; None if there is none."""
         only_transaction(tr, "Deadlines.next_us")
         if lead_us is not None and type(lead_us) is not int:
@@ -171,21 +170,21 @@ class Deadlines:
             if stage == NEAR and lead_us is None:
                 continue
             span = self._layout.deadlines[stage].range()
-            first = yield from first_own(tr.snapshot, self._layout, "deadlines", span.start, span.stop)
+            first = await first_own(tr.snapshot, self._layout, "deadlines", span.start, span.stop)
             if first is not None:
                 at_us: int = first[0][1]
                 times.append(at_us - (lead_us or 0) if stage == NEAR else at_us)
         span = self._layout.missed.range()
-        first = yield from first_own(tr.snapshot, self._layout, "missed", span.start, span.stop)
+        first = await first_own(tr.snapshot, self._layout, "missed", span.start, span.stop)
         times += [first[0][0]] if first is not None else []
         return min(times, default=None)
 
-    def _claim(self, tr: Transaction, lead_us: int | None, limit: int, until_us: int) -> Steps[list[Deadline]]:
+    async def _claim(self, tr: Transaction, lead_us: int | None, limit: int, until_us: int) -> list[Deadline]:
         now_us = self.smart.leases.now_us()
         stage = MISSED if lead_us is None else NEAR
         # A snapshot read, and a conflict for each claimed deadline: deadlines set meanwhile do not conflict.
         begin, end = deadlines_until(self._layout, stage, now_us + (lead_us or 0))
-        found = yield from first_owns(tr.snapshot, self._layout, "deadlines", begin, end, limit=limit)
+        found = await first_owns(tr.snapshot, self._layout, "deadlines", begin, end, limit=limit)
         claimed = []
         for (_, at_us, position), row in found:
             asks_marker(tr)
@@ -194,7 +193,7 @@ class Deadlines:
             tr.clear(row.key)
             if stage == MISSED:
                 tr.clear(deadline_key(self._layout, NEAR, at_us, packed))
-            deadline = yield from self._deadline(tr, packed, at_us, missed=stage == MISSED)
+            deadline = await self._deadline(tr, packed, at_us, missed=stage == MISSED)
             if deadline.state == "gone":
                 continue
             claimed.append(deadline)
@@ -202,12 +201,10 @@ class Deadlines:
                 tr.set(self._claimed_key(until_us, at_us, packed), b"")
         return claimed
 
-    def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> Steps[list[Deadline]]:
+    async def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> list[Deadline]:
         """Claim the first deadline whose claim lapsed before it was ended."""
         space = self._layout.missed
-        first = yield from first_own(
-            tr.snapshot, self._layout, "missed", space.range().start, space.pack((lapsed_us + 1,))
-        )
+        first = await first_own(tr.snapshot, self._layout, "missed", space.range().start, space.pack((lapsed_us + 1,)))
         claimed = []
         if first is not None:
             asks_marker(tr)
@@ -216,17 +213,17 @@ class Deadlines:
             tr.clear(row.key)
             packed = pack(position)
             tr.set(self._claimed_key(until_us, at_us, packed), b"")
-            deadline = yield from self._deadline(tr, packed, at_us, missed=True)
+            deadline = await self._deadline(tr, packed, at_us, missed=True)
             claimed.append(deadline)
         return claimed
 
-    def _deadline(self, tr: Transaction, packed: bytes, at_us: int, *, missed: bool) -> Steps[Deadline]:
+    async def _deadline(self, tr: Transaction, packed: bytes, at_us: int, *, missed: bool) -> Deadline:
         position = position_of(self._layout, packed)
-        for item in (yield from locate(tr.snapshot, self._layout, [packed])):
+        for item in await locate(tr.snapshot, self._layout, [packed]):
             # The item's key decides whether it is still there: of a concurrent dequeue and claim one fails.
             tr.add_read_conflict_key(getattr(self._layout, item.state).key(packed))
             try:
-                message = (yield from self._queue.item(tr, position, item.stored)).value
+                message = (await self._queue.item(tr, position, item.stored)).value
             except (CodecError, FormatError) as error:
                 if isinstance(error, OtherCodec):
                     raise

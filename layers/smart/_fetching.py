@@ -12,13 +12,13 @@ from fdbqueue.lowlevel import (
     Database,
     Future,
     KeyValue,
-    Steps,
     Transaction,
     attempts,
     notes_of,
     rows,
     size_of,
     started,
+    value_of,
 )
 
 from ..leases import Leases
@@ -81,7 +81,7 @@ class Fetching:
         self._copies = copies
         self._predicate = Predicate(leases.queue)
 
-    def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> Steps[tuple[Fetched, bool]]:
+    async def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> tuple[Fetched, bool]:
         """Fire due timers, then fetch. Also return whether it wrote.
 
         Args:
@@ -89,14 +89,12 @@ class Fetching:
         """
         now_us = self._leases.now_us()
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
-        number, _ = yield from self._copies.numbers(tr, recipient)
-        overdue = yield from due
+        number, _ = await self._copies.numbers(tr, recipient)
+        overdue = await due
         moves = Transitions(tr, self._layout)
         try:
             if overdue:
-                _, settled = yield from fire_due(
-                    tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
-                )
+                _, settled = await fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry)
                 if strict and moves.any and not (settled and len(overdue) < FIRE_LIMIT):
                     return Fetched([], again=True), True
         finally:
@@ -104,17 +102,17 @@ class Fetching:
         known = started(_get(tr, self._copies.known_key(number)))
         haul = _Fetched(limit, now_us, strict)
         try:
-            yield from self._first_unsent(tr, number, haul)
+            await self._first_unsent(tr, number, haul)
         except UNTAKEABLE:
             if not haul.copies and not (strict and (moves.any or haul.expired)):
                 raise
         if haul.copies:
-            yield from self._copies.note_fetched(tr, number, haul.copies, (yield from known))
+            await self._copies.note_fetched(tr, number, haul.copies, await known)
         written = bool(moves.any or haul.expired or haul.copies)
         # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
-    def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> Steps[None]:
+    async def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> None:
         """Fetch the first unsent copies of available items.
 
         Raises:
@@ -124,14 +122,14 @@ class Fetching:
         begin, end = within(prefix)
         while not haul.is_full:
             # A snapshot read, with a conflict range up to the last copy: an enqueue behind it does not conflict.
-            found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
+            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
             at = 0
             while at < len(found) and not haul.is_full:
                 group = found[at : at + haul.limit - len(haul.copies)]
                 at += len(group)
-                for packed, stored, version in (yield from self._available(tr, number, prefix, group)):
+                for packed, stored, version in await self._available(tr, number, prefix, group):
                     if not haul.is_full:
-                        yield from self._fetch_one(tr, prefix, packed, stored, version, haul)
+                        await self._fetch_one(tr, prefix, packed, stored, version, haul)
             if len(found) < WINDOW:
                 haul.all_seen = not haul.is_full
                 break
@@ -139,9 +137,9 @@ class Fetching:
         if haul.all_seen and not haul.copies:
             tr.add_read_conflict_range(prefix, end)
 
-    def _available(
+    async def _available(
         self, tr: Transaction, number: int, prefix: bytes, group: list[KeyValue]
-    ) -> Steps[list[tuple[bytes, bytes, bytes]]]:
+    ) -> list[tuple[bytes, bytes, bytes]]:
         """Return packed positions, stored values and versions of the copies whose items are available."""
         reads = []
         for row in group:
@@ -150,14 +148,14 @@ class Fetching:
             reads.append((packed, tr.get(self._layout.available.key(packed)), version))
         there = []
         for packed, read, version in reads:
-            value, copied = (yield read), (yield version)
+            value, copied = await value_of(read), await value_of(version)
             if value.present():  # a leased or delayed item is fetched once it is available again
                 there.append((packed, bytes(value), bytes(copied) if copied.present() else b""))
         return there
 
-    def _fetch_one(
+    async def _fetch_one(
         self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
-    ) -> Steps[None]:
+    ) -> None:
         """Fetch one copy, or remove its item if it is outdated."""
         notes = notes_of(stored)
         outdated = is_over(notes, haul.now_us)
@@ -165,10 +163,10 @@ class Fetching:
             haul.size_bytes += size_of(stored) + ITEM_BYTES
             if haul.is_full:
                 return
-            item = yield from self._queue.item(tr, position_of(self._layout, packed), stored)
+            item = await self._queue.item(tr, position_of(self._layout, packed), stored)
             outdated = self._predicate.says_over(item, notes, haul.now_us)
         if outdated:
-            yield from self._copies.remove(tr, packed, "expired")
+            await self._copies.remove(tr, packed, "expired")
             haul.expired += 1
             return
         tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")
@@ -176,31 +174,31 @@ class Fetching:
         name = item.position.text + (f"@{version.hex()}" if version else "")
         haul.copies.append(Copy(item.position, item.value, item.headers, name=name))
 
-    def wait(self, db: Database, recipient: str, seconds: float | None) -> Steps[None]:
+    async def wait(self, db: Database, recipient: str, seconds: float | None) -> None:
         """Wait until there may be a copy to fetch, or `seconds` have passed."""
-        watches, due_us = yield from attempts(db, partial(self._watch, recipient=recipient))
+        watches, due_us = await attempts(db, partial(self._watch, recipient=recipient))
         if not watches:
             return
         until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - self._leases.now_us()) / 1e6)
-        yield from until_changed(watches, seconds, until_due)
+        await until_changed(watches, seconds, until_due)
 
-    def _watch(self, tr: Transaction, recipient: str) -> Steps[tuple[list[Future[None]], int | None]]:
+    async def _watch(self, tr: Transaction, recipient: str) -> tuple[list[Future[None]], int | None]:
         """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
-        number, _ = yield from self._copies.numbers(tr, recipient)
+        number, _ = await self._copies.numbers(tr, recipient)
         prefix = self._copies.prefix(self._layout.unsent, number)
         begin, end = within(prefix)
         while True:
-            found = yield from rows(tr.snapshot, begin, end, limit=WINDOW)
-            if (yield from self._available(tr, number, prefix, found)):
+            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
+            if await self._available(tr, number, prefix, found):
                 return [], None
             if len(found) < WINDOW:
                 break
             begin = found[-1].key + b"\x00"
-        due_us = yield from next_due_us(tr, self._layout, self._leases.now_us())
+        due_us = await next_due_us(tr, self._layout, self._leases.now_us())
         keys = [self._layout.count_key(name) for name in _COME_BACK]
         return [tr.watch(key) for key in (*keys, self._layout.resent_key, self._layout.recipients_key)], due_us
 
 
-def _get(tr: Transaction, key: bytes) -> Steps[bytes | None]:
-    value = yield tr.get(key)
+async def _get(tr: Transaction, key: bytes) -> bytes | None:
+    value = await value_of(tr.get(key))
     return bytes(value) if value.present() else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fdbqueue.lowlevel import Database, Future, Shown, Steps, Transaction, attempts, only_database, verb
+from fdbqueue.lowlevel import Database, Future, Shown, Transaction, attempts, only_database, verb
 
 from ..common.handlers import call_back, not_awaited
 from ..common.logs import fields
@@ -82,7 +82,7 @@ class Monitor:
         return f"Monitor({self.deadlines!r})"
 
     @verb
-    def sweep(self, db: Database) -> Steps[MonitorReport]:
+    async def sweep(self, db: Database) -> MonitorReport:
         """Report all deadlines that are missed or near now, and return the report so far.
 
         *Conflicts:* with other monitors for the same deadlines; then it looks again. *Cost:* as `Deadlines.claim` for
@@ -90,7 +90,7 @@ class Monitor:
         """
         only_database(db, "Monitor.sweep", _IN_A_TRANSACTION)
         while self._near is not None and not self._stop.asked:
-            warned = yield from self.deadlines.claim.steps(db, lead=(self._lead_us or 0) / 1e6)
+            warned = await self.deadlines.claim.steps(db, lead=(self._lead_us or 0) / 1e6)
             for deadline in warned:
                 self.report.near += self._told(self._near, deadline)
             if len(warned) < BATCH:
@@ -101,7 +101,7 @@ class Monitor:
             # One at a time: a slow handler would let the claims of later deadlines lapse before it reports them.
             until_us = self._now_us() + self._claim_us
             body = partial(self.deadlines.claim_next, until_us=until_us, lapsed_us=begun_us, ended=ended)
-            claim = yield from self._queue.transact(db, body)
+            claim = await self._queue.transact(db, body)
             ended = None
             if claim is None:
                 break
@@ -109,29 +109,29 @@ class Monitor:
                 self.report.missed += 1
                 ended = claim
         if ended is not None:
-            yield from self._queue.read(db, partial(self.deadlines.end, claim=ended))
+            await self._queue.read(db, partial(self.deadlines.end, claim=ended))
         return self.report
 
     @verb
-    def run(self, db: Database) -> Steps[MonitorReport]:
+    async def run(self, db: Database) -> MonitorReport:
         """Sweep whenever a deadline is due, until another thread or a handler calls `stop`."""
         only_database(db, "Monitor.run", _IN_A_TRANSACTION)
-        yield from long_wait("Monitor.run")
+        await long_wait("Monitor.run")
         while not self._stop.asked:
-            watch, wait_us = yield from attempts(db, self._watch)
+            watch, wait_us = await attempts(db, self._watch)
             if watch is not None:
-                yield from self._stop.rest([watch], wait_us / 1e6)
+                await self._stop.rest([watch], wait_us / 1e6)
             if not self._stop.asked:
-                yield from self.sweep.steps(db)
+                await self.sweep.steps(db)
         return self.report
 
     def stop(self) -> None:
         """Make `run` return after its current step."""
         self._stop.ask()
 
-    def _watch(self, tr: Transaction) -> Steps[tuple[Future[Any] | None, int]]:
+    async def _watch(self, tr: Transaction) -> tuple[Future[Any] | None, int]:
         """Return a watch on new deadlines, and the microseconds to wait; no watch if one is due."""
-        due_us = yield from self.deadlines.next_us(tr, lead_us=self._lead_us)
+        due_us = await self.deadlines.next_us(tr, lead_us=self._lead_us)
         wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())
         # A deadline set after this transaction's read version changes the key, and wakes the monitor.
         return (tr.watch(self._queue.layout.alarm_key) if wait_us > 0 else None), wait_us

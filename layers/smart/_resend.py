@@ -72,6 +72,7 @@ from fdbqueue.lowlevel import (
     only_transaction,
     pack,
     rows,
+    value_of,
     verb,
 )
 
@@ -135,7 +136,7 @@ class Resend:
         return f"Resend({self._layout.describe()})"
 
     @verb
-    def register(self, tr: Transaction | Database, recipient: str) -> Steps[None]:
+    async def register(self, tr: Transaction | Database, recipient: str) -> None:
         """Register a recipient: it gets a copy of every item enqueued from now on. A repeated call does nothing.
 
         Raises:
@@ -147,10 +148,10 @@ class Resend:
         check_text(recipient, "The name of a recipient")
         if not 0 < len(recipient.encode()) <= NAME_BYTES:
             raise ValueError(f"A recipient's name has from 1 to {NAME_BYTES} bytes, not {len(recipient.encode())}.")
-        yield from self._queue.transact(tr, partial(self._register, recipient=recipient))
+        await self._queue.transact(tr, partial(self._register, recipient=recipient))
 
     @verb
-    def unregister(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
+    async def unregister(self, tr: Transaction | Database, recipient: str) -> int:
         """Unregister a recipient; return the number of items that only it had to confirm: they are removed.
 
         Given a database, it uses transactions of 500 items each, from the oldest on. The recipient stays registered
@@ -163,19 +164,19 @@ class Resend:
         gone = 0
         while True:
             body = partial(self._unregister, recipient=recipient)
-            removed, more = yield from self._queue.transact(tr, body)
+            removed, more = await self._queue.transact(tr, body)
             gone += removed
             if not more:
                 return gone
 
     @verb
-    def recipients(self, tr: Transaction | Database) -> Steps[list[str]]:
+    async def recipients(self, tr: Transaction | Database) -> list[str]:
         """Return the names of all recipients. *Conflicts:* with registrations. *Cost:* one read."""
-        registry = yield from self._queue.read(tr, self._copies.recipients.read)
+        registry = await self._queue.read(tr, self._copies.recipients.read)
         return sorted(registry.numbers)
 
     @verb
-    def fetch(self, tr: Transaction | Database, recipient: str, *, timeout: float | None = 0.0) -> Steps[Copy | None]:
+    async def fetch(self, tr: Transaction | Database, recipient: str, *, timeout: float | None = 0.0) -> Copy | None:
         """Return a copy of the first item that this recipient has not fetched, and move its cursor behind it.
 
         Returns None if there is none. Like a lease, it fires due timers first: delays and leases that are over end, and
@@ -195,13 +196,13 @@ class Resend:
         before it; not with other recipients. *Cost:* six reads in three rounds, two writes; for each due timer, up to
         64, one read and about four writes. While it waits, six watches.
         """
-        copies = yield from self.fetch_many.steps(tr, recipient, limit=1, timeout=timeout)
+        copies = await self.fetch_many.steps(tr, recipient, limit=1, timeout=timeout)
         return copies[0] if copies else None
 
     @verb
-    def fetch_many(
+    async def fetch_many(
         self, tr: Transaction | Database, recipient: str, *, limit: int = 100, timeout: float | None = 0.0
-    ) -> Steps[list[Copy]]:
+    ) -> list[Copy]:
         """Return copies of up to `limit` first items that this recipient has not fetched, in order.
 
         It waits only for the first copy. Large items come a few at a time, about 2 MB in all.
@@ -214,12 +215,12 @@ class Resend:
         if not is_database(tr):
             if timeout != 0:
                 raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
-            fetched, written = yield from self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
+            fetched, written = await self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
             if written:
                 asks_marker(tr)
             return fetched.copies
         if timeout != 0:
-            yield from long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")
+            await long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")
         adaptive = AdaptiveLimit(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
 
@@ -227,22 +228,22 @@ class Resend:
             return self._fetching.fetch(tr, recipient, adaptive.limit, strict=True)
 
         while True:
-            fetched = yield from commit_if_written(self._queue, cast(Database, tr), body, on_retry=adaptive.note)
+            fetched = await commit_if_written(self._queue, cast(Database, tr), body, on_retry=adaptive.note)
             left = None if deadline is None else deadline - time.monotonic()
             if fetched.copies or (not fetched.again and left is not None and left <= 0):
                 return fetched.copies
             if not fetched.again:
-                yield from self._fetching.wait(cast(Database, tr), recipient, left)
+                await self._fetching.wait(cast(Database, tr), recipient, left)
 
     @verb
-    def confirm(
+    async def confirm(
         self,
         tr: Transaction | Database,
         recipient: str,
         *,
         copy: Copy | str | None = None,
         position: Position | None = None,
-    ) -> Steps[tuple[Position | None, bool]]:
+    ) -> tuple[Position | None, bool]:
         """Confirm a copy that this recipient has fetched.
 
         Args:
@@ -269,10 +270,10 @@ class Resend:
         one for each other recipient.
         """
         named = named_by(copy, position)
-        return (yield from self._queue.transact(tr, partial(self.confirm_in, recipient=recipient, named=named)))
+        return await self._queue.transact(tr, partial(self.confirm_in, recipient=recipient, named=named))
 
     @verb
-    def reset(self, tr: Transaction | Database, recipient: str) -> Steps[int]:
+    async def reset(self, tr: Transaction | Database, recipient: str) -> int:
         """Put the cursor in front of the oldest item, so that all unconfirmed items are fetched again.
 
         Given a database, it uses transactions of 2,000 items each, from the oldest on. Returns how many items the
@@ -287,45 +288,43 @@ class Resend:
         after = b""
         while True:
             body = partial(self._reset, recipient=recipient, after=after)
-            again, after = yield from self._queue.transact(tr, body)
+            again, after = await self._queue.transact(tr, body)
             done += again
             if not after:
                 return done
 
-    def confirm_in(
+    async def confirm_in(
         self, tr: Transaction, *, recipient: str, named: NamedCopies | None
-    ) -> Steps[tuple[Position | None, bool]]:
+    ) -> tuple[Position | None, bool]:
         """Do in a transaction what `confirm` does."""
         only_transaction(tr, "Resend.confirm_in")
         if named is not None and not isinstance(named, NamedCopies):
             raise TypeError(f"named is the confirmed copy as NamedCopies, or None for the only one, not {named!r}.")
-        number, others = yield from self._copies.numbers(tr, recipient)
+        number, others = await self._copies.numbers(tr, recipient)
         known = self._copies.known_key(number)
         if named is None:
-            packed = yield from self._only_fetched(tr, number, recipient)
+            packed = await self._only_fetched(tr, number, recipient)
         else:
-            packed = yield from self._if_current(tr, number, named)
+            packed = await self._if_current(tr, number, named)
         if packed is None:
             return None, False
         # A snapshot read, so that a fetch of another copy does not conflict. Add a conflict only if this changes it.
-        noted = yield tr.snapshot.get(known)
+        noted = await value_of(tr.snapshot.get(known))
         if noted.present() and bytes(noted) == packed:
             tr.add_read_conflict_key(known)
             tr.clear(known)
         for space in (self._layout.copies, self._layout.unsent):
             tr.clear(self._copies.key(space, number, packed))
-        gone = not (yield from self._is_wanted(tr, packed, others)) and (
-            yield from self._copies.remove(tr, packed, "dequeued")
-        )
+        gone = not await self._is_wanted(tr, packed, others) and (await self._copies.remove(tr, packed, "dequeued"))
         return position_of(self._layout, packed), gone
 
-    def _only_fetched(self, tr: Transaction, number: int, recipient: str) -> Steps[bytes | None]:
+    async def _only_fetched(self, tr: Transaction, number: int, recipient: str) -> bytes | None:
         """Return the only copy that is fetched and not confirmed.
 
         Raises:
             ValueError: there may be several.
         """
-        noted = yield tr.get(self._copies.known_key(number))
+        noted = await value_of(tr.get(self._copies.known_key(number)))
         if not noted.present():
             return None
         packed = bytes(noted)
@@ -335,17 +334,17 @@ class Resend:
                 " Name the copy: confirm(…, copy=copy.name), or let the type's confirms return"
                 " (recipient, name). After a reset no name is needed, one copy at a time."
             )
-        return packed if (yield from self._copies.is_fetched(tr, number, packed)) else None
+        return packed if await self._copies.is_fetched(tr, number, packed) else None
 
-    def _if_current(self, tr: Transaction, number: int, named: NamedCopies) -> Steps[bytes | None]:
+    async def _if_current(self, tr: Transaction, number: int, named: NamedCopies) -> bytes | None:
         """Return the packed position of a named copy, if it was fetched and its item has not changed since."""
         packed = pack(named.position)
-        version = yield from self._copies.current(tr, number, packed)
+        version = await self._copies.current(tr, number, packed)
         # A position can't distinguish the copies of an item before and after it got other values.
         return packed if version is not None and named.version in (None, version) else None
 
-    def _register(self, tr: Transaction, recipient: str) -> Steps[None]:
-        registry = yield from self._copies.recipients.read(tr)
+    async def _register(self, tr: Transaction, recipient: str) -> None:
+        registry = await self._copies.recipients.read(tr)
         if recipient in registry.numbers:
             return
         if len(registry.numbers) >= MOST_RECIPIENTS:
@@ -354,22 +353,22 @@ class Resend:
         registry.numbers[recipient] = registry.last
         self._copies.recipients.write(tr, registry)
 
-    def _unregister(self, tr: Transaction, recipient: str) -> Steps[tuple[int, bool]]:
+    async def _unregister(self, tr: Transaction, recipient: str) -> tuple[int, bool]:
         """Remove some copies, and the recipient with the last ones; also return whether there are more."""
-        registry = yield from self._copies.recipients.read(tr)
+        registry = await self._copies.recipients.read(tr)
         number = registry.numbers.get(recipient)
         if number is None:
             return 0, False
         others = [other for other in registry.numbers.values() if other != number]
         prefix = self._copies.prefix(self._layout.copies, number)
-        found = yield from rows(tr, *within(prefix), limit=UNREGISTER_ITEMS)
+        found = await rows(tr, *within(prefix), limit=UNREGISTER_ITEMS)
         gone = 0
         for row in found:
             packed = row.key[len(prefix) :]
             for space in (self._layout.copies, self._layout.unsent):
                 tr.clear(self._copies.key(space, number, packed))
-            if not (yield from self._is_wanted(tr, packed, others)):
-                gone += yield from self._copies.remove(tr, packed, "dequeued")
+            if not await self._is_wanted(tr, packed, others):
+                gone += await self._copies.remove(tr, packed, "dequeued")
         if len(found) == UNREGISTER_ITEMS:
             return gone, True
         tr.clear(self._copies.known_key(number))
@@ -377,18 +376,18 @@ class Resend:
         self._copies.recipients.write(tr, registry)
         return gone, False
 
-    def _reset(self, tr: Transaction, recipient: str, after: bytes) -> Steps[tuple[int, bytes]]:
-        number, _ = yield from self._copies.numbers(tr, recipient)
+    async def _reset(self, tr: Transaction, recipient: str, after: bytes) -> tuple[int, bytes]:
+        number, _ = await self._copies.numbers(tr, recipient)
         prefix = self._copies.prefix(self._layout.copies, number)
         if not after:
             tr.clear(self._copies.known_key(number))
         # Plain reads: a concurrent fetch or confirmation makes this transaction run again.
-        found = yield from rows(tr, prefix + after, behind(prefix), limit=RESET_ITEMS)
+        found = await rows(tr, prefix + after, behind(prefix), limit=RESET_ITEMS)
         if not found:
             return 0, b""
         ends = [row.key[len(prefix) :] for row in found]
         unsent = self._copies.prefix(self._layout.unsent, number)
-        already = {row.key for row in (yield from rows(tr, unsent + ends[0], unsent + ends[-1] + b"\x00"))}
+        already = {row.key for row in await rows(tr, unsent + ends[0], unsent + ends[-1] + b"\x00")}
         again = [unsent + packed for packed in ends if unsent + packed not in already]
         for key in again:
             tr.set(key, SENT_BEFORE)
@@ -396,10 +395,10 @@ class Resend:
             tr.add(self._layout.resent_key, _ONE)
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""
 
-    def _is_wanted(self, tr: Transaction, packed: bytes, numbers: list[int]) -> Steps[bool]:
+    async def _is_wanted(self, tr: Transaction, packed: bytes, numbers: list[int]) -> bool:
         """Return whether one of these recipients must still confirm an item."""
         reads = [tr.get(self._copies.key(self._layout.copies, number, packed)) for number in numbers]
         wanted = False
         for read in reads:
-            wanted = (yield read).present() or wanted
+            wanted = (await value_of(read)).present() or wanted
         return wanted

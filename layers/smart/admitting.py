@@ -107,7 +107,7 @@ class Admitting:
         self._recipients = recipients
         self._bounds = bounds
 
-    def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Steps[Outcome]:
+    async def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Outcome:
         """Compare an incoming item with the items that its type sees, and do what they decide.
 
         A failed call has written nothing.
@@ -118,19 +118,19 @@ class Admitting:
         scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
         asked_for_numbers = started(self._recipients.numbers(tr))
-        yield from check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
+        await check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
         going = Going()
-        last = None if asked_for_last is None else (yield from asked_for_last)
-        answers, asked = yield from self._ask(tr, scan, new, going, now_us, last)
+        last = None if asked_for_last is None else await asked_for_last
+        answers, asked = await self._ask(tr, scan, new, going, now_us, last)
         by, decision = answers.by, answers.decision
         if by is not None and decision in _DELETING:
             going.delete(by.standing)
-        numbers = yield from asked_for_numbers
+        numbers = await asked_for_numbers
         rewritten = entering = None
         has_room = wanted = decision not in _LEAVING_OUT
         if wanted:
             entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
-            has_room = yield from self._capacity.make(tr, new, going, now_us)
+            has_room = await self._capacity.make(tr, new, going, now_us)
             if not has_room:
                 going.spare()
                 entering = None
@@ -151,14 +151,14 @@ class Admitting:
         # From here on it writes. Only a read of the database can fail.
         position = None
         if entering is not None:
-            position = Position((yield from next_index), new_random(), rank=entering.rank)
+            position = Position(await next_index, new_random(), rank=entering.rank)
         moves = self._moves(tr, now_us)
         self._remove(moves, going)
         if rewritten is not None:
             self._rewrite(tr, moves, rewritten)
         if position is not None and entering is not None:
             self._append(tr, moves, position, entering)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return Outcome(
             decision=Decision.queue if decision is Decision.dont_care else decision,
@@ -194,13 +194,13 @@ class Admitting:
 
     # --- parts of `admit`
 
-    def _ask(
+    async def _ask(
         self, tr: Transaction, scan: Scan, new: Incoming, going: Going, now_us: int, last: Standing | None
-    ) -> Steps[tuple[Answers, int]]:
+    ) -> tuple[Answers, int]:
         asked = 0
         try:
             while True:
-                window = yield from scan.next_window()
+                window = await scan.next_window()
                 answers = self._check_runner.window(new, window, now_us, None if last is None else last.packed)
                 if last is not None:
                     depend_on_last(tr, self._layout, last, answers.told_last)
@@ -289,9 +289,9 @@ class Admitting:
         self.write_beside(tr, new)
         write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
 
-    def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Steps[Rewritten]:
+    async def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Rewritten:
         """Return an item with a new message, and otherwise its own terms. It writes nothing."""
-        numbers = yield from self._recipients.numbers(tr)
+        numbers = await self._recipients.numbers(tr)
         return self._rewritten(by, new, None, now_us, numbers)
 
     def write_beside(self, tr: Transaction, new: Rewritten) -> None:

@@ -20,11 +20,11 @@ BATCH_BYTES = 1_000_000
 Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
 
 
-def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> Steps[list[Outcome]]:
+async def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> list[Outcome]:
     """Admit incoming items one after the other, in one transaction."""
     outcomes = []
     for new in prepared:
-        outcome = yield from admit(tr, new)
+        outcome = await admit(tr, new)
         outcomes.append(outcome)
     return outcomes
 
@@ -53,25 +53,25 @@ class SmartBatches:
     tried: int = 0
     """How many messages the last transaction had."""
 
-    def enqueue(self, db: Database, messages: Iterable[Any]) -> Steps[list[Outcome]]:
+    async def enqueue(self, db: Database, messages: Iterable[Any]) -> list[Outcome]:
         """Enqueue all messages; raise `BulkInterrupted` if one fails after others were enqueued."""
         outcomes: list[Outcome] = []
         try:
             halving = Halving(self._cut(messages))
             for batch in halving:
-                yield from self._batch(db, batch, outcomes, halving)
+                await self._batch(db, batch, outcomes, halving)
         except Exception as error:
             if not outcomes:
                 raise
             raise self._interrupted(outcomes, error) from error
         return outcomes
 
-    def _batch(
+    async def _batch(
         self, db: Database, batch: list[Incoming], outcomes: list[Outcome], halving: Halving[Incoming]
-    ) -> Steps[None]:
-        def body(tr: Transaction) -> Steps[list[Outcome]]:
+    ) -> None:
+        async def body(tr: Transaction) -> list[Outcome]:
             try:
-                return (yield from admit_all(tr, batch, self.admit))
+                return await admit_all(tr, batch, self.admit)
             except FDBError:
                 raise
             except Exception as error:
@@ -79,10 +79,10 @@ class SmartBatches:
 
         self.tried = len(batch)
         if len(batch) == 1:
-            outcomes.append((yield from self.alone(new=batch[0])))
+            outcomes.append(await self.alone(new=batch[0]))
             return
         try:
-            outcomes += yield from self.queue.transact(db, body, on_retry=halving.note)
+            outcomes += await self.queue.transact(db, body, on_retry=halving.note)
         except _OneFails:
             halving.halve()
         except FDBError as error:

@@ -93,7 +93,7 @@ class Capacity:
         """Packed positions of items of a session that a worker has begun. Their keys are those of available items, and
         they are not dropped. In a plain queue there are none."""
 
-    def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> Steps[bool]:
+    async def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> bool:
         """Return whether there is room for an incoming item; add items that are dropped for it to `going`.
 
         Raises:
@@ -103,25 +103,25 @@ class Capacity:
         the counters, or of up to that many keys; if the limit is reached, one more read of the items.
         """
         for limit, span in self._of_index(new):
-            if not (yield from self._in_index(tr, limit, span, going, now_us, new)):
+            if not await self._in_index(tr, limit, span, going, now_us, new):
                 return False
-        return self._limit is None or (yield from self._in_queue(tr, self._limit, going, now_us, new))
+        return self._limit is None or await self._in_queue(tr, self._limit, going, now_us, new)
 
-    def wait(self, db: Database, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
+    async def wait(self, db: Database, new: Incoming, limit: Limit, seconds: float | None) -> None:
         """Wait until an item that `limit` counts has left, or `seconds` have passed.
 
         *Cost:* a transaction that watches up to 100 keys; it wakes when one of them changes, or an item expires.
         """
-        watches, due_us = yield from attempts(db, partial(self._watch, new=new, limit=limit))
+        watches, due_us = await attempts(db, partial(self._watch, new=new, limit=limit))
         if not watches:
             return
         now_us = self._leases.now_us()
         until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us) / 1e6)
         started = time.monotonic()
-        yield from until_changed(watches, seconds, until_due)
+        await until_changed(watches, seconds, until_due)
         if until_due is not None and time.monotonic() - started >= until_due:
             # No other process may fire the timer, and an expired item must make room.
-            yield from self._leases.reclaim.steps(db)
+            await self._leases.reclaim.steps(db)
 
     def _of_index(self, new: Incoming) -> list[tuple[Limit, Span]]:
         limits = []
@@ -131,16 +131,16 @@ class Capacity:
             limits.append((new.type.limit, self._index.span(new.type.name)))
         return limits
 
-    def _in_index(
+    async def _in_index(
         self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Incoming
-    ) -> Steps[bool]:
+    ) -> bool:
         most = limit.most + len(going.packed)
-        entries = yield from rows(tr, span.begin, span.end, limit=most)
+        entries = await rows(tr, span.begin, span.end, limit=most)
         if len([row for row in entries if span.packed(row.key) not in going.packed]) < limit.most:
             return True
-        entries = yield from rows(tr, span.begin, span.end, limit=max(MOST_COUNTED, most))
+        entries = await rows(tr, span.begin, span.end, limit=max(MOST_COUNTED, most))
         there = sorted(packed for row in entries if (packed := span.packed(row.key)) not in going.packed)
-        items = yield from locate(tr.snapshot, self._layout, there)
+        items = await locate(tr.snapshot, self._layout, there)
         for item in items:
             # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
@@ -152,14 +152,14 @@ class Capacity:
         free.sort(key=_to_drop_first)
         return self._settle(limit, surplus, free, going, new)
 
-    def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Incoming) -> Steps[bool]:
-        surplus = (yield from self._count(tr)) - len(going.packed) - limit.most + 1
+    async def _in_queue(self, tr: Transaction, limit: Limit, going: Going, now_us: int, new: Incoming) -> bool:
+        surplus = await self._count(tr) - len(going.packed) - limit.most + 1
         if surplus <= 0:
             return True
-        surplus -= yield from self._expire(tr, surplus, going, now_us)
+        surplus -= await self._expire(tr, surplus, going, now_us)
         free: list[Standing] = []
         if surplus > 0 and limit.when_full == "drop oldest":
-            free = yield from self._to_drop(tr, surplus, going)
+            free = await self._to_drop(tr, surplus, going)
         return self._settle(limit, surplus, free, going, new)
 
     def _settle(self, limit: Limit, surplus: int, free: list[Standing], going: Going, new: Incoming) -> bool:
@@ -177,14 +177,14 @@ class Capacity:
             limit=limit,
         )
 
-    def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> Steps[int]:
+    async def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> int:
         """Add outdated items to `going`, until they reach the wanted number; return how many."""
-        due = yield from due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
+        due = await due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
         positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
         ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
         gone = 0
         for start in range(0, len(ended), FIRE_LIMIT):
-            there = yield from locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
+            there = await locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
             over = [item for item in self._seen(there) if _is_over(item, now_us)]
             for item in over:
                 tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
@@ -194,7 +194,7 @@ class Capacity:
                 break
         return gone
 
-    def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> Steps[list[Standing]]:
+    async def _to_drop(self, tr: Transaction, wanted: int, going: Going) -> list[Standing]:
         """Return at least `wanted` items, the first to drop first. Return fewer if the others are leased.
 
         It reads one rank after the other, from the least urgent on. Without an order, all items have the same rank.
@@ -205,7 +205,7 @@ class Capacity:
             ends = [self._span(state, below=before) for state in _UNLEASED]
             lasts = []
             for state, (begin, end) in zip(_UNLEASED, ends, strict=True):
-                found = yield from rows(tr, begin, end, limit=1, reverse=True)
+                found = await rows(tr, begin, end, limit=1, reverse=True)
                 lasts += [place_of(self._layout, state).packed(row.key) for row in found]
             if not lasts:
                 break
@@ -215,7 +215,7 @@ class Capacity:
                 place = place_of(self._layout, state)
                 begin, end = self._span(state, rank=rank)
                 most = wanted - len(free) + len(going.packed) + len(self.begun)
-                found = yield from rows(tr, begin, end, limit=most)
+                found = await rows(tr, begin, end, limit=most)
                 there += [Standing(place.packed(row.key), state, row.value) for row in found]
             there.sort(key=_to_drop_first)
             free += [item for item in self._seen(there) if item.state != "leased" and item.packed not in going.packed]
@@ -240,20 +240,20 @@ class Capacity:
             return place.key(begin), place.key(end)
         return place.begin, place.end
 
-    def _count(self, tr: Transaction) -> Steps[int]:
+    async def _count(self, tr: Transaction) -> int:
         # A plain read: the limit is exact, so an item that enters or leaves meanwhile makes this transaction run again.
         span = self._layout.counts.range()
         tr.add_read_conflict_range(span.start, span.stop)
-        counts = yield from read_counts(tr, self._layout)
+        counts = await read_counts(tr, self._layout)
         return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
-    def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[tuple[list[Future[Any]], int | None]]:
+    async def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> tuple[list[Future[Any]], int | None]:
         """Return watches on keys that change when there is room, and the next due time; no watch if there is room."""
-        due = yield from due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
+        due = await due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
         due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
-        return [tr.watch(key) for key in (yield from self._full(tr, new, limit))], due_us
+        return [tr.watch(key) for key in await self._full(tr, new, limit)], due_us
 
-    def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> Steps[list[bytes]]:
+    async def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> list[bytes]:
         """Return keys such that one of them changes when there is room; none if there is room already.
 
         The same limit may be given for a type, its keys and the queue; each is counted separately.
@@ -262,10 +262,10 @@ class Capacity:
         for own, span in self._of_index(new):
             if own is limit:
                 # A snapshot read: the watches compare with the values that this transaction saw, so they miss nothing.
-                entries = yield from rows(tr.snapshot, span.begin, span.end, limit=limit.most)
+                entries = await rows(tr.snapshot, span.begin, span.end, limit=limit.most)
                 if len(entries) >= limit.most:
                     return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
-        return counters if limit is self._limit and (yield from self._count(tr)) >= limit.most else []
+        return counters if limit is self._limit and await self._count(tr) >= limit.most else []
 
 
 class Wait(Protocol):
@@ -274,14 +274,14 @@ class Wait(Protocol):
     def __call__(self, db: Database, /, *, limit: Limit, seconds: float | None) -> Steps[None]: ...
 
 
-def until_room(
+async def until_room(
     queue: Queue,
     tr: Transaction | Database,
     admit: Callable[[Transaction], Steps[R]],
     wait: Wait,
     timeout: float | None,
     verb: str,
-) -> Steps[R]:
+) -> R:
     """Admit an incoming item. If a limit says "wait", and the call has a database, wait for room and try again.
 
     Args:
@@ -295,14 +295,14 @@ def until_room(
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         try:
-            return (yield from queue.transact(tr, admit))
+            return await queue.transact(tr, admit)
         except QueueFull as error:
             left = None if deadline is None else deadline - time.monotonic()
             limit = cast(Limit, error.limit)
             if limit.when_full != "wait" or not is_database(tr) or (left is not None and left <= 0):
                 raise
-            yield from long_wait(verb)
-            yield from wait(cast(Database, tr), limit=limit, seconds=left)
+            await long_wait(verb)
+            await wait(cast(Database, tr), limit=limit, seconds=left)
 
 
 def _to_drop_first(item: Standing) -> tuple[int, bytes]:

@@ -13,7 +13,6 @@ from fdbqueue.lowlevel import (
     Layout,
     Notes,
     Shown,
-    Steps,
     Transaction,
     pages,
     parse,
@@ -55,21 +54,21 @@ class SmartStats(Shown):
     """Recipients by name."""
 
 
-def read_smart_stats(
+async def read_smart_stats(
     tr: Transaction, layout: Layout, index: SmartIndex, messages: Messages, items: LeaseStats
-) -> Steps[SmartStats]:
+) -> SmartStats:
     """Count the items, by snapshot reads."""
     types = {}
     for name in messages.types:
         span = index.span(name)
-        types[name] = len((yield from rows(tr.snapshot, span.begin, span.end, limit=COUNTED)))
+        types[name] = len(await rows(tr.snapshot, span.begin, span.end, limit=COUNTED))
     recipients = {}
-    registry = yield from Recipients(layout).read(tr)
+    registry = await Recipients(layout).read(tr)
     for name, number in registry.numbers.items():
         counts = []
         for space in (layout.unsent, layout.copies):
             copies = within(space[number].key())
-            counts.append(len((yield from rows(tr.snapshot, *copies, limit=COUNTED))))
+            counts.append(len(await rows(tr.snapshot, *copies, limit=COUNTED)))
         recipients[name] = RecipientStats(*counts)
     return SmartStats(items, types, recipients)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE, Layout, Steps, Transaction
+from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, value_of
 
 MOST_RECIPIENTS = 32
 """Each recipient takes space in the notes of every item that it must confirm."""
@@ -30,13 +30,13 @@ class Recipients:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def read(self, tr: Transaction) -> Steps[RecipientRegistry]:
+    async def read(self, tr: Transaction) -> RecipientRegistry:
         """Read the registry.
 
         This is a plain read on purpose. Otherwise an enqueue could miss a registration that commits before it, and
         leave that recipient out. Registrations are rare, and only they write the key.
         """
-        value = yield tr.get(self._layout.recipients_key)
+        value = await value_of(tr.get(self._layout.recipients_key))
         if not value.present():
             return RecipientRegistry()
         try:
@@ -50,9 +50,9 @@ class Recipients:
         """Write the registry."""
         tr.set(self._layout.recipients_key, _encoder.encode(registry))
 
-    def numbers(self, tr: Transaction) -> Steps[list[int]]:
+    async def numbers(self, tr: Transaction) -> list[int]:
         """Return the numbers of all registered recipients."""
-        return sorted((yield from self.read(tr)).numbers.values())
+        return sorted((await self.read(tr)).numbers.values())
 
 
 def recipient_parts(layout: Layout, numbers: list[int]) -> tuple[bytes, ...]:

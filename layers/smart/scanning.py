@@ -108,14 +108,14 @@ class Scan:
         self.items = 0
         self.size_bytes = 0
 
-    def next_window(self) -> Steps[list[Found]]:
+    async def next_window(self) -> list[Found]:
         """Return the next items in queue order; none at the end.
 
         Raises:
             ScanTooLarge: there are more items or bytes than the bounds allow.
             FormatError: an item can't be read.
         """
-        found = yield from (self._all_items() if self._spans is None else self._indexed_items(self._spans))
+        found = await (self._all_items() if self._spans is None else self._indexed_items(self._spans))
         window = []
         size_bytes = self.size_bytes
         for packed, state, stored in found:
@@ -127,7 +127,7 @@ class Scan:
             size_bytes += len(payload)
             if opened.chunked is not None:
                 self._check(len(found), size_bytes + opened.chunked.size_bytes)
-                chunks = yield from rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
+                chunks = await rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
                 payload = join_chunks(opened.chunked, [row.value for row in chunks])
                 size_bytes += len(payload)
             window.append(_found(Found, (packed, state, stored, opened, payload)))
@@ -161,7 +161,7 @@ class Scan:
             if last is not None and found.packed == last.packed:
                 break
 
-    def _all_items(self) -> Steps[list[_Row]]:
+    async def _all_items(self) -> list[_Row]:
         """Read the next window of all places together."""
         if self._after is None:
             return []
@@ -173,7 +173,7 @@ class Scan:
         merged: list[_Row] = []
         ends = []
         for state, place, read in reads:
-            found = yield from read
+            found = await read
             cut = len(place.prefix)
             merged += [(row.key[cut:], state, row.value) for row in found]
             if len(found) == WINDOW:
@@ -184,10 +184,10 @@ class Scan:
             merged = [one for one in merged if one[0] <= min(ends)]
         return merged
 
-    def _indexed_items(self, spans: list[Span]) -> Steps[list[_Row]]:
+    async def _indexed_items(self, spans: list[Span]) -> list[_Row]:
         """Read the next window of the items that the index names."""
         for span, read in zip(spans, self._reads, strict=True) if self._reads else ():
-            self._entries += map(span.packed, [row.key for row in (yield from read)])
+            self._entries += map(span.packed, [row.key for row in await read])
         if self._reads:
             self._reads = []
             self._entries.sort()
@@ -199,7 +199,7 @@ class Scan:
         # For few items a plain read costs less than a snapshot read and a conflict range. It also conflicts with
         # changes of items behind the deciding one.
         view = self._tr if len(self._entries) < RANGE_READ_ITEMS else self._tr.snapshot
-        return list((yield from locate(view, self._layout, wanted)))
+        return list(await locate(view, self._layout, wanted))
 
     def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
         position = position_of(self._layout, packed)
@@ -214,7 +214,7 @@ class Scan:
             )
 
 
-def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
+async def last_of(tr: Transaction, layout: Layout) -> Standing | None:
     """Return the last item of a queue, in any state, by a snapshot read; None if the queue is empty."""
     reads = []
     for state in IN_QUEUE:
@@ -222,7 +222,7 @@ def last_of(tr: Transaction, layout: Layout) -> Steps[Standing | None]:
         reads.append((state, place, started(rows(tr.snapshot, place.begin, place.end, limit=1, reverse=True))))
     last = None
     for state, place, read in reads:
-        for row in (yield from read):
+        for row in await read:
             packed = place.packed(row.key)
             if last is None or last.packed < packed:
                 last = Standing(packed, state, row.value)

@@ -129,7 +129,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: Any,
@@ -140,7 +140,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Steps[Outcome]:
+    ) -> Outcome:
         """Compare a message with the queued items that its type sees, and append it unless one decides otherwise.
 
         Args:
@@ -172,10 +172,10 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         terms = self._terms(priority, delay, at, ttl, headers)
         check_timeout(timeout)
         new = self._incoming(value)
-        return (yield from self._enqueue(tr, new, terms, timeout))
+        return await self._enqueue(tr, new, terms, timeout)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[Any],
@@ -186,7 +186,7 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Steps[list[Outcome]]:
+    ) -> list[Outcome]:
         """Enqueue messages in order, all with the same terms; each is also compared with those before it.
 
         Given a transaction, it enqueues all of them in it. Given a database, it uses transactions of up to 100
@@ -208,12 +208,12 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
             batches = SmartBatches(self.queue, self._incoming, admit, alone)
-            return (yield from batches.enqueue(cast(Database, tr), values))
+            return await batches.enqueue(cast(Database, tr), values)
         incomings = [self._incoming(message) for message in values]
-        return (yield from admit_all(cast(Transaction, tr), incomings, admit))
+        return await admit_all(cast(Transaction, tr), incomings, admit)
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item | None]:
+    async def dequeue(self, tr: Transaction | Database) -> Item | None:
         """Take the first item out; None if there is none. Outdated items are removed and not returned.
 
         Raises:
@@ -222,25 +222,25 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         *Conflicts:* with a transaction that takes the same item, with an item placed in front of it, and with incoming
         items that ask it. *Cost:* two reads in parallel, and a write for each key of the item.
         """
-        items = yield from self.dequeue_many.steps(tr, limit=1)
+        items = await self.dequeue_many.steps(tr, limit=1)
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item]]:
+    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item]:
         """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
-        return (yield from self._delivery.dequeue(tr, limit=limit))
+        return await self._delivery.dequeue(tr, limit=limit)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[SmartStats]:
+    async def stats(self, tr: Transaction | Database) -> SmartStats:
         """Return the number of items in each state, of each type, and for each recipient.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* a few reads, and up to 1,000 keys per type and recipient.
         """
-        items = yield from self.leases.stats.steps(tr)
+        items = await self.leases.stats.steps(tr)
         body = partial(
             read_smart_stats, layout=self.queue.layout, index=self._index, messages=self.messages, items=items
         )
-        return (yield from self.queue.read(tr, body))
+        return await self.queue.read(tr, body)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -287,19 +287,19 @@ class SmartQueue(Named, QueueWithLeases[Any]):
         admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
         return until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue")
 
-    def _admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms) -> Steps[Outcome]:
+    async def _admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms) -> Outcome:
         if new.type.confirms is not None:
-            return (yield from self._confirm(tr, new))
-        return (yield from self._admitting.admit(tr, new, terms, self.leases.now_us()))
+            return await self._confirm(tr, new)
+        return await self._admitting.admit(tr, new, terms, self.leases.now_us())
 
-    def _confirm(self, tr: Transaction, new: Incoming) -> Steps[Outcome]:
+    async def _confirm(self, tr: Transaction, new: Incoming) -> Outcome:
         """Confirm a copy: its item decides "ignore and delete", and no other item is asked."""
         what = self._check_runner.functions.confirms(new.type, new.message)
         try:
             recipient, named = said(what)
         except (TypeError, ValueError) as error:
             raise failed(new.type.name, "confirms", str(error).rstrip("."), NEW) from error
-        by, gone = yield from self.resend.confirm_in(tr, recipient=recipient, named=named)
+        by, gone = await self.resend.confirm_in(tr, recipient=recipient, named=named)
         decision = Decision.ignore if by is None else Decision.ignore_and_delete
         deleted = (by,) if by is not None and gone else ()
         return Outcome(decision, by, None, None, deleted, (), False, int(by is not None), int(by is not None), 0)

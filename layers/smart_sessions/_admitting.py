@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started
+from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started, value_of
 
 from ..leases.transitions import Transitions
 from ..sessions.line.line import Line
@@ -42,25 +42,25 @@ class InProgress:
         self.places: dict[bytes, bytes] = {}
         """The packed positions of their leased pointers, by their own ones; empty before `known`."""
 
-    def known(self) -> Steps[frozenset[bytes]]:
+    async def known(self) -> frozenset[bytes]:
         """Return their packed positions, by snapshot."""
         if self._reading is not None:
             reading, self._reading = self._reading, None
-            self.places = yield from reading
+            self.places = await reading
         return frozenset(self.places)
 
-    def _read(self) -> Steps[dict[bytes, bytes]]:
+    async def _read(self) -> dict[bytes, bytes]:
         record, line = self._record, self._line
         if record is None or record.generation != self._session.generation:
             return {}
         places = [record.pointer] if record.pointer else []
         if record.slots:
-            entries = yield from line.slots.entries(self._tr.snapshot, self._session)
+            entries = await line.slots.entries(self._tr.snapshot, self._session)
             places += [entry.place for entry in entries.values() if entry.current]
         leases = [(place, self._tr.snapshot.get(line.shards.at(place).leased.key(place))) for place in places]
         found = {}
         for place, reading in leases:
-            leased = yield reading
+            leased = await value_of(reading)
             if leased.present() and (current := pointer_of(bytes(leased)).current):
                 found[current] = place
         return found
@@ -111,10 +111,10 @@ class SessionScan(Scan):
         """The packed positions of the items that were read."""
         return [found.packed for found in self._met]
 
-    def next_window(self) -> Steps[list[Found]]:
+    async def next_window(self) -> list[Found]:
         """Return the next items in queue order; none at the end."""
-        window = yield from super().next_window()
-        begun = self._capacity.begun = yield from self._begun.known()
+        window = await super().next_window()
+        begun = self._capacity.begun = await self._begun.known()
         if not begun:
             return window
         return [found._replace(state="leased") if found.packed in begun else found for found in window]
@@ -154,9 +154,9 @@ class SessionAdmitting(Admitting):
         self._changed: list[Standing] = []
         self._scanned: SessionScan | None = None
 
-    def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Steps[Outcome]:
+    async def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Outcome:
         """Compare an incoming item with the items that its type sees, do what they decide, and see to the line."""
-        outcome = yield from super().admit(tr, new, terms, now_us)
+        outcome = await super().admit(tr, new, terms, now_us)
         met = self._scanned.met if self._scanned is not None else []
         by = None if outcome.by is None else pack(outcome.by)
         begun = self._capacity.begun
@@ -166,17 +166,15 @@ class SessionAdmitting(Admitting):
             self._begun.disturb(by)  # a layer may mark the item, for its completion
         if outcome.position is not None:
             moves = self._line.moves(tr)
-            yield from self._line.arrived(
-                tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves
-            )
+            await self._line.arrived(tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves)
             moves.finish()
         editing = SessionEditing(self._line, self._session.name)
         for one in self._changed:
-            yield from editing.see_to_the_line(tr, self._session, one, now_us)
+            await editing.see_to_the_line(tr, self._session, one, now_us)
         return outcome
 
-    def _next_index(self, tr: Transaction) -> Steps[int]:
-        return 1 + (yield from self._session.last_index(tr, self._level))
+    async def _next_index(self, tr: Transaction) -> int:
+        return 1 + await self._session.last_index(tr, self._level)
 
     def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
         return self._level

@@ -10,7 +10,18 @@ from typing import Any, TypeAlias, cast
 from fdbqueue import CheckReport
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, register, verb
+from fdbqueue.lowlevel import (
+    Database,
+    Editing,
+    Named,
+    Steps,
+    Transaction,
+    check_values,
+    is_database,
+    register,
+    value_of,
+    verb,
+)
 from fdbqueue.moves.admission import mark_smart
 from fdbqueue.stored.items import check_headers
 
@@ -138,7 +149,7 @@ class SmartSessions(Named):
         return editing
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: Any,
@@ -150,7 +161,7 @@ class SmartSessions(Named):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Steps[Outcome]:
+    ) -> Outcome:
         """Compare a message with the waiting items of its session that its type sees, and append it if they let it in.
 
         Args:
@@ -179,10 +190,10 @@ class SmartSessions(Named):
         check_timeout(timeout)
         terms = self._terms(delay, at, ttl, headers)
         new = self._incoming(value, route=pack_name(session))
-        return (yield from self._enqueue(tr, new, terms=terms, level=self._level(level), timeout=timeout))
+        return await self._enqueue(tr, new, terms=terms, level=self._level(level), timeout=timeout)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[Any],
@@ -194,7 +205,7 @@ class SmartSessions(Named):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Steps[list[Outcome]]:
+    ) -> list[Outcome]:
         """Enqueue messages in order, all with the same terms; each is also compared with those before it.
 
         Given a transaction, it enqueues all of them in it. Given a database, it uses transactions of up to 100
@@ -219,9 +230,9 @@ class SmartSessions(Named):
         admit = partial(self._admit, terms=terms, level=rank)
         if is_database(tr):
             alone = partial(self._enqueue, tr, terms=terms, level=rank, timeout=timeout)
-            return (yield from SmartBatches(self.queue, incoming, admit, alone).enqueue(cast(Database, tr), values))
+            return await SmartBatches(self.queue, incoming, admit, alone).enqueue(cast(Database, tr), values)
         prepared: list[Incoming] = [incoming(message) for message in values]
-        return (yield from admit_all(cast(Transaction, tr), prepared, admit))
+        return await admit_all(cast(Transaction, tr), prepared, admit)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -260,28 +271,28 @@ class SmartSessions(Named):
         admit = partial(self._admit, new=new, terms=terms, level=level)
         return until_room(self.queue, tr, admit, partial(self._wait, new=new), timeout, "SmartSessions.enqueue")
 
-    def _wait(self, db: Database, /, *, new: Incoming, limit: Limit, seconds: float | None) -> Steps[None]:
+    async def _wait(self, db: Database, /, *, new: Incoming, limit: Limit, seconds: float | None) -> None:
         """Wait until a session has room."""
         line, name = self.sessions.line, cast(Addressed, new).name
 
-        def body(tr: Transaction) -> Steps[int]:
-            record = record_of((yield tr.snapshot.get(line.session(name).record_key)))
+        async def body(tr: Transaction) -> int:
+            record = record_of(await value_of(tr.snapshot.get(line.session(name).record_key)))
             return 0 if record is None else generation_to_enter(self.queue, name, record)
 
-        own = line.session(name, (yield from self.queue.read(db, body))).queue
+        own = line.session(name, await self.queue.read(db, body)).queue
         capacity = Capacity(line.leases, SmartIndex(own.layout), self._limit, own)
-        yield from capacity.wait(db, new=new, limit=limit, seconds=seconds)
+        await capacity.wait(db, new=new, limit=limit, seconds=seconds)
 
-    def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Steps[Outcome]:
+    async def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Outcome:
         line, name = self.sessions.line, cast(Addressed, new).name
         session = line.session(name)
         tr.add_read_conflict_key(session.guard_key)
         recorded = tr.snapshot.get(session.record_key)
-        if (yield from register(tr, self.queue.layout)):
+        if await register(tr, self.queue.layout):
             mark_smart(tr, line.layout)
         if not line.shards.is_known():
-            yield from line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
-        record = record_of((yield recorded))
+            await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
+        record = record_of(await value_of(recorded))
         if record is not None:
             session = line.session(name, generation_to_enter(self.queue, name, record))
         admitting = SessionAdmitting(
@@ -291,4 +302,4 @@ class SmartSessions(Named):
             limit=self._limit,
             bounds=self._bounds,
         )
-        return (yield from admitting.admit(tr, new, terms, self.leases.now_us()))
+        return await admitting.admit(tr, new, terms, self.leases.now_us())

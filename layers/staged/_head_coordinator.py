@@ -17,7 +17,7 @@ from operator import methodcaller
 
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, predicates
 from fdbqueue.engine.versions import conflict_since
-from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started
+from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started, value_of
 
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
@@ -100,9 +100,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._contention_stats = contention_stats
         self._recent_leases = recent_leases
 
-    def serve(self, leader: Caller) -> Steps[Alarm | None]:
+    async def serve(self, leader: Caller) -> Alarm | None:
         try:
-            return (yield from self._serve(leader.db))
+            return await self._serve(leader.db)
         except BaseException as error:
             interrupted = not isinstance(error, Exception)
             for caller in self.calls.waiting():
@@ -111,22 +111,22 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 raise
         return None
 
-    def dismiss(self, db: Database) -> Steps[None]:
+    async def dismiss(self, db: Database) -> None:
         """Withdraw the request, and put back the items that were granted meanwhile."""
         request, self._place = self._place.request, self._place.after(Event.dismissed)
         if request is not None:
-            yield from self._leases.queue.transact(db, lambda tr: self._grants.withdraw(tr, request))
+            await self._leases.queue.transact(db, lambda tr: self._grants.withdraw(tr, request))
 
     def joined(self, caller: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
         if not caller.leads and not caller.argument.patient:
             self.calls.wake()
 
-    def serve_alone(self, db: Database, argument: Want, results: list[list[Got]]) -> Steps[None]:
+    async def serve_alone(self, db: Database, argument: Want, results: list[list[Got]]) -> None:
         """Take one item directly. Anything else is done for calls in the queue."""
         if self._place.state is not State.direct or self._met_lately(db):
             return
-        attempt = yield from self._try(db, self._direct_alone, met_lately=False)
+        attempt = await self._try(db, self._direct_alone, met_lately=False)
         if attempt is None:
             return
         if attempt.got or (attempt.nothing and not argument.patient):
@@ -134,7 +134,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         elif attempt.error is not None:
             raise attempt.error
 
-    def give_on(self, db: Database, result: list[Got]) -> Steps[None]:
+    async def give_on(self, db: Database, result: list[Got]) -> None:
         """Give items to the waiting calls, in order. Put unclaimed items back."""
         served = 0
         for caller in self.calls.waiting():
@@ -145,43 +145,43 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 served += 1
         if served:
             self.calls.served(served)
-        yield from self.put_back(db, result)
+        await self.put_back(db, result)
 
-    def put_back(self, db: Database, result: list[Got]) -> Steps[None]:
+    async def put_back(self, db: Database, result: list[Got]) -> None:
         if result:
-            yield from self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, result))
+            await self._leases.queue.transact(db, lambda tr: self._delivery.put_back(tr, result))
 
-    def _serve(self, db: Database) -> Steps[Alarm | None]:
+    async def _serve(self, db: Database) -> Alarm | None:
         if self._place.request is None:
-            yield from self.calls.gather()
+            await self.calls.gather()
         if self._place.state is not State.waiting:  # a waiting request keeps a reduced limit
             self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
         met_lately = self._met_lately(db)
-        attempt = yield from self._try(db, self._body(met_lately), met_lately=met_lately)
+        attempt = await self._try(db, self._body(met_lately), met_lately=met_lately)
         if attempt is None:
             return None
         if attempt.wish is not None and attempt.stamp is not None:
-            request = yield from self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
+            request = await self._requests.registered(self._leases.queue, db, attempt.stamp, attempt.wish)
             self._hints.read_at = self._own_version.of(attempt.version) if self._saves_reads else 0
             self._advance(Event.registered, request)
         elif attempt.request is not None:
             self._place = self._place.renewed(attempt.request)
         elif self._place.request is not None:
             self._advance(Event.fulfilled)
-        yield from self._deal(db, attempt)
+        await self._deal(db, attempt)
         return attempt.alarm
 
     def _met_lately(self, db: Database) -> bool:
         """Return whether to register at once, since this process has just met others and they do not take turns."""
         return time.monotonic() - self._hints.met <= AFTERMATH_SECONDS and not self._hints.take_turns(db)
 
-    def _try(
+    async def _try(
         self, db: Database, body: Callable[[Transaction], Steps[Attempt]], *, met_lately: bool
-    ) -> Steps[Attempt | None]:
+    ) -> Attempt | None:
         """Run one transaction. Return what it did; None if another one has to follow at once."""
         self._uncontended.guessed = self._retried = False
         try:
-            attempt = yield from self._leases.queue.transact(
+            attempt = await self._leases.queue.transact(
                 db, body, on_retry=self._on_retry, takes=self._place.state is State.direct
             )
         except Contended:
@@ -246,11 +246,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 # Another process took these items, or served this process as well. This process looks at once.
                 raise Contended
 
-    def _deal(self, db: Database, attempt: Attempt) -> Steps[None]:
+    async def _deal(self, db: Database, attempt: Attempt) -> None:
         """Give the waiting calls what an attempt brought."""
         if self._duration_us and attempt.got:
             self._announce(min(len(attempt.got), len(attempt.callers)))  # before the callers ack
-        yield from self.give_on(db, attempt.got)
+        await self.give_on(db, attempt.got)
         if attempt.error is not None and not attempt.got:
             for caller in attempt.callers:
                 if self.calls.settle(caller, None, attempt.error):
@@ -263,7 +263,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if emptied and any(caller.argument.patient for caller in self.calls.waiting()):
             self._advance(Event.starved)
 
-    def _direct(self, tr: Transaction) -> Steps[Attempt]:
+    async def _direct(self, tr: Transaction) -> Attempt:
         """Fulfill the registered requests, and take items for our own callers behind them, without a request."""
         attempt = Attempt(tr, self.calls.waiting())
         limit = min(self._adaptive_limit.limit, wanted_by(attempt.callers))
@@ -271,67 +271,67 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         standing: list[Request] = []
         # This process has met no other one lately, and expects neither requests nor timers.
         if limit == 1 and not self._duration_us:
-            look = yield from self._uncontended.take(tr, attempt)
+            look = await self._uncontended.take(tr, attempt)
             if attempt.got:
                 return attempt
         else:
-            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=limit)
+            look = await self._delivery.look_uncontended(tr, self._begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
             look = self._delivery.look(tr, limit=limit)
-            standing = yield from reading
+            standing = await reading
         if len(standing) == REQUESTS_AT_ONCE:  # there may be more, also in front of this call
-            return (yield from self._register(tr))
+            return await self._register(tr)
         dead = [one for one in standing if one.is_dead(tr, look.now_us)]
         live = [one for one in standing if one not in dead]
         if standing:
             self._hints.met = time.monotonic()
-        served = yield from self._fulfill(tr, attempt, look, None, live, dead)
+        served = await self._fulfill(tr, attempt, look, None, live, dead)
         attempt.nothing = not attempt.got and served.drained
         if not served.wrote and not dead:
             raise Leave(attempt)
         return attempt
 
-    def _direct_alone(self, tr: Transaction) -> Steps[Attempt]:
+    async def _direct_alone(self, tr: Transaction) -> Attempt:
         """Take one item for a call that is not in the queue, or find nothing. Leave requests to calls in the queue."""
         attempt = Attempt(tr, [])
         if self._duration_us:
-            look = yield from self._delivery.look_uncontended(tr, self._begin, limit=1)
+            look = await self._delivery.look_uncontended(tr, self._begin, limit=1)
         else:
-            look = yield from self._uncontended.take(tr, attempt)
+            look = await self._uncontended.take(tr, attempt)
             if attempt.got:
                 return attempt
         if look is None:
-            if (yield from self._requests.first(tr, limit=1)):
+            if await self._requests.first(tr, limit=1):
                 raise Leave(attempt)
             look = self._delivery.look(tr, limit=1)  # not before: where a look counts as a turn, none is lost
         own = Allotment(1, self._duration_us, self._consumer, own=True)
-        served = yield from self._delivery.take(tr, look, [own], most=1)
+        served = await self._delivery.take(tr, look, [own], most=1)
         attempt.got, attempt.error = own.got, served.error
         attempt.nothing = not own.got and served.drained
         if not served.wrote:
             raise Leave(attempt)
         return attempt
 
-    def _register_at_once(self, tr: Transaction) -> Steps[Attempt]:
+    async def _register_at_once(self, tr: Transaction) -> Attempt:
         """Register a request without a look for other processes first."""
         # Only at the first attempt. A later attempt may have read the commit marker already, and then has a read
         # version. A version that was seen meanwhile does not help it.
         recent = 0 if self._retried else self._version.take()
         if recent and self._registrar.swept:
             conflict_since(tr, recent)
-        return (yield from self._register(tr))
+        return await self._register(tr)
 
-    def _register(self, tr: Transaction) -> Steps[Attempt]:
+    async def _register(self, tr: Transaction) -> Attempt:
         """Register a request behind all earlier ones, by a blind write."""
         attempt = Attempt(tr, self.calls.waiting())
-        attempt.wish, attempt.stamp = yield from self._registrar.register(tr, wanted_by(attempt.callers))
+        attempt.wish, attempt.stamp = await self._registrar.register(tr, wanted_by(attempt.callers))
         attempt.old_grants = self._recent_leases.clear_grants(tr)
         self._hints.pause = TAKEOVER_SECONDS
         return attempt
 
-    def _claim(self, tr: Transaction) -> Steps[Attempt]:
+    async def _claim(self, tr: Transaction) -> Attempt:
         """Take the items that are assigned to our request, or collect the leases granted to it.
 
         The requests in front of it take their own items.
@@ -355,10 +355,10 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 others=REQUESTS_AT_ONCE,
             )
         )
-        if granted is not None and (value := (yield granted)).present():
-            yield from self._collect(tr, attempt, bytes(value))
+        if granted is not None and (value := await value_of(granted)).present():
+            await self._collect(tr, attempt, bytes(value))
             return attempt
-        found, look = yield from looking
+        found, look = await looking
         standing = self._requests.opened([row for row in found if row.key <= request.key])
         in_front = [one for one in standing if one.key < request.key]
         if in_front:
@@ -371,25 +371,25 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if standing and standing[-1].key == request.key:
             stuck = self._stall_detector.stuck(in_front, TAKEOVER_SECONDS)
             if stuck:
-                if (yield from self._serve_some(tr, look, stuck, [allotment_of(one) for one in stuck], [])):
+                if await self._serve_some(tr, look, stuck, [allotment_of(one) for one in stuck], []):
                     return attempt
             else:
                 allotment = self._allotment(attempt, request)
-                if (yield from self._serve_some(tr, look, [request], [allotment], in_front)):
+                if await self._serve_some(tr, look, [request], [allotment], in_front):
                     attempt.request, attempt.got = None, allotment.got
                     return attempt
         # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
         self._advance(Event.unassigned)
         raise Leave(attempt)
 
-    def _serve_some(
+    async def _serve_some(
         self,
         tr: Transaction,
         look: HeadRead,
         requests: list[Request],
         allotments: list[Allotment],
         in_front: list[Request],
-    ) -> Steps[bool]:
+    ) -> bool:
         """Give requests the items assigned to them behind those in front. Return False, with nothing written, if it
         can't."""
         offset = sum(one.wish.wanted for one in in_front)
@@ -397,7 +397,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._hints.reach = min(end, REACH_ITEMS)
         if end > REACH_ITEMS or self._adaptive_limit.limit < ITEMS_AT_ONCE:
             return False
-        if not (yield from self._delivery.take_own(tr, look, allotments, offset=offset)):
+        if not await self._delivery.take_own(tr, look, allotments, offset=offset):
             return False
         self._requests.go_past(tr, in_front)
         for one, allotment in zip(requests, allotments, strict=True):
@@ -414,7 +414,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 )
         return True
 
-    def _look(self, tr: Transaction) -> Steps[Attempt]:
+    async def _look(self, tr: Transaction) -> Attempt:
         """Collect the granted leases. Else fulfill if our request is the first in order, or else wait."""
         self._contention_stats.looks += 1
         request = self._place.own_request()
@@ -430,42 +430,42 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if self._hints.is_first:
             limit = max(self._hints.fulfilled, wanted_by(attempt.callers))
             look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
-        value = yield granted
+        value = await value_of(granted)
         if value.present():
-            yield from self._collect(tr, attempt, bytes(value))
+            await self._collect(tr, attempt, bytes(value))
             return attempt
-        standing = yield from reading
+        standing = await reading
         is_there = any(one.key == request.key for one in standing)
         if not is_there and len(standing) == REQUESTS_AT_ONCE:  # it may be behind these
-            is_there = (yield tr.get(request.key)).present()
+            is_there = (await value_of(tr.get(request.key))).present()
         if not is_there:  # the request expired while this process slept, and was removed
             attempt.request = None
             raise Leave(attempt)
         if len(standing) > 1:
             self._hints.met = time.monotonic()
-        return (yield from self._act(tr, attempt, look, request, standing))
+        return await self._act(tr, attempt, look, request, standing)
 
-    def _collect(self, tr: Transaction, attempt: Attempt, stored: bytes) -> Steps[None]:
+    async def _collect(self, tr: Transaction, attempt: Attempt, stored: bytes) -> None:
         self._hints.met = time.monotonic()
-        yield from self._grants.collect(tr, attempt, self._place.own_request(), self._requests.granted(stored))
+        await self._grants.collect(tr, attempt, self._place.own_request(), self._requests.granted(stored))
 
-    def _act(
+    async def _act(
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
-    ) -> Steps[Attempt]:
+    ) -> Attempt:
         now_us = self._leases.now_us()
         live = [one for one in standing if one.key == request.key or not one.is_dead(tr, now_us)]
         in_front = [one for one in live if one.key < request.key]
         self._hints.is_first = not in_front
         if not in_front or self._stall_detector.stuck(in_front, TAKEOVER_SECONDS):
             dead = [one for one in standing if one not in live]
-            served = yield from self._fulfill(tr, attempt, look, request, live, dead)
+            served = await self._fulfill(tr, attempt, look, request, live, dead)
             if served.wrote or dead:
                 return attempt
             attempt.nothing = served.error is None
             if served.error is not None:
                 raise Leave(attempt)
         elif attempt.asks():
-            attempt.nothing = not (yield from self._delivery.has_items(tr))
+            attempt.nothing = not await self._delivery.has_items(tr)
         if attempt.nothing and attempt.asks():
             raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
@@ -474,11 +474,11 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             self._requests.put(tr, request.key, attempt.request.wish)
             attempt.nothing = False
             return attempt
-        attempt.alarm = yield from self._alarms.set(attempt, request, in_front, now_us, self._hints)
+        attempt.alarm = await self._alarms.set(attempt, request, in_front, now_us, self._hints)
         attempt.nothing = False
         raise Leave(attempt)
 
-    def _fulfill(
+    async def _fulfill(
         self,
         tr: Transaction,
         attempt: Attempt,
@@ -486,7 +486,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         request: Request | None,
         live: list[Request],
         dead: list[Request],
-    ) -> Steps[Served]:
+    ) -> Served:
         """Give the first items to the requests in order, including ours. Without a request, our callers come last."""
         is_last = request is None or live[-1].key == request.key
         own = self._allotment(attempt, None if is_last else request)
@@ -496,7 +496,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if look is None:
             limit = sum(allotment.wanted for allotment in allotments)
             look = self._delivery.look(tr, limit=min(self._adaptive_limit.limit, limit))
-        served = yield from self._delivery.take(tr, look, allotments, most=self._adaptive_limit.limit)
+        served = await self._delivery.take(tr, look, allotments, most=self._adaptive_limit.limit)
         attempt.got, attempt.error, attempt.drained = own.got, served.error, served.drained
         self._hints.fulfilled = served.items
         for one in dead:
@@ -504,7 +504,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if own.got:
             attempt.request = None
             if served.untaken and request is not None:
-                yield from self._grants.forget(tr, request)
+                await self._grants.forget(tr, request)
         for one, allotment in zip(live, allotments, strict=False):
             if allotment.got or allotment.handles:
                 given = len(allotment.got or allotment.handles)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Steps, Transaction, chunks_of, envelope, is_chunked, notes_of, with_notes, write_chunks
+from fdbqueue.lowlevel import (
+    Transaction,
+    chunks_of,
+    envelope,
+    is_chunked,
+    notes_of,
+    value_of,
+    with_notes,
+    write_chunks,
+)
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 
 from ..leases import Disposition, Lease, Leases
@@ -13,7 +22,7 @@ from ..leases.transitions import Transitions
 from .allotments import Got
 
 
-def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> Steps[None]:
+async def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> None:
     """Put unclaimed items back into their places, and undo their delivery.
 
     *Conflicts:* with a process that reclaims one of them. *Cost:* one read per leased item, and about three writes
@@ -21,13 +30,13 @@ def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> Steps[Non
     """
     now_us = leases.now_us()
     moves = Transitions(tr, leases.layout, now_us)
-    yield from moves.ask()
+    await moves.ask()
     leased = []
     for got in unclaimed:
         if isinstance(got.given, Lease):
             leased.append((got, tr.get(leases.layout.leased.key(got.packed))))
         else:
-            yield from reopen_outcome(tr, leases.layout, got.packed, got.notes)
+            await reopen_outcome(tr, leases.layout, got.packed, got.notes)
             stored = _write_chunks(tr, leases.queue, got) if is_chunked(got.stored) else got.stored
             # Its follow-ups are released, and its group counts it as done. It comes back without them.
             bare = replace(got.notes, then=(), group="")
@@ -37,13 +46,13 @@ def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> Steps[Non
                 moves.set_dependent(got.packed, got.notes)
             moves.tally("dequeued", -1)
     for got, read in leased:
-        value = yield read
+        value = await value_of(read)
         stored = bytes(value) if value.present() else b""
         notes = notes_of(stored) if stored else None
         if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
             moves.leave_leased(got.packed, notes)
             moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)
-    yield from moves.settle()
+    await moves.settle()
     moves.finish()
 
 

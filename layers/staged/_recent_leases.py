@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.engine.waiting import pause
-from fdbqueue.lowlevel import Database, Steps, Transaction
+from fdbqueue.lowlevel import Database, Transaction
 
 from ..leases import Lease, LeaseRef
 from ..leases.granting import UNMARKED
@@ -115,15 +115,15 @@ class RecentLeases:
         # The transaction is made here: the database may be closed before it is used.
         in_thread(self._confirm(db.create_transaction()))
 
-    def _confirm(self, tr: Transaction) -> Steps[None]:
+    async def _confirm(self, tr: Transaction) -> None:
         try:
             while True:
-                yield from pause(CONFIRM_SECONDS)
+                await pause(CONFIRM_SECONDS)
                 with self._lock:
                     if not self._grants:
                         self._end_confirming()
                         return
-                self.forget_grants((yield from repeated(tr, self._clear)))
+                self.forget_grants(await repeated(tr, self._clear))
                 tr.reset()
         except BaseException:
             with self._lock:
@@ -135,8 +135,7 @@ class RecentLeases:
         UNMARKED.difference_update(self._clients)
         self._clients.clear()
 
-    def _clear(self, tr: Transaction) -> Steps[list[bytes]]:
-        yield from ()
+    async def _clear(self, tr: Transaction) -> list[bytes]:
         return self.clear_grants(tr)
 
     def clear_grants(self, tr: Transaction) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fdbqueue.lowlevel import Future, Steps, Transaction
+from fdbqueue.lowlevel import Future, Transaction
 from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ..leases import Leases
@@ -34,11 +34,11 @@ class Registrar:
         self.swept = False
         """Whether it has swept old grants, which it does once. Later registrations read nothing."""
 
-    def register(self, tr: Transaction, wanted: int) -> Steps[tuple[Wish, Future[Any]]]:
+    async def register(self, tr: Transaction, wanted: int) -> tuple[Wish, Future[Any]]:
         """Register a request behind all earlier ones, by a blind write. Return it, and its versionstamp's future."""
         if not self.swept:
             self.swept = True
-            yield from self._requests.sweep_grants(tr, self._client, self._leases.now_us())
+            await self._requests.sweep_grants(tr, self._client, self._leases.now_us())
         # Each registration has its own grant key. Work on an old grant never meets a new one.
         self._registrations += 1
         wish = self.wish(tr, wanted)

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from fdbqueue import Item, Queue
-from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Steps, Transaction, V, rows, started, verb
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Transaction, V, rows, started, verb
 from fdbqueue.stored.layout import rank_of
 
 from ..common.composing import QueueWithLeases, leases_of, strict
@@ -63,12 +63,12 @@ class RelaxedHead(Head):
         self._window = window
         self._choose = choose
 
-    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+    async def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> list[KeyValue]:
         if after is not None:
             # Right behind it. Taken items form one run: items between two runs would be cleared with them.
-            return (yield from super().first(tr, limit=limit, after=after))
+            return await super().first(tr, limit=limit, after=after)
         start = self.start(limit)
-        return self.pick((yield from super().first(tr, limit=start + limit)), start, limit)
+        return self.pick(await super().first(tr, limit=start + limit), start, limit)
 
     def start(self, limit: int) -> int:
         """Return how many of the first items are in front of a run of `limit`, if there are so many.
@@ -122,27 +122,27 @@ class RelaxedDelivery(HeadDelivery):
         now_us = self._clock_us()
         return HeadRead(now_us, None, limit, started(self._timers_and_run(tr, now_us, limit)))
 
-    def _timers_and_run(self, tr: Transaction, now_us: int, limit: int) -> Steps[list[KeyValue]]:
+    async def _timers_and_run(self, tr: Transaction, now_us: int, limit: int) -> list[KeyValue]:
         """Return a run of items. If there are timers, return them first: `see` looks again then."""
         begin, _ = self._layout.timers_until(now_us)
         start = self._relaxed.start(limit)
-        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=start + limit)
+        found = await rows(tr.snapshot, begin, self._layout.end, limit=start + limit)
         self._without_timers = not found or found[0].key >= self._layout.begin
         return self._relaxed.pick(found, start, limit) if self._without_timers else found
 
-    def _take_out(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+    async def _take_out(self, tr: Transaction, limit: int) -> list[Item]:
         """Take out as any delivery does, in fewer steps if one item is wanted and nothing is in front of the items."""
         if limit == 1 and self._without_timers and self._layout.known.is_open():
-            found = yield from self._timers_and_run(tr, self._clock_us(), limit)
+            found = await self._timers_and_run(tr, self._clock_us(), limit)
             if found and found[0].key >= self._layout.begin:
                 # In front of the clear: a conflict with a key that this transaction has cleared counts for nothing.
                 tr.add_read_conflict_key(found[0].key)
                 try:
-                    got = yield from self.take_next(tr, found[0])
+                    got = await self.take_next(tr, found[0])
                     return [cast(Item, got.given)]
                 except LifeOver:
                     pass
-        return (yield from super()._take_out(tr, limit))
+        return await super()._take_out(tr, limit)
 
 
 class RelaxedQueue(Named, QueueWithLeases[V]):
@@ -187,7 +187,7 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
         """Take one of the first items out; None if there is none.
 
         As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
@@ -199,10 +199,10 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
         *Conflicts:* with a transaction that takes the same item. *Cost:* one read of 1 to K items, or two in parallel
         in a queue with timers; two writes.
         """
-        items = yield from self.dequeue_many.steps(tr, limit=1)
+        items = await self.dequeue_many.steps(tr, limit=1)
         return items[0] if items else None
 
     @verb
-    def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> Steps[list[Item[V]]]:
+    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
         """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
-        return (yield from self._delivery.dequeue(tr, limit=limit))
+        return await self._delivery.dequeue(tr, limit=limit)

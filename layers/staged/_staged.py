@@ -115,7 +115,7 @@ class StagedQueue(Named, ByPosition[V]):
         return f"StagedQueue({self.queue.layout.describe()})"
 
     @verb
-    def enqueue(self, db: Database, value: V, *, headers: Mapping[str, Any] | None = None) -> Steps[Position]:
+    async def enqueue(self, db: Database, value: V, *, headers: Mapping[str, Any] | None = None) -> Position:
         """Append an item and return its position; enqueues that are pending together share a transaction.
 
         Args:
@@ -132,7 +132,7 @@ class StagedQueue(Named, ByPosition[V]):
         payload = self.queue.encode(value)
         argument = (envelope(payload, headers), chunks_of(payload), self.queue.rank(value, headers))
         weight = len(payload) + _OVERHEAD_BYTES
-        return cast(Position, (yield from self._state().enqueues.request(db, argument, weight=weight)))
+        return cast(Position, await self._state().enqueues.request(db, argument, weight=weight))
 
     @verb
     def dequeue(self, db: Database, *, timeout: float | None = 0.0) -> Steps[Item[V] | None]:
@@ -209,13 +209,13 @@ class StagedQueue(Named, ByPosition[V]):
         return self._state().acks.request(db, lease)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[StagedStats]:
+    async def stats(self, tr: Transaction | Database) -> StagedStats:
         """Return the number of items in each state, and of waiting requests.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* a few reads; it grows with the number of waiting processes.
         """
-        items = yield from self.leases.stats.steps(tr)
-        requests = yield from self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
+        items = await self.leases.stats.steps(tr)
+        requests = await self.queue.read(tr, partial(Requests(self.queue.layout).first, limit=1_000))
         return StagedStats(items, len(requests), sum(request.wish.wanted for request in requests))
 
     @verb
@@ -235,15 +235,15 @@ class StagedQueue(Named, ByPosition[V]):
         """Return the changes of items by their positions; for layers."""
         return self.leases.editing()
 
-    def _take(self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int) -> Steps[list[Any]]:
+    async def _take(self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int) -> list[Any]:
         check_limit(limit, "items to take")
         check_timeout(timeout)
         if timeout != 0:
-            yield from long_wait(f"{self.named}.{verb}")
+            await long_wait(f"{self.named}.{verb}")
         want = Want(limit, patient=timeout != 0)
         deadline = time.monotonic() + timeout if timeout else None
         coordinator = self._state().coordinator(db, duration_us)
-        got = yield from coordinator.request(db, want, alone=limit == 1, deadline=deadline)
+        got = await coordinator.request(db, want, alone=limit == 1, deadline=deadline)
         return [one.given for one in got or ()]
 
     def take_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
@@ -267,8 +267,8 @@ class StagedQueue(Named, ByPosition[V]):
             return _first_of(self._state().coordinator(db, duration_us), db)
         return self._wait_for_one(db, verb, timeout, duration_us)
 
-    def _wait_for_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
-        items = yield from self._take(db, verb, 1, timeout, duration_us)
+    async def _wait_for_one(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Any:
+        items = await self._take(db, verb, 1, timeout, duration_us)
         return items[0] if items else None
 
     def known(self, db: object, seconds: float) -> Latest | None:
@@ -308,9 +308,9 @@ class Latest(NamedTuple):
     coordinator: HeadCoordinator
 
 
-def _first_of(coordinator: HeadCoordinator, db: Database) -> Steps[Any]:
+async def _first_of(coordinator: HeadCoordinator, db: Database) -> Any:
     """Take the first item for a call that does not wait."""
-    got = yield from coordinator.request(db, ONE)
+    got = await coordinator.request(db, ONE)
     return got[0].given if got else None
 
 
@@ -361,72 +361,72 @@ class _ProcessState:
         """Return the version of a database that this process saw last."""
         return self._versions.of(db)
 
-    def _enqueue(self, db: Database, values: list[_Stored]) -> Steps[list[Position | Exception]]:
+    async def _enqueue(self, db: Database, values: list[_Stored]) -> list[Position | Exception]:
         random = new_random()
         layout, order = self._queue.layout, self._queue.order_name
         all_stored = [stored for stored, _, _ in values]
         ranks = [rank for _, _, rank in values if rank is not None]
         large = [(at, chunks) for at, (_, chunks, _) in enumerate(values) if chunks]
 
-        def body(tr: Transaction) -> Steps[list[Position | Exception]]:
-            last = yield from Admission(tr, layout, order).steps(len(all_stored))
+        async def body(tr: Transaction) -> list[Position | Exception]:
+            last = await Admission(tr, layout, order).steps(len(all_stored))
             append_items(tr, layout, last + 1, random, all_stored, ranks=ranks or None, large=large, order=order)
             return [Position(last + 1 + at, random, rank=rank) for at, (_, _, rank) in enumerate(values)]
 
         try:
-            return (yield from self._queue.transact(db, body))
+            return await self._queue.transact(db, body)
         except QueueFull as error:
             if len(values) == 1:
                 return [error]
         found: list[Position | Exception] = []
         for value in values:  # calls that shared this transaction: some may have room
-            found += yield from self._enqueue(db, [value])
+            found += await self._enqueue(db, [value])
         return found
 
-    def _ack(self, db: Database, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
+    async def _ack(self, db: Database, leases: list[LeaseRef]) -> list[Exception | None]:
         old_grants: list[bytes] = []
         last: list[Transaction] = []
         saves_reads = not has_turns(db)
 
-        def body(tr: Transaction) -> Steps[list[Exception | None]]:
+        async def body(tr: Transaction) -> list[Exception | None]:
             last[:] = [tr]
             # This forgets the leases, so that an attempt after a failed one reads them.
             live = self._recent_leases.take(leases, saves_reads=saves_reads)
             old_grants[:] = self._recent_leases.clear_grants(tr)
             if not live:
-                return (yield from self._ack_each(tr, leases))
+                return await self._ack_each(tr, leases)
             conflict_since(tr, live[0].version)
             self._leases.ack_unchanged(tr, live)
             return [None] * len(leases)
 
-        results = yield from self._queue.transact(db, body, on_retry=self.contention_stats.note)
+        results = await self._queue.transact(db, body, on_retry=self.contention_stats.note)
         if old_grants:
             self._recent_leases.forget_grants(old_grants)
         if saves_reads:
             self._version_of(db).note(committed_version(last[0]))
         return results
 
-    def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Exception | None]]:
+    async def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> list[Exception | None]:
         first_of_each = {lease.position: lease for lease in reversed(leases)}
         lost: set[Position] = set()
         try:
-            yield from self._leases.ack_many.steps(tr, first_of_each.values())
+            await self._leases.ack_many.steps(tr, first_of_each.values())
         except LeaseLost as error:
             lost.update(error.lost)
             good = [lease for lease in first_of_each.values() if lease.position not in lost]
-            yield from self._leases.ack_many.steps(tr, good)
+            await self._leases.ack_many.steps(tr, good)
         results: list[Exception | None] = []
         for lease in leases:
             if first_of_each[lease.position] is lease and lease.position not in lost:
                 results.append(None)
             else:
-                results.append((yield from self._refuse(tr, lease)))
+                results.append(await self._refuse(tr, lease))
         return results
 
-    def _refuse(self, tr: Transaction, lease: LeaseRef) -> Steps[Exception | None]:
+    async def _refuse(self, tr: Transaction, lease: LeaseRef) -> Exception | None:
         """Ack one lease alone, so that it has its own error if it is lost. A stale lease may come before a good one."""
         try:
-            yield from self._leases.ack.steps(tr, lease)
+            await self._leases.ack.steps(tr, lease)
         except LeaseLost as error:
             return error
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction
+from fdbqueue.lowlevel import KeyValue, Layout, Transaction
 
 from ..leases.taking import UNTAKEABLE, LifeOver
 from ._attempt import Attempt, Unforeseen
@@ -56,7 +56,7 @@ class Uncontended:
         self.may_prefetch = may_prefetch
         """Whether a read has a round trip, which prefetch can save."""
 
-    def take(self, tr: Transaction, attempt: Attempt) -> Steps[HeadRead | None]:
+    async def take(self, tr: Transaction, attempt: Attempt) -> HeadRead | None:
         """Take one item out for an attempt. Else return the look, as `HeadDelivery.look_uncontended` does.
 
         Raises:
@@ -70,9 +70,9 @@ class Uncontended:
             tr.set_read_version(prefetch.version)
         else:
             began_at = time.monotonic()
-            seen = yield from self._delivery.rows_uncontended(tr, self._begin, limit=limit)
+            seen = await self._delivery.rows_uncontended(tr, self._begin, limit=limit)
             if seen is None:
-                return (yield from self._delivery.look_past_timers(tr, self._begin, limit=1))
+                return await self._delivery.look_past_timers(tr, self._begin, limit=1)
             if not seen:
                 return self._delivery.looked(seen, limit=limit)
             found = seen
@@ -88,7 +88,7 @@ class Uncontended:
             row = found[0]
             tr.add_read_conflict_range(self._layout.begin, row.key + b"\x00")
         try:
-            attempt.got = [(yield from self._delivery.take_next(tr, row))]
+            attempt.got = [await self._delivery.take_next(tr, row)]
         except (*UNTAKEABLE, LifeOver) as error:
             if not found:
                 raise Unforeseen from error  # a call that reads the head gets the item's error

@@ -126,9 +126,9 @@ class HeadDelivery:
         due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
         return HeadRead(now_us, due, limit, started(self._head.first(tr, limit=limit)))
 
-    def look_behind(
+    async def look_behind(
         self, tr: Transaction, begin: bytes, end: bytes, *, limit: int, others: int
-    ) -> Steps[tuple[list[KeyValue], HeadRead]]:
+    ) -> tuple[list[KeyValue], HeadRead]:
         """Read up to `others` rows between `begin` and `end`, which are in front of all items, and look at the items.
 
         In a queue without timers one read covers both. With timers two reads do, as due timers follow these rows: they
@@ -137,7 +137,7 @@ class HeadDelivery:
         now_us = self._clock_us()
         if self._bare or (self._in_order and self._tries_again()):
             most = limit + min(others, self._others + 1)
-            found = yield from rows(tr.snapshot, begin, self._layout.end, limit=most)
+            found = await rows(tr.snapshot, begin, self._layout.end, limit=most)
             first = [row for row in found if row.key < end]
             self._others = len(first)
             if len(first) < min(most, others):
@@ -152,43 +152,43 @@ class HeadDelivery:
         if self._in_order and self._close and not self.large:
             timers, due_end = self._layout.timers_until(now_us)
             head = started(self._head.first(tr, limit=limit))
-            found = yield from rows(tr.snapshot, begin, due_end, limit=others + FIRE_LIMIT)
+            found = await rows(tr.snapshot, begin, due_end, limit=others + FIRE_LIMIT)
             self._close = len(found) < others + FIRE_LIMIT
             if self._close:
                 due = finished([row for row in found if row.key >= timers])
                 return [row for row in found if row.key < end], HeadRead(now_us, due, limit, head)
         reading = started(rows(tr.snapshot, begin, end, limit=others))
         look = self.look(tr, limit=limit)
-        return (yield from reading), look
+        return await reading, look
 
-    def look_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
+    async def look_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> HeadRead | None:
         """Return the head, with reads that also check for other keys between `begin` and the items.
 
         In a queue without timers it is one read. Otherwise there are two, which leave out the timers that are not due.
         They are snapshot reads, as are the reads that they replace. Returns None if there are such keys, or if they are
         expected.
         """
-        found = yield from self.rows_uncontended(tr, begin, limit=limit)
+        found = await self.rows_uncontended(tr, begin, limit=limit)
         if found is not None:
             return self.looked(found, limit=limit)
-        return (yield from self.look_past_timers(tr, begin, limit=limit))
+        return await self.look_past_timers(tr, begin, limit=limit)
 
     def looked(self, found: list[KeyValue], *, limit: int) -> HeadRead:
         """Return the look at these rows."""
         return HeadRead(self._clock_us(), None, limit, rows=found)
 
-    def rows_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[list[KeyValue] | None]:
+    async def rows_uncontended(self, tr: Transaction, begin: bytes, *, limit: int) -> list[KeyValue] | None:
         """Return the rows of `look_uncontended`, in a queue without timers."""
         if not self._bare and not (self._in_order and self._tries_again()):
             return None
-        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=limit)
+        found = await rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
             self._bare = found[0].key < self._timers
             return None
         self._bare = True
         return found
 
-    def look_past_timers(self, tr: Transaction, begin: bytes, *, limit: int) -> Steps[HeadRead | None]:
+    async def look_past_timers(self, tr: Transaction, begin: bytes, *, limit: int) -> HeadRead | None:
         """Return what `look_uncontended` does, in a queue with timers."""
         if not self._quiet and not self._tries_again():
             return None
@@ -197,15 +197,18 @@ class HeadDelivery:
         head = self._head.first(tr, limit=limit)
         if self._in_order:  # another head may count its looks
             head = started(head)
-        self._quiet = not (yield from rows(tr.snapshot, begin, end, limit=1))
-        return HeadRead(now_us, None, limit, rows=(yield from head)) if self._quiet else None
+        self._quiet = not await rows(tr.snapshot, begin, end, limit=1)
+        if not self._quiet:
+            head.close()
+            return None
+        return HeadRead(now_us, None, limit, rows=await head)
 
     def _tries_again(self) -> bool:
         """Return whether to look again for keys that may be gone for good: timers, in most queues."""
         self._looks += 1
         return self._looks % TRY_AGAIN_LOOKS == 0
 
-    def see(self, tr: Transaction, look: HeadRead) -> Steps[tuple[list[KeyValue], list[KeyValue]]]:
+    async def see(self, tr: Transaction, look: HeadRead) -> tuple[list[KeyValue], list[KeyValue]]:
         """Return due timers and the first items, from a look.
 
         Raises:
@@ -213,20 +216,20 @@ class HeadDelivery:
 
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
-        self._paused = not self._layout.known.is_open() and (yield from keep_out(tr, self._layout, self._clock_us))
+        self._paused = not self._layout.known.is_open() and await keep_out(tr, self._layout, self._clock_us)
         if look.due is not None and look.head is not None:
-            due = yield from look.due
-            head = yield from look.head
+            due = await look.due
+            head = await look.head
             return due, [] if self._paused else head
-        found = look.rows if look.head is None else (yield from look.head)
+        found = look.rows if look.head is None else await look.head
         if not found or found[0].key >= self._layout.begin:
             return [], [] if self._paused else found
         self._bare = False
-        return (yield from self.see(tr, self.look(tr, limit=look.limit)))
+        return await self.see(tr, self.look(tr, limit=look.limit))
 
-    def take(
+    async def take(
         self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
-    ) -> Steps[Served]:
+    ) -> Served:
         """Fire due timers, and give `allotments` the first items that they want, up to `most` in all.
 
         *Conflicts:* with a transaction that takes one of these items, or puts an item in front of one of them. *Cost:*
@@ -239,10 +242,10 @@ class HeadDelivery:
         moves = Transitions(tr, self._layout, now_us)
         served = Served()
         try:
-            overdue, found = yield from self.see(tr, look)
+            overdue, found = await self.see(tr, look)
             if overdue:
-                overdue = yield from all_outcomes(tr, self._layout, overdue, now_us)
-                fired, all_fired = yield from fire_due(
+                overdue = await all_outcomes(tr, self._layout, overdue, now_us)
+                fired, all_fired = await fire_due(
                     tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry
                 )
                 if any(one.kind == GRANT for one in fired):  # the others were asked again
@@ -254,21 +257,21 @@ class HeadDelivery:
                 served.again = moves.any and (not all_fired or len(overdue) >= FIRE_LIMIT)
                 if not served.again:
                     # The head was read before the timers returned items.
-                    found = [] if self._paused else (yield from self._head.first(tr, limit=limit))
+                    found = [] if self._paused else await self._head.first(tr, limit=limit)
                     seen = limit
             if not served.again:
                 if len(found) == seen < limit:
-                    found += yield from self._head.first(tr, limit=limit - seen, after=found[-1].key)
-                dealt = yield from self._give(tr, moves, found, allotments, served, now_us)
+                    found += await self._head.first(tr, limit=limit - seen, after=found[-1].key)
+                dealt = await self._give(tr, moves, found, allotments, served, now_us)
                 served.drained = len(found) < limit and dealt == len(found)
             if moves.changed_groups or moves.returned_groups:
-                yield from moves.settle()
+                await moves.settle()
         finally:
             moves.finish()
         served.wrote = moves.any
         return served
 
-    def take_own(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, offset: int) -> Steps[bool]:
+    async def take_own(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, offset: int) -> bool:
         """Give allotments the items behind the first `offset` ones, which are assigned to other processes.
 
         Returns False, with nothing written, if a timer is due, an item has expired, is too large or can't be read, or
@@ -280,9 +283,9 @@ class HeadDelivery:
         """
         whose = [allotment for allotment in allotments for _ in range(allotment.wanted)]
         end = offset + len(whose)
-        due, found = yield from self.see(tr, look)
+        due, found = await self.see(tr, look)
         if not due and found and len(found) == look.limit < end:
-            found += yield from self._head.first(tr, limit=end - len(found), after=found[-1].key)
+            found += await self._head.first(tr, limit=end - len(found), after=found[-1].key)
         own = found[offset:end]
         if due or not own:
             return False
@@ -293,7 +296,7 @@ class HeadDelivery:
             for row, allotment in zip(own, whose, strict=False):
                 position, notes, item = self._places.position(row.key), notes_of(row.value), None
                 if allotment.own or self._says_over is not None:
-                    item = yield from self._item(tr, position, row.value, allotment)
+                    item = await self._item(tr, position, row.value, allotment)
                     if self._says_over is not None and self._says_over(item, notes, look.now_us):
                         return False
                 opened.append((row, position, notes, item if allotment.own else None, allotment))
@@ -312,7 +315,7 @@ class HeadDelivery:
             tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
             moves.leave_available(packed, notes, cleared=True)
             if self._custody is not None and allotment.duration_us:
-                stored, item = yield from self._lent(tr, self._custody, row, item, look.now_us, lending)
+                stored, item = await self._lent(tr, self._custody, row, item, look.now_us, lending)
             if item is not None:
                 allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, look.now_us))
             else:
@@ -334,7 +337,7 @@ class HeadDelivery:
         self.large = size > LARGE_BYTES * len(found)
         return size < BYTES_AT_ONCE
 
-    def take_next(self, tr: Transaction, row: KeyValue) -> Steps[Got]:
+    async def take_next(self, tr: Transaction, row: KeyValue) -> Got:
         """Take out one item. The caller adds the conflict range that makes it the first item, with no timer due.
 
         Raises:
@@ -345,13 +348,13 @@ class HeadDelivery:
         if notes.group:
             raise LifeOver
         if self._says_over is not None:
-            item = yield from self._queue.item(tr, self._places.position(row.key), row.value)
+            item = await self._queue.item(tr, self._places.position(row.key), row.value)
             if self._says_over(item, notes, self._clock_us()):
                 raise LifeOver
-        [item] = yield from self._queue.take_rows(tr, [row])
+        [item] = await self._queue.take_rows(tr, [row])
         return Got(item, row.key[self._packed_at :], row.value, notes)
 
-    def dequeue(self, tr: Transaction | Database, *, limit: int) -> Steps[list[Item]]:
+    async def dequeue(self, tr: Transaction | Database, *, limit: int) -> list[Item]:
         """Take up to `limit` items out, in the head's order, after due timers were fired.
 
         Returns fewer if it can't read so many in time.
@@ -365,21 +368,21 @@ class HeadDelivery:
         def body(tr: Transaction) -> Steps[list[Item]]:
             return self._take_out(tr, adaptive.limit)
 
-        items = yield from self._queue.transact(tr, body, on_retry=adaptive.note, takes=True)
+        items = await self._queue.transact(tr, body, on_retry=adaptive.note, takes=True)
         if not items and not is_database(tr):
             self._head.found_nothing(cast(Transaction, tr))
         return items
 
-    def _take_out(self, tr: Transaction, limit: int) -> Steps[list[Item]]:
+    async def _take_out(self, tr: Transaction, limit: int) -> list[Item]:
         while True:
             allotment = Allotment(limit, 0, "", own=True)
-            served = yield from self.take(tr, self.look(tr, limit=limit), [allotment])
+            served = await self.take(tr, self.look(tr, limit=limit), [allotment])
             if served.error is not None:
                 raise served.error
             if allotment.got or not served.again:
                 return [got.given for got in allotment.got if isinstance(got.given, Item)]
 
-    def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
+    async def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> list[Got]:
         """Take up to the wanted number of granted leases for this process. Put back the others, except lost ones.
 
         *Conflicts:* with a process that reclaims one of them. *Cost:* one read each, in parallel, or one of all, and
@@ -388,7 +391,7 @@ class HeadDelivery:
         now_us = self._clock_us()
         # With conflicts: of a reclaim and this transaction, only one commits.
         by_place = {pack(lease.position): lease for lease in granted}
-        found = yield from read_leased(tr, self._layout.leased, sorted(by_place))
+        found = await read_leased(tr, self._layout.leased, sorted(by_place))
         moves = Transitions(tr, self._layout, now_us)
         asked = False
         got: list[Got] = []
@@ -403,7 +406,7 @@ class HeadDelivery:
             item = None
             if readable and len(got) < allotment.wanted:
                 try:
-                    item = yield from self._item(tr, lease.position, stored, allotment)
+                    item = await self._item(tr, lease.position, stored, allotment)
                 except (CodecError, FormatError):
                     # It goes back to the head. The next process that takes it raises the error.
                     readable = False
@@ -412,13 +415,13 @@ class HeadDelivery:
                 continue
             if not asked:
                 asked = True
-                yield from moves.ask()
+                await moves.ask()
             moves.put_back(packed, stored, before, now_us=now_us, delay_us=0)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return got
 
-    def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
+    async def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> list[Got] | None:
         """Read granted leases that are usable unchanged. Leave out lost ones. Return None if one needs a change.
 
         By snapshot, without a write. A lease that was live at this transaction's read version belongs to its holder. If
@@ -428,7 +431,7 @@ class HeadDelivery:
         """
         now_us = self._clock_us()
         by_place = {pack(lease.position): lease for lease in granted}
-        found = yield from read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
+        found = await read_leased(tr, self._layout.leased, sorted(by_place), keeps=False)
         got: list[Got] = []
         for packed, lease in by_place.items():
             stored = found.get(packed, b"")
@@ -438,7 +441,7 @@ class HeadDelivery:
             if notes.expires_at_us - now_us < duration_us // 2:
                 return None
             try:
-                item = yield from self._queue.item(tr, lease.position, stored)
+                item = await self._queue.item(tr, lease.position, stored)
             except (CodecError, FormatError):
                 return None
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
@@ -449,19 +452,19 @@ class HeadDelivery:
         """Return when the next timer is due, in microseconds; None if there is none."""
         return next_due_us(tr, self._layout, self._clock_us())
 
-    def has_items(self, tr: Transaction) -> Steps[bool]:
+    async def has_items(self, tr: Transaction) -> bool:
         """Return whether an item is available, by snapshot."""
-        return bool((yield from self._head.first(tr, limit=1)))
+        return bool(await self._head.first(tr, limit=1))
 
     def watched(self) -> list[bytes]:
         """Return the keys that a process watches while it waits for an item."""
         return [self._layout.count_key(name) for name in _WATCHED]
 
-    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+    async def put_back(self, tr: Transaction, unclaimed: list[Got]) -> None:
         """Put items back that no caller claimed."""
-        yield from put_back(tr, self._leases, unclaimed)
+        await put_back(tr, self._leases, unclaimed)
 
-    def _give(
+    async def _give(
         self,
         tr: Transaction,
         moves: Transitions,
@@ -469,7 +472,7 @@ class HeadDelivery:
         allotments: list[Allotment],
         served: Served,
         now_us: int,
-    ) -> Steps[int]:
+    ) -> int:
         """Give items to allotments. Return how many rows it handled."""
         dealt = size = 0
         noted = [NO_NOTES if row.value[:1] == _PLAIN else notes_if_readable(row.value) for row in found]
@@ -490,7 +493,7 @@ class HeadDelivery:
                 if dealt and size > BYTES_AT_ONCE:
                     break
                 try:
-                    alive = yield from self._give_one(tr, moves, row, notes, allotment, token, now_us, groups, lending)
+                    alive = await self._give_one(tr, moves, row, notes, allotment, token, now_us, groups, lending)
                 except UNTAKEABLE as error:
                     served.error = None if dealt else error
                     break
@@ -505,7 +508,7 @@ class HeadDelivery:
             self._head.take(tr, found[:dealt])
         return dealt
 
-    def _give_one(
+    async def _give_one(
         self,
         tr: Transaction,
         moves: Transitions,
@@ -516,7 +519,7 @@ class HeadDelivery:
         now_us: int,
         groups: CancelledGroups | None,
         lending: Lending,
-    ) -> Steps[bool]:
+    ) -> bool:
         """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
         stored, packed = row.value, row.key[self._packed_at :]
         try:
@@ -528,12 +531,12 @@ class HeadDelivery:
         item: Item | None = None
         outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
         if groups is not None and notes.group and not outdated:
-            cancelled = yield from groups.is_cancelled(tr, self._layout, notes.group)
+            cancelled = await groups.is_cancelled(tr, self._layout, notes.group)
         try:
             if not outdated and not cancelled and (allotment.own or self._says_over is not None):
                 found = self._queue.look_at(tr, row)
                 # A large item is read by steps. It is there: this transaction has read it.
-                item = found if isinstance(found, Item) else cast(Item, (yield from found))
+                item = found if isinstance(found, Item) else cast(Item, await found)
                 if not allotment.duration_us:
                     self._queue.check_dequeue(item.position, stored)
                 outdated = self._says_over is not None and self._says_over(item, notes, now_us)
@@ -550,7 +553,7 @@ class HeadDelivery:
         if not allotment.own:
             item = None
         if self._custody is not None and allotment.duration_us:
-            stored, item = yield from self._lent(tr, self._custody, row, item, now_us, lending)
+            stored, item = await self._lent(tr, self._custody, row, item, now_us, lending)
         if item is not None:
             allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
         else:
@@ -566,13 +569,13 @@ class HeadDelivery:
             return {}
         return self._custody.begin(tr, found, now_us)
 
-    def _lent(
+    async def _lent(
         self, tr: Transaction, custody: Custody, row: KeyValue, item: Item | None, now_us: int, lending: Lending
-    ) -> Steps[tuple[bytes, Item | None]]:
+    ) -> tuple[bytes, Item | None]:
         """Return the stored bytes and the item of a lease, as the layer of the items wants them."""
         begun = lending.get(row.key)
         known = None if item is None else item.value
-        stored, value = yield from custody.lend(tr, row.value, now_us, known) if begun is None else begun
+        stored, value = await (custody.lend(tr, row.value, now_us, known) if begun is None else begun)
         return stored, None if item is None else Item(item.position, value, item.headers)
 
     def _lend_by_handle(
@@ -591,8 +594,8 @@ class HeadDelivery:
         allotment.handles.append(LeaseHandle(position, token))
         allotment.again = allotment.again or bool(notes.consumer)
 
-    def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Steps[Item]:
-        item = yield from self._queue.item(tr, position, stored)
+    async def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Item:
+        item = await self._queue.item(tr, position, stored)
         if not allotment.duration_us:
             self._queue.check_dequeue(position, stored)
         return item

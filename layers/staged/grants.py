@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from fdbqueue.engine.members import own_process, set_mark
-from fdbqueue.lowlevel import Future, Steps, Transaction, keep_out
+from fdbqueue.lowlevel import Future, Transaction, keep_out, value_of
 
 from ..common.batcher import Alarm
 from ..leases import Leases
@@ -55,7 +55,7 @@ class Grants:
         self._duration_us = duration_us
         self._consumer = consumer
 
-    def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> Steps[None]:
+    async def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> None:
         """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
 
         If the queue is paused, the items go back instead.
@@ -64,21 +64,21 @@ class Grants:
             Leave: there is nothing to commit.
         """
         # The grant may be older than a pause: this process may have stood still in between.
-        paused = yield from keep_out(tr, self._leases.layout, self._leases.now_us)
+        paused = await keep_out(tr, self._leases.layout, self._leases.now_us)
         client = request.wish.client
         attempt.request = None
         if paused:
-            yield from self._return(tr, client, grant)
+            await self._return(tr, client, grant)
             return
         if self._duration_us == granted_us(self._duration_us) and not grant.again:
-            good = yield from self._delivery.accept(tr, grant.leases, self._duration_us)
+            good = await self._delivery.accept(tr, grant.leases, self._duration_us)
             if good is not None and self._has_time(tr, attempt, client, grant):
                 attempt.got = good
-                attempt.version = yield tr.get_read_version()
+                attempt.version = await value_of(tr.get_read_version())
                 self._recent_leases.leave_grant(self._requests.taken_keys(client, grant))
                 raise Leave(attempt)
         own = Allotment(wanted_by(attempt.callers), self._duration_us, self._consumer, own=True)
-        attempt.got = yield from self._delivery.collect(tr, grant.leases, own)
+        attempt.got = await self._delivery.collect(tr, grant.leases, own)
         self._forget(tr, client, grant)
 
     def _has_time(self, tr: Transaction, attempt: Attempt, client: bytes, grant: Grant) -> bool:
@@ -101,26 +101,26 @@ class Grants:
         for key in self._requests.taken_keys(client, grant):
             tr.clear(key)
 
-    def withdraw(self, tr: Transaction, request: Request) -> Steps[None]:
+    async def withdraw(self, tr: Transaction, request: Request) -> None:
         """Remove a request, and give back the items that were granted to it."""
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
         grant_key = self._requests.grant_key(request.wish.client)
-        value = yield tr.get(grant_key)
+        value = await value_of(tr.get(grant_key))
         self._requests.remove(tr, request.key)
         if value.present():
-            yield from self._return(tr, request.wish.client, self._requests.granted(bytes(value)))
+            await self._return(tr, request.wish.client, self._requests.granted(bytes(value)))
 
-    def forget(self, tr: Transaction, request: Request) -> Steps[None]:
+    async def forget(self, tr: Transaction, request: Request) -> None:
         """Remove what this transaction itself granted to a request of this process: nothing, so that it looks again."""
         client = request.wish.client
-        value = yield tr.get(self._requests.grant_key(client))
+        value = await value_of(tr.get(self._requests.grant_key(client)))
         if value.present():
             self._forget(tr, client, self._requests.granted(bytes(value)))
 
-    def _return(self, tr: Transaction, client: bytes, grant: Grant) -> Steps[None]:
+    async def _return(self, tr: Transaction, client: bytes, grant: Grant) -> None:
         """Put granted items back in their places, uncounted."""
         unwanted = Allotment(0, self._duration_us, self._consumer, own=True)
-        yield from self._delivery.collect(tr, grant.leases, unwanted)
+        await self._delivery.collect(tr, grant.leases, unwanted)
         self._forget(tr, client, grant)
 
 
@@ -138,9 +138,9 @@ class Alarms:
         self._requests = requests
         self._delivery = delivery
 
-    def set(
+    async def set(
         self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int, hints: Hints
-    ) -> Steps[Alarm]:
+    ) -> Alarm:
         """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
 
         The transaction wrote nothing. Its commit only sets the watches, and the conflict range of a watch does no harm.
@@ -148,7 +148,7 @@ class Alarms:
         tr = attempt.tr
         seconds = request.seconds_until_renewal(now_us)
         watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
-        due_us = (yield from self._delivery.next_due_us(tr)) if len(in_front) < 2 else None
+        due_us = await self._delivery.next_due_us(tr) if len(in_front) < 2 else None
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
             # The second in order checks the first one soonest, then the third, and so on.
@@ -161,5 +161,5 @@ class Alarms:
             watches += map(tr.watch, self._delivery.watched())
             if due_us is not None:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
-        yield tr.commit()
+        await value_of(tr.commit())
         return [*watches, attempt.changed], max(seconds, 0.001)

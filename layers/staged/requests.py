@@ -19,7 +19,17 @@ from msgspec import structs
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine.keys import stamped
 from fdbqueue.engine.members import own_process, process_is_dead
-from fdbqueue.lowlevel import UNREADABLE, Database, FDBError, Future, KeyValue, Layout, Steps, Transaction, rows
+from fdbqueue.lowlevel import (
+    UNREADABLE,
+    Database,
+    FDBError,
+    Future,
+    KeyValue,
+    Layout,
+    Transaction,
+    rows,
+    value_of,
+)
 
 from ..leases import LeaseHandle
 from ..leases.granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
@@ -125,13 +135,13 @@ class Requests:
         tr.set(key, _encode(wish))
         tr.add_write_conflict_key(key + b"\x00")
 
-    def first(self, tr: Transaction, *, limit: int) -> Steps[list[Request]]:
+    async def first(self, tr: Transaction, *, limit: int) -> list[Request]:
         """Read the first requests, in order.
 
         By snapshot, so that new requests behind them cause no conflict. A caller that acts on a request adds its key to
         the read conflict ranges.
         """
-        return self.opened((yield from rows(tr.snapshot, self._begin, self._end, limit=limit)))
+        return self.opened(await rows(tr.snapshot, self._begin, self._end, limit=limit))
 
     def opened(self, found: Iterable[KeyValue]) -> list[Request]:
         """Return the requests in rows that were read.
@@ -141,24 +151,24 @@ class Requests:
         """
         return [Request(row.key, self._wish(row.key, row.value)) for row in found]
 
-    def find(self, tr: Transaction, wish: Wish) -> Steps[Request]:
+    async def find(self, tr: Transaction, wish: Wish) -> Request:
         """Return the registered request with the client id of `wish`, after a registration with an unknown result.
 
         If there is none, it was granted already. Then the returned request has a key that is never stored.
         """
-        for request in (yield from self.first(tr, limit=0)):
+        for request in await self.first(tr, limit=0):
             if request.wish.client == wish.client:
                 return request
         return Request(self.key(_NO_STAMP), wish)
 
-    def registered(self, queue: Queue, db: Database, stamp: Future[Any], wish: Wish) -> Steps[Request]:
+    async def registered(self, queue: Queue, db: Database, stamp: Future[Any], wish: Wish) -> Request:
         """Return the request that a transaction has registered, given what `register` returned."""
         try:
-            return Request(self.key(bytes((yield stamp))), wish)
+            return Request(self.key(bytes(await value_of(stamp))), wish)
         except FDBError:
             # Registration ended in commit_unknown_result, so its versionstamp is lost. Find the request by its client
             # id.
-            return (yield from queue.read(db, partial(self.find, wish=wish)))
+            return await queue.read(db, partial(self.find, wish=wish))
 
     def fulfill(
         self,
@@ -240,25 +250,23 @@ class Requests:
         """Return the keys that a client removes when it takes a grant."""
         return keys_of_grant(self._layout, client, grant)
 
-    def read_all(self, tr: Transaction) -> Steps[tuple[list[Request], list[LeaseHandle]]]:
+    async def read_all(self, tr: Transaction) -> tuple[list[Request], list[LeaseHandle]]:
         """Return all requests, and the leases in all grants.
 
         Raises:
             FormatError: a request or grant can't be read.
         """
-        requests = yield from self.first(tr, limit=0)
+        requests = await self.first(tr, limit=0)
         span = self._layout.grants.range()
-        grants = yield from rows(tr.snapshot, span.start, span.stop)
+        grants = await rows(tr.snapshot, span.start, span.stop)
         return requests, [lease for row in grants for lease in self.granted(row.value).leases]
 
-    def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> Steps[None]:
+    async def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> None:
         """Remove some old grants that were not collected, beginning at a client's own, random, place.
 
         By snapshot, and without a conflict: a client that collects a grant so late finds its leases lost anyway.
         """
-        found = yield from rows(
-            tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT
-        )
+        found = await rows(tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT)
         stale_us = now_us - int(REQUEST_SECONDS * 1e6)
         for row in found:
             if self.granted(row.value).expires_at_us < stale_us:

@@ -17,7 +17,6 @@ from fdbqueue.lowlevel import (
     FDBError,
     KeyValue,
     Notes,
-    Steps,
     Transaction,
     envelope,
     has_parts,
@@ -28,6 +27,7 @@ from fdbqueue.lowlevel import (
     parse,
     rows,
     size_of,
+    value_of,
     with_notes,
 )
 from fdbqueue.moves.moves import raise_high_water_mark
@@ -92,7 +92,7 @@ class Claiming:
         self._now_us = now_us
         self._place = keys.items(terms.batch)
 
-    def more(self, tr: Transaction, batch: BatchRecord, limit: int) -> Steps[BatchRecord]:
+    async def more(self, tr: Transaction, batch: BatchRecord, limit: int) -> BatchRecord:
         """Claim up to `limit` more items, and write the batch's record.
 
         Raises:
@@ -101,13 +101,13 @@ class Claiming:
 
         *Conflicts:* as `Queue.dequeue_many`. *Cost:* one range read, one write per item, and one read per group.
         """
-        if (yield from keep_out(tr, self._layout)):
-            stopped = yield tr.snapshot.get(self._layout.paused_key)
+        if await keep_out(tr, self._layout):
+            stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
             # A resume after the look of `keep_out` does not matter: this transaction reads one state.
             raise paused_error(self._layout, pause_of(bytes(stopped)))
         wanted = min(limit, self._terms.items - batch.count)
         begin = self._layout.begin
-        found = yield from rows(tr.snapshot, begin, self._layout.end, limit=wanted)
+        found = await rows(tr.snapshot, begin, self._layout.end, limit=wanted)
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Moved()
         groups = CancelledGroups()
@@ -116,15 +116,15 @@ class Claiming:
         if self._terms.bad is None:
             self._take_plain(moves, haul, found, batch)
         else:  # all that can't be read at once: their keys are looked for once
-            lost = yield from moves.read_notes({self._layout.available.packed(row.key): row.value for row in found})
+            lost = await moves.read_notes({self._layout.available.packed(row.key): row.value for row in found})
         for row in found[haul.dealt :]:
             try:
                 notes = notes_of(row.value)
-                if notes.group and (yield from groups.is_cancelled(tr, self._layout, notes.group)):
+                if notes.group and await groups.is_cancelled(tr, self._layout, notes.group):
                     self._leave(moves, row, notes, "deleted", how="cancelled")
                     haul.dealt += 1
                     continue
-                error = "" if self._terms.bad is None else (yield from self._error(tr, row))
+                error = "" if self._terms.bad is None else await self._error(tr, row)
                 taken = self._take(moves, haul, row, notes, batch, error)
             except (CodecError, FormatError) as refused:
                 if self._terms.bad is not None and isinstance(refused, FormatError):
@@ -157,7 +157,7 @@ class Claiming:
             moves.tally("claimed", len(haul.keys))
             last_index = self._layout.position_of(self._layout.available.key(haul.packed[-1])).index
             raise_high_water_mark(tr, self._layout, last_index)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         claimed = self._with(batch, haul)
         if ended or haul.full or claimed.count >= self._terms.items:
@@ -228,14 +228,14 @@ class Claiming:
             haul.chunked.append(packed)
         return True
 
-    def _error(self, tr: Transaction, row: KeyValue) -> Steps[str]:
+    async def _error(self, tr: Transaction, row: KeyValue) -> str:
         opened = parse(row.value)
         if opened.blob is not None:
             return _of_blob(row.value)
         payload = opened.payload
         if opened.chunked is not None:
             packed = self._layout.available.packed(row.key)
-            chunks = yield from rows(tr.snapshot, *self._layout.chunk_range_of(packed))
+            chunks = await rows(tr.snapshot, *self._layout.chunk_range_of(packed))
             payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
         return "" if self._terms.bad is None else self._terms.bad(payload)
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Database, KeyValue, Notes, Steps, Transaction, rows, started
+from fdbqueue.lowlevel import Database, KeyValue, Notes, Transaction, rows, started, value_of
 from fdbqueue.moves.rescue import FoundNotes
 
 from ..leases.leases import CONSUMER_BYTES
@@ -36,7 +36,7 @@ class Returning:
         self._keys = keys
         self._now_us = now_us
 
-    def give_back(self, epoch: str | None, begun_us: int = 0) -> Steps[int]:
+    async def give_back(self, epoch: str | None, begun_us: int = 0) -> int:
         """Give the items back and return how many. The first transaction refuses the reader from then on.
 
         Args:
@@ -45,18 +45,18 @@ class Returning:
         """
         total = 0
         while True:
-            returned, more = yield from self._queue.transact(self._db, lambda tr: self._some(tr, epoch, begun_us))
+            returned, more = await self._queue.transact(self._db, lambda tr: self._some(tr, epoch, begun_us))
             total += returned
             if not more:
                 return total
 
-    def _some(self, tr: Transaction, epoch: str | None, begun_us: int) -> Steps[tuple[int, bool]]:
+    async def _some(self, tr: Transaction, epoch: str | None, begun_us: int) -> tuple[int, bool]:
         keys = self._keys
-        value = yield tr.get(keys.record)
+        value = await value_of(tr.get(keys.record))
         if not value.present():
             return 0, False
         record = decode(StreamRecord, bytes(value), f"the stream {keys.name!r}")
-        batches = yield from rows(tr, *keys.batches())
+        batches = await rows(tr, *keys.batches())
         if not batches or (epoch is not None and record.epoch != epoch):
             return 0, False
         last = keys.number_of(batches[-1].key)
@@ -66,10 +66,10 @@ class Returning:
             tr.set(keys.record, encode(replace(record, released=last)))
         moves = Transitions(tr, keys.layout, self._now_us())
         asked = started(moves.ask())
-        found = yield from rows(tr, *keys.claims(), limit=ROWS)
-        yield from asked
+        found = await rows(tr, *keys.claims(), limit=ROWS)
+        await asked
         done = size = 0
-        known = yield from moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
+        known = await moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
         for row in found:
             if size > SIZE_BYTES:
                 break
@@ -77,7 +77,7 @@ class Returning:
             size += len(row.value)
             done += 1
         moves.tally("claimed", -done)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         if done == len(found) < ROWS:
             tr.clear_range(*keys.batches())

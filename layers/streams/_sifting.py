@@ -10,7 +10,6 @@ from fdbqueue import FormatError
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     KeyValue,
-    Steps,
     Transaction,
     is_chunked,
     join_chunks,
@@ -44,33 +43,33 @@ class Sifting:
         self._now_us = now_us
         self._place = keys.items(terms.batch)
 
-    def some(self, tr: Transaction, batch: BatchRecord, begin: bytes, limit: int) -> Steps[tuple[BatchRecord, bytes]]:
+    async def some(self, tr: Transaction, batch: BatchRecord, begin: bytes, limit: int) -> tuple[BatchRecord, bytes]:
         """Look at up to `limit` items; return the batch without the bad ones, and where to go on, b"" at the end.
 
         The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
         """
-        found = yield from rows(tr.snapshot, begin, behind(self._place.prefix), limit=limit)
+        found = await rows(tr.snapshot, begin, behind(self._place.prefix), limit=limit)
         moves = Transitions(tr, self._keys.layout, self._now_us)
         size = 0
         after = b""
         for number, row in enumerate(found, 1):
-            error = yield from self._error(tr, row)
+            error = await self._error(tr, row)
             if error:
-                lost = yield from moves.read_notes({self._place.packed(row.key): row.value})
+                lost = await moves.read_notes({self._place.packed(row.key): row.value})
                 batch = self._without(tr, moves, batch, row, lost, error)
             size += size_of(row.value)
             if size >= SIFT_BYTES or number == limit:
                 after = row.key + b"\x00"
                 break
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
         return batch, after
 
-    def _error(self, tr: Transaction, row: KeyValue) -> Steps[str]:
+    async def _error(self, tr: Transaction, row: KeyValue) -> str:
         chunks: list[KeyValue] = []
         if is_chunked(row.value):
             span = self._keys.layout.chunk_range_of(self._place.packed(row.key))
-            chunks = yield from rows(tr.snapshot, *span)
+            chunks = await rows(tr.snapshot, *span)
         try:
             payload = (opened := parse(row.value)).payload
             if opened.chunked is not None:

@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     read_stats,
     rows,
     run,
+    value_of,
     verb,
 )
 from fdbqueue.moves.pausing import pause_of
@@ -104,7 +105,7 @@ class Stream(Generic[V]):
         return f"Stream({self._layout.describe()}, {self.name!r})"
 
     @verb
-    def look(self, db: Database, *, seconds: float = 0.0) -> Steps[Look]:
+    async def look(self, db: Database, *, seconds: float = 0.0) -> Look:
         """Move the items whose timers are due, and return what there is.
 
         Args:
@@ -118,20 +119,20 @@ class Stream(Generic[V]):
         that ended early.
         """
         only_database(db, "Stream.look", _OUTSIDE)
-        look, watches = yield from attempts(db, partial(self._look, watched=seconds > 0))
+        look, watches = await attempts(db, partial(self._look, watched=seconds > 0))
         if not watches:
             return look
-        if not (yield from until_changed(watches, seconds)):
+        if not await until_changed(watches, seconds):
             return look
-        return (yield from attempts(db, partial(self._look, watched=False)))[0]
+        return (await attempts(db, partial(self._look, watched=False)))[0]
 
     @verb
-    def record(self, db: Database) -> Steps[StreamRecord | None]:
+    async def record(self, db: Database) -> StreamRecord | None:
         """Return the stream's record; None if nothing was ever claimed."""
-        return (yield from attempts(db, self._record))
+        return await attempts(db, self._record)
 
     @verb
-    def claim(self, db: Database, terms: Terms) -> Steps[BatchRecord]:
+    async def claim(self, db: Database, terms: Terms) -> BatchRecord:
         """Claim a batch, or return it as it was claimed. Everything before it must be acked.
 
         A batch that is sealed stays as it is during a pause. A batch that has begun is continued after the pause. If it
@@ -149,38 +150,38 @@ class Stream(Generic[V]):
         adaptive = GrowingLimit(min(FIRST_ROWS, terms.items))
         while True:
             try:
-                batch, was_sealed = yield from self.queue.transact(
+                batch, was_sealed = await self.queue.transact(
                     db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
-                yield from self._take_over(db, terms)
+                await self._take_over(db, terms)
                 continue
             except QueuePaused:
                 if not terms.waits:
                     raise
-                yield from self._until_resumed(db)
+                await self._until_resumed(db)
                 continue
             if batch.sealed and not batch.count and not terms.seals_empty:
                 return BatchRecord()
             if was_sealed and terms.bad is not None and batch.count:
-                return (yield from self._sifted(db, terms, batch))
+                return await self._sifted(db, terms, batch)
             if batch.sealed:
                 return batch
             adaptive.grow(batch)
 
     @verb
-    def sealed(self, db: Database, batch: int) -> Steps[BatchRecord | None]:
+    async def sealed(self, db: Database, batch: int) -> BatchRecord | None:
         """Return an open batch as it was sealed; None if there is none of that number, or it is not sealed.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one read.
         """
         only_database(db, "Stream.sealed", _OUTSIDE)
-        value = yield from attempts(db, partial(self._stored_batch, number=batch))
+        value = await attempts(db, partial(self._stored_batch, number=batch))
         record = self._batch(bytes(value), batch) if value.present() else None
         return record if record is not None and record.sealed else None
 
     @verb
-    def ack(self, db: Database, terms: Terms) -> Steps[None]:
+    async def ack(self, db: Database, terms: Terms) -> None:
         """Remove the batches up to `terms.batch`, which the reader has processed. A second call changes nothing.
 
         Raises:
@@ -193,9 +194,9 @@ class Stream(Generic[V]):
         only_database(db, "Stream.ack", _OUTSIDE)
         if terms.batch < 1:
             return
-        chunked = yield from attempts(db, partial(self._ack, terms=terms))
+        chunked = await attempts(db, partial(self._ack, terms=terms))
         if chunked:
-            yield from self._clear_chunks(db, terms.batch)
+            await self._clear_chunks(db, terms.batch)
 
     def read(self, db: Database, epoch: str, batch: int, split: Split) -> Iterator[list[KeyValue]]:
         """Yield the items of a split, a page of rows at a time. `payload` reads those in chunks.
@@ -235,7 +236,7 @@ class Stream(Generic[V]):
         return join_chunks(chunked, [chunk.value for chunk in found])
 
     @verb
-    def release(self, db: Database, *, begun_us: int = 0) -> Steps[int]:
+    async def release(self, db: Database, *, begun_us: int = 0) -> int:
         """Give the items of the open batch back to their places, and return how many. The reader is refused then.
 
         What the reader has already passed on is delivered again. An attempt is counted for each item.
@@ -247,28 +248,28 @@ class Stream(Generic[V]):
         *Conflicts:* with the reader's claims and acks. *Cost:* a transaction for each 500 items.
         """
         only_database(db, "Stream.release", _OUTSIDE)
-        return (yield from self._returning(db).give_back(None, begun_us))
+        return await self._returning(db).give_back(None, begun_us)
 
     @verb
-    def drop(self, db: Database) -> Steps[int]:
+    async def drop(self, db: Database) -> int:
         """Take the items of the open batch for processed, and return how many."""
         only_database(db, "Stream.drop", _OUTSIDE)
-        return (yield from self._drop(db, None))
+        return await self._drop(db, None)
 
     @verb
-    def forget(self, db: Database) -> Steps[bool]:
+    async def forget(self, db: Database) -> bool:
         """Remove the record of a stream without an open batch; return whether there was one.
 
         Raises:
             StreamError: the stream has an open batch.
         """
         only_database(db, "Stream.forget", _OUTSIDE)
-        return (yield from attempts(db, self._forget))
+        return await attempts(db, self._forget)
 
     @verb
-    def state(self, tr: Transaction | Database) -> Steps[StreamState | None]:
+    async def state(self, tr: Transaction | Database) -> StreamState | None:
         """Return the stream's state by snapshot; None if it has no record."""
-        return (yield from self.queue.read(tr, self._state))
+        return await self.queue.read(tr, self._state)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -276,20 +277,20 @@ class Stream(Generic[V]):
         layout, name, custody = self._layout, self._keys.name, self.leases.retry.custody
         return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name), custody=custody))
 
-    def _look(self, tr: Transaction, watched: bool) -> Steps[tuple[Look, list[Any]]]:
+    async def _look(self, tr: Transaction, watched: bool) -> tuple[Look, list[Any]]:
         now_us = self._now_us()
-        yield from refuse_sessions(tr, self._layout, "a stream")
-        _, written = yield from reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
-        record = yield from self._record(tr)
-        stats = yield from read_stats(tr, self._layout)
-        stopped = yield tr.snapshot.get(self._layout.paused_key)
+        await refuse_sessions(tr, self._layout, "a stream")
+        _, written = await reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
+        record = await self._record(tr)
+        stats = await read_stats(tr, self._layout)
+        stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
         paused = None
         if stopped.present():
             refuse_renamed(bytes(stopped))
             paused = pause_of(bytes(stopped))
-        head = yield from rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
+        head = await rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
         if record is not None:
-            seen = yield tr.snapshot.get(self._keys.seen)
+            seen = await value_of(tr.snapshot.get(self._keys.seen))
             if not seen.present() or now_us - int.from_bytes(bytes(seen), "big") > SEEN_US:
                 tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
         watches = []
@@ -300,22 +301,22 @@ class Stream(Generic[V]):
             watches.append(tr.watch(self._layout.count_key("enqueued")))
         return Look(record, stats, bool(head), paused), watches
 
-    def _stored_batch(self, tr: Transaction, number: int) -> Steps[Any]:
-        return (yield tr.snapshot.get(self._keys.batch(number)))
+    async def _stored_batch(self, tr: Transaction, number: int) -> Any:
+        return await value_of(tr.snapshot.get(self._keys.batch(number)))
 
-    def _until_resumed(self, db: Database) -> Steps[None]:
+    async def _until_resumed(self, db: Database) -> None:
         """Wait until the queue is not paused, or for `PAUSED_SECONDS`."""
 
-        def body(tr: Transaction) -> Steps[Any]:
-            stopped = yield tr.snapshot.get(self._layout.paused_key)
+        async def body(tr: Transaction) -> Any:
+            stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
             return tr.watch(self._layout.paused_key) if stopped.present() else None
 
-        watch = yield from attempts(db, body)
+        watch = await attempts(db, body)
         if watch is not None:
-            yield from until_changed([watch], PAUSED_SECONDS)
+            await until_changed([watch], PAUSED_SECONDS)
 
-    def _record(self, tr: Transaction) -> Steps[StreamRecord | None]:
-        value = yield tr.snapshot.get(self._keys.record)
+    async def _record(self, tr: Transaction) -> StreamRecord | None:
+        value = await value_of(tr.snapshot.get(self._keys.record))
         return self._decoded(value)
 
     def _decoded(self, value: Any) -> StreamRecord | None:
@@ -325,17 +326,17 @@ class Stream(Generic[V]):
     def _batch(self, stored: bytes, number: int) -> BatchRecord:
         return decode(BatchRecord, stored, f"batch {number} of the stream {self.name!r}")
 
-    def _claim(self, tr: Transaction, terms: Terms, limit: int) -> Steps[tuple[BatchRecord, bool]]:
+    async def _claim(self, tr: Transaction, terms: Terms, limit: int) -> tuple[BatchRecord, bool]:
         """Claim some items; return the batch, and whether it was sealed before."""
         # Plain reads: of two readers that claim at the same time, one fails and sees what the other did.
         stored = tr.get(self._keys.record)
-        value = yield tr.get(self._keys.batch(terms.batch))
+        value = await value_of(tr.get(self._keys.batch(terms.batch)))
         now_us = self._now_us()
-        record = self._decoded((yield stored))
+        record = self._decoded(await value_of(stored))
         if record is None:
             if terms.batch > 1 and terms.strict:
                 raise self._refusals.gone(terms.batch)
-            yield from refuse_sessions(tr, self._layout, "a stream")
+            await refuse_sessions(tr, self._layout, "a stream")
             record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
         elif not check_record(record, self._refusals, terms):
             return BatchRecord(sealed=True), True
@@ -349,7 +350,7 @@ class Stream(Generic[V]):
             batch = BatchRecord(begun_us=now_us)  # an older version of the library sealed it
         was_sealed = batch.sealed
         if not was_sealed:
-            batch = yield from Claiming(self._keys, terms, now_us).more(tr, batch, limit)
+            batch = await Claiming(self._keys, terms, now_us).more(tr, batch, limit)
             if not batch.count and not terms.seals_empty:
                 return batch, False
             tr.set(self._keys.batch(terms.batch), encode(batch))
@@ -358,34 +359,34 @@ class Stream(Generic[V]):
             tr.set(self._keys.record, encode(replace(record, run=terms.run)))
         return batch, was_sealed
 
-    def _sifted(self, db: Database, terms: Terms, batch: BatchRecord) -> Steps[BatchRecord]:
+    async def _sifted(self, db: Database, terms: Terms, batch: BatchRecord) -> BatchRecord:
         """Make the items of a sealed batch that do not decode dead letters, and return what is left."""
         limit = max(1, min(READ_ROWS, READ_BYTES // (batch.size_bytes // batch.count + 1)))
         begin = self._keys.items(terms.batch).prefix
 
-        def some(tr: Transaction) -> Steps[tuple[BatchRecord, bytes]]:
+        async def some(tr: Transaction) -> tuple[BatchRecord, bytes]:
             # Plain reads: an ack, a release or another reader's claim conflicts.
             stored, value = tr.get(self._keys.record), tr.get(self._keys.batch(terms.batch))
-            record = self._decoded((yield stored))
-            found = yield value
+            record = self._decoded(await value_of(stored))
+            found = await value_of(value)
             if record is not None and not check_record(record, self._refusals, terms):
                 return BatchRecord(sealed=True), b""
             if record is None or not found.present():
                 raise self._refusals.gone(terms.batch)
             before = self._batch(bytes(found), terms.batch)
-            left, after = yield from Sifting(self._keys, terms, self._now_us()).some(tr, before, begin, limit)
+            left, after = await Sifting(self._keys, terms, self._now_us()).some(tr, before, begin, limit)
             if left != before:
                 tr.set(self._keys.batch(terms.batch), encode(left))
             return left, after
 
         while begin:
-            batch, begin = yield from self.queue.transact(db, some)
+            batch, begin = await self.queue.transact(db, some)
         return batch
 
-    def _ack(self, tr: Transaction, terms: Terms) -> Steps[bool]:
+    async def _ack(self, tr: Transaction, terms: Terms) -> bool:
         """Ack the batches, and return whether chunks are left to clear."""
         keys, last = self._keys, terms.batch
-        record = self._decoded((yield tr.get(keys.record)))
+        record = self._decoded(await value_of(tr.get(keys.record)))
         if record is None:
             if terms.strict:
                 raise self._refusals.gone(last)
@@ -397,23 +398,23 @@ class Stream(Generic[V]):
         if record.acked > last and terms.strict:
             raise self._refusals.restored(record, last + 1)
         if record.acked >= last:
-            return bool((yield from rows(tr.snapshot, *keys.all_chunks(last), limit=1)))
+            return bool(await rows(tr.snapshot, *keys.all_chunks(last), limit=1))
         if record.released >= last:
             raise self._refusals.given_back(record)
-        found = [self._batch(row.value, keys.number_of(row.key)) for row in (yield from rows(tr, *keys.batches(last)))]
+        found = [self._batch(row.value, keys.number_of(row.key)) for row in await rows(tr, *keys.batches(last))]
         if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
             raise self._refusals.gone(last)
         if terms.begun_us and any(batch.begun_us != terms.begun_us for batch in found):
             raise self._refusals.given_back(record)
-        yield from self._remove(tr, record, last, found)
+        await self._remove(tr, record, last, found)
         return any(batch.chunked for batch in found)
 
-    def _remove(self, tr: Transaction, record: StreamRecord, last: int, batches: list[BatchRecord]) -> Steps[int]:
+    async def _remove(self, tr: Transaction, record: StreamRecord, last: int, batches: list[BatchRecord]) -> int:
         """Remove the items of batches, end those that are tracked, and return how many items there were."""
         keys, now_us = self._keys, self._now_us()
         items = sum(batch.count for batch in batches)
         if any(batch.tracked for batch in batches):
-            yield from self._end_tracked(tr, last, now_us)
+            await self._end_tracked(tr, last, now_us)
         tr.clear_range(*keys.claims(last))
         tr.clear_range(*keys.batches(last))
         tr.set(keys.record, encode(replace(record, acked=last, items=record.items + items)))
@@ -422,35 +423,35 @@ class Stream(Generic[V]):
             count(tr, self._layout, claimed=-items, dequeued=items)
         return items
 
-    def _end_tracked(self, tr: Transaction, last: int, now_us: int) -> Steps[None]:
+    async def _end_tracked(self, tr: Transaction, last: int, now_us: int) -> None:
         moves = Transitions(tr, self._layout, now_us)
-        for row in (yield from rows(tr, *self._keys.all_tracked(last))):
+        for row in await rows(tr, *self._keys.all_tracked(last)):
             _, packed = self._keys.packed_of(row.key)
             moves.count_claimed(notes_of(row.value), -1)
             moves.vanish(packed, row.value, "dequeued")
             moves.tally("dequeued", -1)  # the caller counts all items of the batch
         tr.clear_range(*self._keys.all_tracked(last))
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()
 
-    def _clear_chunks(self, db: Database, last: int) -> Steps[None]:
-        def some(tr: Transaction) -> Steps[bool]:
-            found = yield from rows(tr, *self._keys.all_chunks(last), limit=100)
+    async def _clear_chunks(self, db: Database, last: int) -> None:
+        async def some(tr: Transaction) -> bool:
+            found = await rows(tr, *self._keys.all_chunks(last), limit=100)
             for row in found:
                 _, packed = self._keys.packed_of(row.key)
                 tr.clear_range(*self._layout.chunk_range_of(packed))
                 tr.clear(row.key)
             return bool(found)
 
-        while (yield from attempts(db, some)):
+        while await attempts(db, some):
             pass
 
-    def _page(
+    async def _page(
         self, tr: Transaction, epoch: str, batch: int, begin: bytes, end: bytes, limit: int
-    ) -> Steps[list[KeyValue]]:
+    ) -> list[KeyValue]:
         stored = tr.snapshot.get(self._keys.record)
-        found = yield from rows(tr.snapshot, begin, end, limit=limit)
-        record = self._decoded((yield stored))
+        found = await rows(tr.snapshot, begin, end, limit=limit)
+        record = self._decoded(await value_of(stored))
         if record is None:
             raise self._refusals.gone(batch)
         if record.epoch != epoch:
@@ -461,54 +462,54 @@ class Stream(Generic[V]):
             raise self._refusals.given_back(record)
         return found
 
-    def _take_over(self, db: Database, terms: Terms) -> Steps[None]:
+    async def _take_over(self, db: Database, terms: Terms) -> None:
         """Give the replaced epoch's open batch back, or drop it. Then the record is this epoch's."""
         if terms.open_batch == "drop":
-            yield from self._drop(db, terms.replaces)
+            await self._drop(db, terms.replaces)
         else:
-            yield from self._returning(db).give_back(terms.replaces)
+            await self._returning(db).give_back(terms.replaces)
 
-        def begin(tr: Transaction) -> Steps[None]:
-            record = self._decoded((yield tr.get(self._keys.record)))
+        async def begin(tr: Transaction) -> None:
+            record = self._decoded(await value_of(tr.get(self._keys.record)))
             if record is not None and record.epoch == terms.replaces:
                 tr.clear_range(*self._keys.batches())
                 tr.set(self._keys.record, encode(StreamRecord(epoch=terms.epoch, begun_us=self._now_us())))
 
-        yield from attempts(db, begin)
+        await attempts(db, begin)
 
-    def _drop(self, db: Database, epoch: str | None) -> Steps[int]:
-        def body(tr: Transaction) -> Steps[int]:
-            record = self._decoded((yield tr.get(self._keys.record)))
+    async def _drop(self, db: Database, epoch: str | None) -> int:
+        async def body(tr: Transaction) -> int:
+            record = self._decoded(await value_of(tr.get(self._keys.record)))
             if record is None or (epoch is not None and record.epoch != epoch):
                 return 0
-            found = yield from rows(tr, *self._keys.batches())
+            found = await rows(tr, *self._keys.batches())
             if not found:
                 return 0
             batches = [self._batch(row.value, self._keys.number_of(row.key)) for row in found]
-            return (yield from self._remove(tr, record, self._keys.number_of(found[-1].key), batches))
+            return await self._remove(tr, record, self._keys.number_of(found[-1].key), batches)
 
-        dropped = yield from self.queue.transact(db, body)
-        yield from self._clear_chunks(db, 1 << 62)
+        dropped = await self.queue.transact(db, body)
+        await self._clear_chunks(db, 1 << 62)
         return dropped
 
     def _returning(self, db: Database) -> Returning:
         return Returning(db, self.queue, self._keys, self._now_us)
 
-    def _forget(self, tr: Transaction) -> Steps[bool]:
-        value = yield tr.get(self._keys.record)
-        if (yield from rows(tr, *self._keys.batches(), limit=1)):
+    async def _forget(self, tr: Transaction) -> bool:
+        value = await value_of(tr.get(self._keys.record))
+        if await rows(tr, *self._keys.batches(), limit=1):
             raise StreamError(f"The stream {self.name!r} has an open batch: release or settle it first.")
         tr.clear_range(*self._keys.batches())
         tr.clear(self._keys.record)
         tr.clear(self._keys.seen)
         return bool(value.present())
 
-    def _state(self, tr: Transaction) -> Steps[StreamState | None]:
-        record = yield from self._record(tr)
+    async def _state(self, tr: Transaction) -> StreamState | None:
+        record = await self._record(tr)
         if record is None:
             return None
-        seen = yield tr.snapshot.get(self._keys.seen)
-        found = yield from rows(tr.snapshot, *self._keys.batches())
+        seen = await value_of(tr.snapshot.get(self._keys.seen))
+        found = await rows(tr.snapshot, *self._keys.batches())
         batches = [(self._keys.number_of(row.key), row.value) for row in found]
         opened = [self._batch(value, number) for number, value in batches]
         return StreamState(

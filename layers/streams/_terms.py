@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from fdbqueue import StreamError
-from fdbqueue.lowlevel import Layout, Steps, Transaction, rows
+from fdbqueue.lowlevel import Layout, Transaction, rows
 
 from .records import StreamRecord
 
@@ -142,7 +142,7 @@ def check_run(record: StreamRecord, stream: str, run: str, *, established: bool)
 _FOR_A_STREAM = "For a stream, enqueue without sessions into a queue of its own; a handler may do that."
 
 
-def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> Steps[None]:
+async def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> None:
     """Refuse a queue that has items in sessions, which would be left out. One read by snapshot.
 
     Args:
@@ -153,7 +153,7 @@ def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = ""
         StreamError: it has.
     """
     span = layout.space["items"].range()
-    if (yield from rows(tr.snapshot, span.start, span.stop, limit=1)):
+    if await rows(tr.snapshot, span.start, span.stop, limit=1):
         raise StreamError(
             f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
             " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."

@@ -28,7 +28,7 @@ from msgspec import structs
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.members import own_process
-from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack
+from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ..common.batcher import Alarm, Batcher, PendingCall
@@ -148,7 +148,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         self._in_doubt = False
         """Whether a look is under way, or ended and it is unknown if its commit took effect."""
 
-    def steps(self, db: Database, wanted: AwaitedTake) -> Steps[list[Lease]]:
+    async def steps(self, db: Database, wanted: AwaitedTake) -> list[Lease]:
         """Return items once there are some; [] after the timeout.
 
         The items of a cancelled call go back to their places.
@@ -156,28 +156,28 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         deadline = time.monotonic() + wanted.timeout if wanted.timeout else None
         pending = _Waiting(db, wanted, deadline=deadline)
         try:
-            return (yield from self.call(pending)) or (yield from self._look_once(pending))
+            return await self.call(pending) or await self._look_once(pending)
         except BaseException:
             self.calls.wake()  # one call less waits
             raise
 
-    def _look_once(self, pending: PendingCall[AwaitedTake, list[Lease]]) -> Steps[list[Lease]]:
+    async def _look_once(self, pending: PendingCall[AwaitedTake, list[Lease]]) -> list[Lease]:
         """Look for a call whose time was over before it led: others have looked, but perhaps before it began."""
         if pending.settled:
             return []
         self.calls.wake()
-        return (yield from self._apart().steps(pending.db, replace(pending.argument, timeout=0)))
+        return await self._apart().steps(pending.db, replace(pending.argument, timeout=0))
 
     def joined(self, pending: PendingCall[AwaitedTake, list[Lease]]) -> None:
         self.calls.wake()
 
-    def serve(self, leader: PendingCall[AwaitedTake, list[Lease]]) -> Steps[Alarm | None]:
+    async def serve(self, leader: PendingCall[AwaitedTake, list[Lease]]) -> Alarm | None:
         self._awaited, self._deadline = leader.argument, leader.deadline
         changed = self.calls.new_change()
         try:
             if self._in_doubt or self._tried.leases:
-                yield from self.dismiss(leader.db)  # the leader before was cancelled or interrupted
-            look = yield from self._commit(leader.db, self._look)
+                await self.dismiss(leader.db)  # the leader before was cancelled or interrupted
+            look = await self._commit(leader.db, self._look)
             if not look.leases and not look.is_last:
                 left = self._seconds_left()
                 if left > 0:
@@ -185,7 +185,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                         return None
                     return [*look.alarms, changed], max(0.001, min(left, look.seconds, self._every))
                 if self._calls() == 1:
-                    look = yield from self._commit(leader.db, self._leave_waiters)
+                    look = await self._commit(leader.db, self._leave_waiters)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.calls.settle(leader, None, error)
         else:
@@ -193,13 +193,13 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                 self._tried = _WaitLook()
         return None
 
-    def _commit(self, db: Database, body: Body) -> Steps[_WaitLook]:
+    async def _commit(self, db: Database, body: Body) -> _WaitLook:
         """Run one transaction. If it fails, note whether its commit may have taken effect."""
         self._in_doubt = True
         try:
-            look = yield from commit_if_written(self._leases.queue, db, body, on_retry=self._awaited.on_retry)
+            look = await commit_if_written(self._leases.queue, db, body, on_retry=self._awaited.on_retry)
             if look.stamp is not None and look.wish is not None:
-                look.request = yield from self._waiters.registered(self._leases.queue, db, look.stamp, look.wish)
+                look.request = await self._waiters.registered(self._leases.queue, db, look.stamp, look.wish)
         except Exception as error:
             if not leaves_in_doubt(error):
                 self._in_doubt = False
@@ -213,18 +213,18 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             self._offered = []
         return look
 
-    def dismiss(self, db: Database) -> Steps[None]:
+    async def dismiss(self, db: Database) -> None:
         """Remove the request for good; give back at once all items taken or granted, even unreadable ones."""
         if self._request is None and not self._tried.leases and not self._in_doubt:
             return
         # The caller gets another error already. If this fails, its request and its leases expire.
         with contextlib.suppress(Exception):
-            yield from self._leases.queue.transact(db, self._undo)
+            await self._leases.queue.transact(db, self._undo)
         self._request, self._tried, self._offered, self._in_doubt = None, _WaitLook(), [], False
 
-    def put_back(self, db: Database, result: list[Lease]) -> Steps[None]:
+    async def put_back(self, db: Database, result: list[Lease]) -> None:
         with contextlib.suppress(Exception):  # as in `dismiss`
-            yield from self._leases.queue.transact(db, partial(self._give_back, leases=result))
+            await self._leases.queue.transact(db, partial(self._give_back, leases=result))
 
     def _seconds_left(self) -> float:
         return REQUEST_SECONDS if self._deadline is None else self._deadline - time.monotonic()
@@ -233,16 +233,16 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         """Return how many calls wait. The leader's caller may have gone; then the leader still counts."""
         return max(1, len(self.calls.waiting()))
 
-    def _look(self, tr: Transaction) -> Steps[tuple[_WaitLook, bool]]:
+    async def _look(self, tr: Transaction) -> tuple[_WaitLook, bool]:
         """Collect granted items, or take items, or register a request, or dispatch as first waiter, or wait."""
         look = self._tried = _WaitLook(request=self._request)
         request, renewed = self._request, False
         stood = request is not None and self._looked
         if request is not None:
-            grants, own = yield from self._waiters.read_own(tr, request)
+            grants, own = await self._waiters.read_own(tr, request)
             if grants:
                 (client, stored), *later = grants
-                look.leases = yield from self._collect(tr, self._granted(tr, client, stored))
+                look.leases = await self._collect(tr, self._granted(tr, client, stored))
                 if later:
                     look.request = self._waiters.behind_grant(request, client)
                 else:
@@ -253,9 +253,9 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                 if own.seconds_until_renewal(self._leases.now_us()) < 0 or own.wish.wanted != self._calls():
                     request = look.request = self._renewed(tr, own)
                     renewed = True
-                elif self._looked and (yield from self._stand_behind(tr, look, own)):
+                elif self._looked and await self._stand_behind(tr, look, own):
                     return look, False
-        taken, wrote, ready = yield from self._awaited.take(tr)
+        taken, wrote, ready = await self._awaited.take(tr)
         if taken.leases:
             look.leases = taken.leases
             # A process that did not wait may well find more items. It registers when it finds none.
@@ -265,14 +265,14 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             look.is_last = not taken.again
             return look, wrote
         if not ready and not wrote and not taken.again:
-            return look, (yield from self._stand_aside(tr, look, request)) or renewed
+            return look, await self._stand_aside(tr, look, request) or renewed
         self._looked = request is not None and ready and not taken.again
         if wrote or renewed or taken.again:
             return look, wrote or renewed
         if request is None:
             self._register(tr, look, self._calls())
             return look, True
-        return look, (yield from self._stand(tr, look, request))
+        return look, await self._stand(tr, look, request)
 
     def _register(self, tr: Transaction, look: _WaitLook, calls: int) -> None:
         look.wish = self._waiters.wish(tr, os.urandom(RANDOM_BYTES), self._name, self._leases.now_us(), calls=calls)
@@ -293,43 +293,43 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         if registers and others:
             self._register(tr, look, others)
 
-    def _stand(self, tr: Transaction, look: _WaitLook, request: Request) -> Steps[bool]:
+    async def _stand(self, tr: Transaction, look: _WaitLook, request: Request) -> bool:
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
-        in_front = yield from self._waiters.in_front_of(tr, request.key)
+        in_front = await self._waiters.in_front_of(tr, request.key)
         if in_front is not None and in_front.is_dead(tr, now_us):
             self._waiters.remove(tr, in_front.key)
             return True
-        if (yield from self._stand_behind(tr, look, request)):
+        if await self._stand_behind(tr, look, request):
             return False
         if not self._exclusive_all:
             if self._offered and time.monotonic() >= self._offered_until:
                 offered, self._offered = self._offered, []
-                if (yield from self._waiters.any_left(tr, offered)):  # a woken call may have died
+                if await self._waiters.any_left(tr, offered):  # a woken call may have died
                     self._waiters.look_anew(tr)
                     return True
-            wrote, again, offered = yield from self._waiters.dispatch(tr, now_us, self._habit)
+            wrote, again, offered = await self._waiters.dispatch(tr, now_us, self._habit)
             if offered:
                 self._offered += offered
                 self._offered_until = time.monotonic() + TAKE_SECONDS
             if wrote or again:
                 return wrote
-        look.seconds = min(request.seconds_until_renewal(now_us), (yield from self._next_due(tr)))
+        look.seconds = min(request.seconds_until_renewal(now_us), await self._next_due(tr))
         if self._offered:
             look.seconds = min(look.seconds, max(0.0, self._offered_until - time.monotonic()))
         look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
         look.alarms.append(tr.watch(request.key))
-        yield from self._set(tr)
+        await self._set(tr)
         return False
 
-    def _stand_behind(self, tr: Transaction, look: _WaitLook, request: Request) -> Steps[bool]:
+    async def _stand_behind(self, tr: Transaction, look: _WaitLook, request: Request) -> bool:
         """Wait for the call in front, if there is a live one; return whether there is.
 
         Only the first waiter looks at arrivals. A call that wakes because the call in front renewed its request does
         not look for items.
         """
         now_us = self._leases.now_us()
-        in_front = yield from self._waiters.in_front_of(tr, request.key)
+        in_front = await self._waiters.in_front_of(tr, request.key)
         if in_front is None or in_front.is_dead(tr, now_us):
             return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
@@ -339,7 +339,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             seconds = min(seconds, LOOK_SECONDS)
         look.seconds = min(request.seconds_until_renewal(now_us), seconds)
         look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
-        yield from self._set(tr)
+        await self._set(tr)
         return True
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
@@ -348,11 +348,11 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
-    def _set(self, tr: Transaction) -> Steps[None]:
+    async def _set(self, tr: Transaction) -> None:
         """Set the watches: the transaction wrote nothing, and its commit sets them at its own read version."""
-        yield tr.commit()
+        await value_of(tr.commit())
 
-    def _stand_aside(self, tr: Transaction, look: _WaitLook, request: Request | None) -> Steps[bool]:
+    async def _stand_aside(self, tr: Transaction, look: _WaitLook, request: Request | None) -> bool:
         """Wait for credit, or for `resume`, without a request: else an item would wait for this call."""
         if request is not None:
             self._waiters.remove(tr, request.key)
@@ -363,35 +363,35 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             tr.watch(self._layout.subscriptions.pack((self._name,))),
             tr.watch(self._layout.paused_key),
         ]
-        look.seconds = min(REQUEST_SECONDS, (yield from self._next_due(tr)))
-        yield from self._set(tr)
+        look.seconds = min(REQUEST_SECONDS, await self._next_due(tr))
+        await self._set(tr)
         return False
 
-    def _next_due(self, tr: Transaction) -> Steps[float]:
+    async def _next_due(self, tr: Transaction) -> float:
         """Return the seconds until the next timer is due."""
         now_us = self._leases.now_us()
-        due_us = yield from next_due_us(tr, self._layout, now_us)
+        due_us = await next_due_us(tr, self._layout, now_us)
         return REQUEST_SECONDS if due_us is None else max(0.0, (due_us - now_us) / 1e6)
 
-    def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> Steps[list[Lease]]:
+    async def _collect(self, tr: Transaction, granted: list[LeaseHandle]) -> list[Lease]:
         """Move granted leases to the leader; leave out lost ones. Give them back if the queue is paused.
 
         The reads are plain: of a reclaim and this transaction, one commits.
         """
-        if granted and not (yield from self._may_begin(tr)):
-            yield from self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
+        if granted and not await self._may_begin(tr):
+            await self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
             return []
         now_us, terms = self._leases.now_us(), self._awaited.terms
         moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
         for handle, read in reads:
-            value = yield read
+            value = await value_of(read)
             stored = bytes(value) if value.present() else b""
             notes = notes_of(stored) if stored else None
             if notes is None or notes.token != handle.token:
                 continue
-            item = yield from self._leases.queue.item(tr, handle.position, stored)
+            item = await self._leases.queue.item(tr, handle.position, stored)
             packed = pack(handle.position)
             moves.leave_leased(packed, notes)
             lent = structs.replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
@@ -400,32 +400,32 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         moves.finish()
         return leases
 
-    def _leave_waiters(self, tr: Transaction) -> Steps[tuple[_WaitLook, bool]]:
+    async def _leave_waiters(self, tr: Transaction) -> tuple[_WaitLook, bool]:
         """Remove the request; collect the items granted by then."""
         look = self._tried = _WaitLook(is_last=True)
         if self._request is None:
             return look, False
-        granted = yield from self._step_out(tr, self._request)
+        granted = await self._step_out(tr, self._request)
         limit = self._awaited.terms.limit
-        yield from self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
-        look.leases = yield from self._collect(tr, granted[:limit])
+        await self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
+        look.leases = await self._collect(tr, granted[:limit])
         return look, True
 
-    def _undo(self, tr: Transaction) -> Steps[None]:
+    async def _undo(self, tr: Transaction) -> None:
         held: list[LeaseRef] = [*self._tried.leases]
         requests = [] if self._request is None else [self._request]
         if self._in_doubt:
             self._waiters.fence_off(tr, self._name)
             if self._tried.wish is not None:
-                requests.append((yield from self._waiters.find(tr, self._tried.wish)))
+                requests.append(await self._waiters.find(tr, self._tried.wish))
         for request in requests:
-            held += yield from self._step_out(tr, request)
-        yield from self._give_back(tr, held)
+            held += await self._step_out(tr, request)
+        await self._give_back(tr, held)
 
-    def _give_back(self, tr: Transaction, leases: Sequence[LeaseRef]) -> Steps[None]:
+    async def _give_back(self, tr: Transaction, leases: Sequence[LeaseRef]) -> None:
         for lease in leases:
             with contextlib.suppress(LeaseLost):  # it was never committed, or was given back already
-                yield from self._leases.snooze.steps(tr, lease, delay=0)
+                await self._leases.snooze.steps(tr, lease, delay=0)
 
     def _granted(self, tr: Transaction, client: bytes, stored: bytes) -> list[LeaseHandle]:
         """Remove a grant, and return its leases."""
@@ -434,9 +434,9 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             tr.clear(key)
         return grant.leases
 
-    def _step_out(self, tr: Transaction, request: Request) -> Steps[list[LeaseHandle]]:
+    async def _step_out(self, tr: Transaction, request: Request) -> list[LeaseHandle]:
         """Remove a request; return granted leases. If it was woken for an item, offer that to other waiters."""
-        grants, own = yield from self._waiters.read_own(tr, request)
+        grants, own = await self._waiters.read_own(tr, request)
         self._waiters.remove(tr, request.key)
         if ((own is None and not grants) or self._offered) and not self._exclusive_all:
             self._waiters.look_anew(tr)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows
+from fdbqueue.lowlevel import Layout, Shown, Transaction, rows
 
 from ._records import SubscriptionRecord
 
@@ -23,7 +23,7 @@ class Credit(Shown):
 NO_LIMIT = Credit(None, None)
 
 
-def credit_left(tr: Transaction, layout: Layout, name: str, registration: SubscriptionRecord) -> Steps[Credit]:
+async def credit_left(tr: Transaction, layout: Layout, name: str, registration: SubscriptionRecord) -> Credit:
     """Return the credit that a subscription has left.
 
     The read is a snapshot read. A concurrent lease of the same subscription conflicts anyway, and an item that comes
@@ -32,7 +32,7 @@ def credit_left(tr: Transaction, layout: Layout, name: str, registration: Subscr
     if registration.credit is None and registration.credit_bytes is None:
         return NO_LIMIT
     span = layout.held[name].range()
-    held = yield from rows(tr.snapshot, span.start, span.stop)
+    held = await rows(tr.snapshot, span.start, span.stop)
     items, size_bytes = registration.credit, registration.credit_bytes
     held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
     return Credit(

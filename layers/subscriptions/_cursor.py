@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Steps, Transaction, rows, started
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Transaction, rows, started, value_of
 from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows
@@ -95,7 +95,7 @@ class Cursor(Head):
         self.more = False
         """Whether it stopped before the end, so that another transaction must go on."""
 
-    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[SubscriptionRecord]:
+    async def prepare(self, tr: Transaction, *, fresh: bool) -> SubscriptionRecord:
         """Read the subscription, its pointer, and the arrivals since; return its registration.
 
         `fresh`: nothing was written in this transaction yet.
@@ -111,50 +111,50 @@ class Cursor(Head):
         layout, name = self._layout, self._name
         registered = tr.get(registration_key(layout, name))
         cursor = started(self.look(tr, fresh=fresh))
-        stored = yield registered
+        stored = await value_of(registered)
         if not stored.present():
-            if (kind := (yield tr.snapshot.get(layout.type_key))).present():
+            if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
                 refuse_renamed(bytes(kind))
             raise SubscriptionError(
                 f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or it"
                 " was removed. Subscribe again."
             )
-        yield from cursor
+        await cursor
         return read_registration(layout, name, bytes(stored))
 
-    def look(self, tr: Transaction, *, fresh: bool) -> Steps[None]:
+    async def look(self, tr: Transaction, *, fresh: bool) -> None:
         """Read the pointer and the arrivals since, like `prepare`, for a reader that is no subscription."""
         layout, name = self._layout, self._name
         pointed = tr.get(pointer_key(layout, name))
         trimmed = tr.snapshot.get(layout.trimmed_key)
         counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
         version = tr.get_read_version()
-        stored = yield pointed
+        stored = await value_of(pointed)
         self._pointer = (
             read_pointer(layout, name, bytes(stored)) if stored.present() else SubscriptionPointer([], 0, NO_LOOK, 0)
         )
-        self._trimmed = _number((yield trimmed), "big")
-        self._unannounced = _number((yield counts[0])) - _number((yield counts[1]))
-        self._seen = yield version
-        yield from self._look_for_arrivals(tr, fresh)
+        self._trimmed = _number(await value_of(trimmed), "big")
+        self._unannounced = _number(await value_of(counts[0])) - _number(await value_of(counts[1]))
+        self._seen = await value_of(version)
+        await self._look_for_arrivals(tr, fresh)
 
-    def _look_for_arrivals(self, tr: Transaction, fresh: bool) -> Steps[None]:
+    async def _look_for_arrivals(self, tr: Transaction, fresh: bool) -> None:
         """Add the arrivals since the pointer was written, or everything if some arrivals may be unknown."""
         pointer = self._pointer
         self.spans, self._news = everything(), True
         if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
             return
-        if not fresh and (yield from announces(tr, self._layout)):
+        if not fresh and await announces(tr, self._layout):
             self._seen = pointer.seen
             return
-        found = yield from rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
+        found = await rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
         self._arrivals = len(found)
         if len(found) == ARRIVALS_AT_ONCE:
             return
         arrived = [(first, last + b"\x00") for first, last in (span_of(self._layout, row.key) for row in found)]
         self.spans, self._news = joined([*pointer.spans, *arrived]), False
 
-    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+    async def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> list[KeyValue]:
         """Read up to `limit` next items that the selector accepts; fewer at the end, or at the limit of one look."""
         if after is None:
             self._looking, self._bytes_left = self.spans, self.bytes_left
@@ -165,12 +165,12 @@ class Cursor(Head):
         self._pending = []
         self._reached = self._looking[0][0] if self._looking else END
         for begin, end in self._looking:
-            done = yield from self._look_at(tr, begin, end, limit)
+            done = await self._look_at(tr, begin, end, limit)
             if not done:
                 break
         return list(self._pending)
 
-    def _look_at(self, tr: Transaction, begin: bytes, end: bytes, limit: int) -> Steps[bool]:
+    async def _look_at(self, tr: Transaction, begin: bytes, end: bytes, limit: int) -> bool:
         """Look at one span, up to `limit` items in all; return whether to go on with the next one."""
         place = self._layout.available
         until = place.end if end == END else place.key(end)
@@ -179,7 +179,7 @@ class Cursor(Head):
                 self.more = True
                 return False
             wanted = self._page_rows(limit - len(self._pending))
-            page = yield from rows(tr.snapshot, max(place.begin, place.key(begin)), until, limit=wanted)
+            page = await rows(tr.snapshot, max(place.begin, place.key(begin)), until, limit=wanted)
             if not self._pick(page, limit):
                 return False
             if len(page) < wanted:
@@ -244,7 +244,7 @@ class Cursor(Head):
     def found_nothing(self, tr: Transaction) -> None:
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + END)
 
-    def finish(self, tr: Transaction) -> Steps[bool]:
+    async def finish(self, tr: Transaction) -> bool:
         """Store the progress, if that is worth a write; return whether it was stored."""
         self._learn()
         layout = self._layout
@@ -257,10 +257,10 @@ class Cursor(Head):
         pointer = SubscriptionPointer(spans, self._seen, self._unannounced, self._now_us)
         tr.set(pointer_key(layout, self._name), pack_record(pointer))
         if self._news or self._arrivals >= _WORTH_NOTING or (self._arrivals and random.random() < _TRIM_CHANCE):
-            yield from self._trim(tr)
+            await self._trim(tr)
         return True
 
-    def _trim(self, tr: Transaction) -> Steps[None]:
+    async def _trim(self, tr: Transaction) -> None:
         """Remove the arrivals that all subscriptions know, except subscriptions that lag or have never looked.
 
         This uses snapshot reads and blind writes. No transaction reads arrivals with a conflict. A subscription that
@@ -268,11 +268,11 @@ class Cursor(Head):
         """
         if not self._fresh:
             return
-        if (yield from announces(tr, self._layout)):
+        if await announces(tr, self._layout):
             # Until the commit, a record of this transaction counts as one at its read version. A clear up to that
             # version removes it too, and no subscription would learn of the item. Another transaction will trim.
             return
-        yield from trim_arrivals(tr, self._layout, self._now_us, self._seen, self._trimmed)
+        await trim_arrivals(tr, self._layout, self._now_us, self._seen, self._trimmed)
 
     def _learn(self) -> None:
         if self._rows:
@@ -281,18 +281,18 @@ class Cursor(Head):
             habit.row_bytes += (self._bytes / self._rows + 1 - habit.row_bytes) / 2
 
 
-def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int, trimmed: int) -> Steps[None]:
+async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int, trimmed: int) -> None:
     """Remove the arrivals up to the version `seen` that no reader needs any more.
 
     One slow reader out of a thousand keeps all arrivals. Each of the others would search again in vain, so one
     searches per second.
     """
-    looked_us = _number((yield tr.snapshot.get(layout.trimming_key)))
+    looked_us = _number(await value_of(tr.snapshot.get(layout.trimming_key)))
     if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
         return
     tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
     span = layout.pointers.range()
-    found = yield from rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, span.start, span.stop)
     for (name,), row in own_rows(layout, "pointers", found):
         pointer = read_pointer(layout, name, row.value)
         lag_us = max(LAG_SECONDS * 1e6, pointer.keep_us)

@@ -14,10 +14,11 @@ no item that came meanwhile.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fdbqueue import SubscriptionError
-from fdbqueue.engine.steps import finished
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, started
+from fdbqueue.engine.steps import finished, value_of
+from fdbqueue.lowlevel import Future, KeyValue, Layout, Steps, Transaction, started
 from fdbqueue.stored.items import kept_size_of
 
 from ..leases import Head
@@ -59,22 +60,22 @@ class ExclusiveHead(Head):
         self._early = started(super().first(tr, limit=self._wanted))
         return self._registration(registered)
 
-    def _registration(self, registered: object) -> Steps[SubscriptionRecord | None]:
-        stored = yield registered
+    async def _registration(self, registered: Future[Any]) -> SubscriptionRecord | None:
+        stored = await value_of(registered)
         if not stored.present():
             return None
         registration = read_registration(self._layout, self._name, bytes(stored))
         self._limited = registration.credit is not None or registration.credit_bytes is not None
         return registration
 
-    def prepare(self, tr: Transaction, *, fresh: bool) -> Steps[SubscriptionRecord]:
+    async def prepare(self, tr: Transaction, *, fresh: bool) -> SubscriptionRecord:
         """Do what `Cursor.prepare` does, without a pointer.
 
         Raises:
             SubscriptionError: there is no such subscription.
             FormatError: the registration can't be read.
         """
-        registration = yield from self.registration(tr)
+        registration = await self.registration(tr)
         self.fence(tr)
         if registration is None:
             raise SubscriptionError(
@@ -96,8 +97,8 @@ class ExclusiveHead(Head):
                 return self._affordable(early, limit, is_first=True)
         return self._affordable(super().first(tr, limit=limit, after=after), limit, is_first=after is None)
 
-    def _affordable(self, reading: Steps[list[KeyValue]], limit: int, *, is_first: bool) -> Steps[list[KeyValue]]:
-        found = (yield from reading)[:limit]
+    async def _affordable(self, reading: Steps[list[KeyValue]], limit: int, *, is_first: bool) -> list[KeyValue]:
+        found = (await reading)[:limit]
         if self._bytes_left is None:
             return found
         for at, row in enumerate(found):

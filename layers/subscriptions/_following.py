@@ -48,6 +48,7 @@ from fdbqueue.lowlevel import (
     run,
     run_async,
     started,
+    value_of,
     verb,
 )
 from fdbqueue.moves.arrivals import arrivals_since, span_of
@@ -110,33 +111,33 @@ class FirstPlace:
         self.there: set[bytes] = set()
         """The packed positions of the last items that are there, if the browser is new."""
 
-    def __call__(self, tr: Transaction, name: str, *, is_new: bool) -> Steps[None]:
+    async def __call__(self, tr: Transaction, name: str, *, is_new: bool) -> None:
         """Read the place, or write the first one. Remove browsers without a name that ended long ago."""
         layout = self._layout
-        yield from self._remove_dead(tr)
-        stored = yield tr.get(layout.pointers.pack((name,)))
+        await self._remove_dead(tr)
+        stored = await value_of(tr.get(layout.pointers.pack((name,))))
         if stored.present() and not is_new:
             self.place, self.there = read_pointer(layout, name, bytes(stored)), set()
             return
         counts = _unannounced(tr, layout)
         last = started(rows(tr.snapshot, layout.begin, layout.end, limit=LAST_ITEMS, reverse=True))
-        version = yield tr.get_read_version()
-        place = BrowserPlace([], version, (yield from counts), self._now_us, keep_us=self._keep_us)
-        found = yield from last
+        version = await value_of(tr.get_read_version())
+        place = BrowserPlace([], version, await counts, self._now_us, keep_us=self._keep_us)
+        found = await last
         self.there = {layout.available.packed(row.key) for row in found}
         if self._start == "head" and found:
             place = replace(place, scan=b"", scan_end=layout.available.packed(found[0].key))
         self.place = place
         tr.set(layout.pointers.pack((name,)), pack_record(place))
 
-    def _remove_dead(self, tr: Transaction) -> Steps[None]:
+    async def _remove_dead(self, tr: Transaction) -> None:
         layout = self._layout
         passing_names = beginning(_PASSING, layout.pointers.key())
-        found = yield from rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)
+        found = await rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)
         for (name,), row in own_rows(layout, "pointers", found):
             place = read_pointer(layout, name, row.value)
             key = layout.subscriptions.pack((name,))
-            stored = yield tr.snapshot.get(key)
+            stored = await value_of(tr.snapshot.get(key))
             passing = stored.present() and read_registration(layout, name, bytes(stored)).browser == "passing"
             if passing and self._now_us - place.at_us > place.keep_us:
                 tr.add_read_conflict_key(row.key)  # it may be alive after all
@@ -150,10 +151,10 @@ def _unannounced(tr: Transaction, layout: Layout) -> Steps[int]:
     return started(_difference(counts))
 
 
-def _difference(counts: list[Any]) -> Steps[int]:
+async def _difference(counts: list[Any]) -> int:
     numbers = []
     for count in counts:
-        value = yield count
+        value = await value_of(count)
         numbers.append(int.from_bytes(bytes(value), "little", signed=True) if value.present() else 0)
     return numbers[0] - numbers[1]
 
@@ -215,7 +216,7 @@ class Follower(Named, Generic[V]):
         return f"Follower({self._layout.describe()}, {self.name!r})"
 
     @verb
-    def next_many(self, *, limit: int = 100, timeout: float | None = None) -> Steps[list[StoredItem[V]]]:
+    async def next_many(self, *, limit: int = 100, timeout: float | None = None) -> list[StoredItem[V]]:
         """Return the next items, at least one; [] if none arrives in time.
 
         Args:
@@ -232,13 +233,13 @@ class Follower(Named, Generic[V]):
         check_limit(limit, "items to return")
         check_timeout(timeout)
         if timeout != 0 and not self._buffer:
-            yield from long_wait("Follower.next_many")
+            await long_wait("Follower.next_many")
         deadline = None if timeout is None else time.monotonic() + timeout
         self._asked = self._given if self._buffer else self._place
         while not self._buffer:
             if self._closed:
                 raise SubscriptionError(f"{self!r} was closed. Follow the queue again.")
-            look: _Look[V] = yield from attempts(self._db, self._look)
+            look: _Look[V] = await attempts(self._db, self._look)
             self._note(look)
             if not look.told:
                 # Other readers may remove the arrivals up to here: it must not go back behind them.
@@ -248,7 +249,7 @@ class Follower(Named, Generic[V]):
             left = QUIET_SECONDS if deadline is None else min(QUIET_SECONDS, deadline - time.monotonic())
             if left <= 0:
                 return []
-            yield from until_changed(look.alarms, left)
+            await until_changed(look.alarms, left)
         found: list[StoredItem[V]] = []
         while self._buffer and len(found) < limit:
             one, behind = self._buffer[0]
@@ -262,7 +263,7 @@ class Follower(Named, Generic[V]):
         return found
 
     @verb
-    def close(self, *, handled: bool = True) -> Steps[None]:
+    async def close(self, *, handled: bool = True) -> None:
         """Store the place of a browser that has a name; remove one that has none. A second call does nothing.
 
         Args:
@@ -275,7 +276,7 @@ class Follower(Named, Generic[V]):
         self._closed = True
         if not handled:
             self._given = self._place = self._asked
-        yield from attempts(self._db, self._end)
+        await attempts(self._db, self._end)
 
     def __iter__(self) -> Self:
         return self
@@ -322,34 +323,34 @@ class Follower(Named, Generic[V]):
             self._memory.popitem(last=False)
         self._buffer.extend(look.told)
 
-    def _look(self, tr: Transaction) -> Steps[_Look[V]]:
+    async def _look(self, tr: Transaction) -> _Look[V]:
         """Read the next items behind the place; set watches if there are none."""
         layout, view, place = self._layout, tr.snapshot, self._place
         registered = view.get(layout.subscriptions.pack((self.name,)))
         trimmed, unannounced = view.get(layout.trimmed_key), _unannounced(tr, layout)
         reading = tr.get_read_version()
         notes = started(rows(view, *self._unread(place), limit=ARRIVALS_AT_ONCE))
-        if not (yield registered).present():
-            if (kind := (yield view.get(layout.type_key))).present():
+        if not (await value_of(registered)).present():
+            if (kind := await value_of(view.get(layout.type_key))).present():
                 refuse_renamed(bytes(kind))
             raise self._unsubscribed()
-        gone = yield trimmed
+        gone = await value_of(trimmed)
         if gone.present() and int.from_bytes(bytes(gone), "big") > place.seen:
             raise SubscriptionError(
                 f"{self!r} was silent for longer than {self._keep_us / 1e6:g} s, and arrivals that it has not told are"
                 " gone. Unsubscribe it, and follow the queue again."
             )
-        version, others = (yield reading), (yield from unannounced)
+        version, others = await value_of(reading), await unannounced
         look: _Look[V] = _Look(place)
         if place.scan is not None:
-            yield from self._scan(tr, look, version)
+            await self._scan(tr, look, version)
         elif others != place.unannounced:
-            yield from self._look_at_the_last(tr, look, version, others)
+            await self._look_at_the_last(tr, look, version, others)
         else:
-            yield from self._tell_arrivals(tr, look, (yield from notes), version)
+            await self._tell_arrivals(tr, look, await notes, version)
         idle = not look.told and not look.more
         if time.monotonic() - self._stored_at >= (QUIET_SECONDS if idle else STORE_SECONDS):
-            yield from self._store(tr, place, int.from_bytes(bytes(gone), "big") if gone.present() else 0)
+            await self._store(tr, place, int.from_bytes(bytes(gone), "big") if gone.present() else 0)
             look.stored = True
         if idle:
             keys = [layout.count_key(name) for name in _WATCHED]
@@ -360,31 +361,31 @@ class Follower(Named, Generic[V]):
         begin, end = arrivals_since(self._layout, place.seen)
         return max(begin, place.after + b"\x00"), end
 
-    def _scan(self, tr: Transaction, look: _Look[V], version: int) -> Steps[None]:
+    async def _scan(self, tr: Transaction, look: _Look[V], version: int) -> None:
         """Tell the next items of those that were there at first."""
         available, place = self._layout.available, look.place
         begin = max(available.begin, available.key(place.scan or b""))
-        found = yield from rows(tr.snapshot, begin, available.key(place.scan_end) + b"\x00", limit=ROWS_AT_ONCE)
+        found = await rows(tr.snapshot, begin, available.key(place.scan_end) + b"\x00", limit=ROWS_AT_ONCE)
         for row in found:
             behind = replace(place, scan=available.packed(row.key) + b"\x00")
-            yield from self._tell(tr, look, row, version, behind)
+            await self._tell(tr, look, row, version, behind)
         done = len(found) < ROWS_AT_ONCE
         look.place = replace(place, scan=None if done else available.packed(found[-1].key) + b"\x00")
         look.more = True
 
-    def _look_at_the_last(self, tr: Transaction, look: _Look[V], version: int, unannounced: int) -> Steps[None]:
+    async def _look_at_the_last(self, tr: Transaction, look: _Look[V], version: int, unannounced: int) -> None:
         """Tell those of the last items that are not remembered: enqueues recorded no arrival."""
         amount = LAST_ITEMS + min(ROWS_AT_ONCE, abs(unannounced - look.place.unannounced))
         layout = self._layout
-        found = yield from rows(tr.snapshot, layout.begin, layout.end, limit=amount, reverse=True)
+        found = await rows(tr.snapshot, layout.begin, layout.end, limit=amount, reverse=True)
         for row in reversed(found):
             packed = layout.available.packed(row.key)
             if packed not in self._there and packed not in self._memory:
-                yield from self._tell(tr, look, row, version, look.place)
+                await self._tell(tr, look, row, version, look.place)
         look.place = replace(look.place, unannounced=unannounced)
         look.more = True
 
-    def _tell_arrivals(self, tr: Transaction, look: _Look[V], notes: Sequence[KeyValue], version: int) -> Steps[None]:
+    async def _tell_arrivals(self, tr: Transaction, look: _Look[V], notes: Sequence[KeyValue], version: int) -> None:
         """Tell the items at the places of arrivals, in commit order."""
         available, place = self._layout.available, look.place
         spans = [span_of(self._layout, row.key) for row in notes]
@@ -398,17 +399,17 @@ class Follower(Named, Generic[V]):
             if first == last:
                 # A later note may name an item again. It is told once, but for a note that was told before.
                 told = first < place.within
-                found = [] if told else (yield from single.pop(first, started(_no_rows())))
+                found = [] if told else await single.pop(first, started(_no_rows()))
                 done = True
             else:
                 begin = available.key(max(first, place.within))
-                found = yield from rows(tr.snapshot, begin, available.key(last) + b"\x00", limit=left)
+                found = await rows(tr.snapshot, begin, available.key(last) + b"\x00", limit=left)
                 done = len(found) < left
             random = _common_random(available.position(available.key(first)), available.position(available.key(last)))
             for row in found:
                 if self._is_new(row, arrived, random):
                     behind = replace(place, within=available.packed(row.key) + b"\x00")
-                    yield from self._tell(tr, look, row, version, behind)
+                    await self._tell(tr, look, row, version, behind)
             left -= len(found)
             if not done:
                 look.place = replace(place, within=available.packed(found[-1].key) + b"\x00")
@@ -443,26 +444,26 @@ class Follower(Named, Generic[V]):
         version, hashed = told
         return version < arrived and (random is not None or hashed != hash(row.value))
 
-    def _tell(self, tr: Transaction, look: _Look[V], row: KeyValue, version: int, behind: BrowserPlace) -> Steps[None]:
+    async def _tell(self, tr: Transaction, look: _Look[V], row: KeyValue, version: int, behind: BrowserPlace) -> None:
         if self._accepts is not None and not self._accepts(row.key, row.value):
             return
         look.remembered.append((self._layout.available.packed(row.key), version, hash(row.value)))
         try:
-            item = yield from opened(tr, self.leases.queue, self._layout.available, row, "available")
+            item = await opened(tr, self.leases.queue, self._layout.available, row, "available")
         except (FormatError, *CODEC_ERRORS) as error:
             look.told.append((error, behind))
         else:
             look.told.append((item, behind))
 
-    def _store(self, tr: Transaction, place: BrowserPlace, trimmed: int) -> Steps[None]:
+    async def _store(self, tr: Transaction, place: BrowserPlace, trimmed: int) -> None:
         now_us = self.leases.now_us()
         tr.set(self._key, pack_record(replace(place, at_us=now_us, keep_us=self._keep_us)))
-        yield from trim_arrivals(tr, self._layout, now_us, place.seen, trimmed)
+        await trim_arrivals(tr, self._layout, now_us, place.seen, trimmed)
 
-    def _end(self, tr: Transaction) -> Steps[None]:
+    async def _end(self, tr: Transaction) -> None:
         layout = self._layout
         key = layout.subscriptions.pack((self.name,))
-        stored = yield tr.get(key)
+        stored = await value_of(tr.get(key))
         if not stored.present():
             return
         if read_registration(layout, self.name, bytes(stored)).browser == "named":
@@ -470,7 +471,7 @@ class Follower(Named, Generic[V]):
             tr.set(self._key, pack_record(replace(place, at_us=self.leases.now_us(), keep_us=self._keep_us)))
             return
         span = layout.subscriptions.range()
-        others = yield from rows(tr, span.start, span.stop, limit=2)
+        others = await rows(tr, span.start, span.stop, limit=2)
         tr.clear(key)
         tr.clear(self._key)
         if len(others) == 1:
@@ -482,8 +483,7 @@ class Follower(Named, Generic[V]):
         return SubscriptionError(f"{self!r} was unsubscribed. Follow the queue again.")
 
 
-def _no_rows() -> Steps[list[KeyValue]]:
-    yield from ()
+async def _no_rows() -> list[KeyValue]:
     return []
 
 

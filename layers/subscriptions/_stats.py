@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fdbqueue.engine.steps import finished
+from fdbqueue.engine.steps import finished, value_of
 from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, rows, started
 from fdbqueue.stored.own_rows import own_rows
 
@@ -35,51 +35,51 @@ class SubscriptionStats(Shown):
     """Whether it is a browser, which takes nothing (`Subscriptions.follow`)."""
 
 
-def read_page(
+async def read_page(
     tr: Transaction, layout: Layout, now_us: int, *, after: str | None, limit: int
-) -> Steps[list[SubscriptionStats]]:
+) -> list[SubscriptionStats]:
     """Read the stats of up to `limit` subscriptions by name, 0 for all, beginning after the name `after`."""
     span = layout.subscriptions.range()
     begin = span.start if after is None else layout.subscriptions.pack((after,)) + _AFTER
     found = {}
-    page = yield from rows(tr.snapshot, begin, span.stop, limit=limit)
+    page = await rows(tr.snapshot, begin, span.stop, limit=limit)
     for (name,), row in own_rows(layout, "subscriptions", page):
         found[name] = read_registration(layout, name, row.value)
-    return (yield from _with_held(tr, layout, now_us, found))
+    return await _with_held(tr, layout, now_us, found)
 
 
-def read_one(tr: Transaction, layout: Layout, now_us: int, name: str) -> Steps[SubscriptionStats | None]:
+async def read_one(tr: Transaction, layout: Layout, now_us: int, name: str) -> SubscriptionStats | None:
     """Read the stats of one subscription; None if it is not registered."""
     stored = tr.snapshot.get(layout.subscriptions.pack((name,)))
     held = started(_held(tr, layout, name, name))
-    value = yield stored
+    value = await value_of(stored)
     if not value.present():
         return None
-    [stats] = yield from _with_held(tr, layout, now_us, {name: read_registration(layout, name, bytes(value))}, held)
+    [stats] = await _with_held(tr, layout, now_us, {name: read_registration(layout, name, bytes(value))}, held)
     return stats
 
 
-def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> Steps[int]:
+async def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> int:
     """Count the subscriptions, up to `limit`."""
     span = layout.subscriptions.range()
-    return len((yield from rows(tr.snapshot, span.start, span.stop, limit=limit)))
+    return len(await rows(tr.snapshot, span.start, span.stop, limit=limit))
 
 
 Held = dict[str, tuple[int, int]]
 """For each subscription: how many items, and how many bytes, its consumers hold."""
 
 
-def _with_held(
+async def _with_held(
     tr: Transaction,
     layout: Layout,
     now_us: int,
     found: dict[str, SubscriptionRecord],
     held: Steps[Held] | None = None,
-) -> Steps[list[SubscriptionStats]]:
+) -> list[SubscriptionStats]:
     if held is None:
         names = list(found)
         held = _held(tr, layout, names[0], names[-1]) if names else finished({})
-    held_by = yield from held
+    held_by = await held
     stats = []
     for name, one in found.items():
         items, size_bytes = held_by.get(name, (0, 0))
@@ -100,10 +100,10 @@ def _with_held(
     return stats
 
 
-def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Steps[Held]:
+async def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Held:
     """Read the items that consumers hold, for all subscriptions from a first to a last name, in one range read."""
     held: Held = {}
-    found = yield from rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)
+    found = await rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)
     for (name, _), row in own_rows(layout, "held", found):
         items, size_bytes = held.get(name, (0, 0))
         held[name] = items + 1, size_bytes + int.from_bytes(row.value, "little")

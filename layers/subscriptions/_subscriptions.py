@@ -28,6 +28,7 @@ from fdbqueue.lowlevel import (
     is_paused,
     only_database,
     rows,
+    value_of,
     verb,
 )
 from fdbqueue.moves.exclusive import made_exclusive
@@ -92,7 +93,7 @@ class Subscriptions(Named, ByPosition[V]):
         return f"Subscriptions({self._layout.describe()})"
 
     @verb
-    def subscribe(
+    async def subscribe(
         self,
         tr: Transaction | Database,
         name: str,
@@ -100,7 +101,7 @@ class Subscriptions(Named, ByPosition[V]):
         selector: str | Selects | None = None,
         exclusive: bool = False,
         ownership: float = 30.0,
-    ) -> Steps[Subscription[V]]:
+    ) -> Subscription[V]:
         """Register a subscription, or find the one with this name; any number of processes can serve it.
 
         A new subscription begins at the head of the queue. If the selector changes, it begins there again.
@@ -131,7 +132,7 @@ class Subscriptions(Named, ByPosition[V]):
         owner = os.urandom(8) if exclusive else b""
         until_us = self.leases.now_us() + ownership_us if exclusive else 0
         new = SubscriptionRecord(selector=text, owner=owner, owned_until_us=until_us, since_us=self.leases.now_us())
-        yield from self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
+        await self._queue.transact(tr, partial(self._subscribe, name=name, new=new))
         if exclusive:
             made_exclusive()
         return Subscription(
@@ -144,7 +145,7 @@ class Subscriptions(Named, ByPosition[V]):
         )
 
     @verb
-    def follow(
+    async def follow(
         self,
         db: Database,
         name: str | None = None,
@@ -152,7 +153,7 @@ class Subscriptions(Named, ByPosition[V]):
         selector: str | Selects | None = None,
         start: Start = "head",
         keep: float | None = None,
-    ) -> Steps[Follower[V]]:
+    ) -> Follower[V]:
         """Return a browser that stays: it is told of each item that becomes available, and takes none.
 
         ``for item in …`` and ``async for item in …`` wait for later arrivals. A browser with a name keeps its place
@@ -193,11 +194,11 @@ class Subscriptions(Named, ByPosition[V]):
         kind: Browses = "passing" if name is None else "named"
         keep_us = positive(KEEP_SECONDS[kind] if keep is None else keep, "keep")
         name = new_name() if name is None else name
-        yield from check_decodes(db, self._layout)
+        await check_decodes(db, self._layout)
         now_us = self.leases.now_us()
         first = FirstPlace(self._layout, now_us=now_us, keep_us=keep_us, start=start)
         new = SubscriptionRecord(selector=text, browser=kind, since_us=now_us)
-        yield from self._queue.transact(db, partial(self._subscribe, name=name, new=new, first=first))
+        await self._queue.transact(db, partial(self._subscribe, name=name, new=new, first=first))
         return Follower(self.leases, name, db, selector=selector, first=first, keep_us=keep_us)
 
     def open(self, name: str, *, function: Selects | None = None) -> Subscription:
@@ -212,7 +213,7 @@ class Subscriptions(Named, ByPosition[V]):
         return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
     @verb
-    def unsubscribe(self, tr: Transaction | Database, name: str) -> Steps[bool]:
+    async def unsubscribe(self, tr: Transaction | Database, name: str) -> bool:
         """Remove a subscription; return False if there was none. Its consumers keep their leases.
 
         Calls that wait for its items wake, and raise.
@@ -221,10 +222,10 @@ class Subscriptions(Named, ByPosition[V]):
         them grows with the number of all waiters. Four writes, and one for each call that is woken.
         """
         check_name(name)
-        return (yield from self._queue.transact(tr, partial(self._unsubscribe, name=name)))
+        return await self._queue.transact(tr, partial(self._unsubscribe, name=name))
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction | Database,
         value: V,
@@ -235,7 +236,7 @@ class Subscriptions(Named, ByPosition[V]):
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
         immediate: bool = False,
-    ) -> Steps[Delivery | None]:
+    ) -> Delivery | None:
         """Enqueue an item; deliver it straight to a consumer that waits for it, if there is one.
 
         If several subscriptions want it, the next one by name after the subscription served last gets it. Its consumer
@@ -275,7 +276,7 @@ class Subscriptions(Named, ByPosition[V]):
             if immediate:
                 raise ValueError("An immediate item is delivered now or not at all: give it neither delay nor at.")
             later = self.leases.enqueue.steps(tr, value, delay=delay, at=at, ttl=ttl, headers=headers)
-            return Delivery((yield from later), None)
+            return Delivery(await later, None)
         payload, rank = self._queue.encode(value), self._queue.rank(value, headers)
         ttl_us = 0 if ttl is None else positive(ttl, "ttl")
         body = partial(
@@ -286,10 +287,10 @@ class Subscriptions(Named, ByPosition[V]):
             ttl_us=ttl_us,
             immediate=immediate,
         )
-        return (yield from self._queue.transact(tr, body))
+        return await self._queue.transact(tr, body)
 
     @verb
-    def enqueue_many(
+    async def enqueue_many(
         self,
         tr: Transaction | Database,
         values: Iterable[V],
@@ -299,7 +300,7 @@ class Subscriptions(Named, ByPosition[V]):
         at: float | None = None,
         ttl: float | None = None,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[BulkReport]:
+    ) -> BulkReport:
         """Append items in their order, all with the same terms, like `Leases.enqueue_many`.
 
         They are not delivered one by one. Waiting consumers wake, and take the items that they want.
@@ -316,12 +317,12 @@ class Subscriptions(Named, ByPosition[V]):
         *Conflicts*, *Cost:* as `Leases.enqueue_many`.
         """
         headers = with_priority(self._queue, headers, priority)
-        return (yield from self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers))
+        return await self.leases.enqueue_many.steps(tr, values, delay=delay, at=at, ttl=ttl, headers=headers)
 
     @verb
-    def stats(
+    async def stats(
         self, tr: Transaction | Database, *, after: str | None = None, limit: int | None = None
-    ) -> Steps[list[SubscriptionStats]]:
+    ) -> list[SubscriptionStats]:
         """Return the stats of each subscription, by name. `Subscription.stats` returns those of one.
 
         Args:
@@ -341,10 +342,10 @@ class Subscriptions(Named, ByPosition[V]):
         if limit is not None:
             check_limit(limit, "subscriptions to tell of")
         page = partial(read_page, layout=self._layout, now_us=self.leases.now_us(), after=after, limit=limit or 0)
-        return (yield from self._queue.read(tr, partial(self._unless_renamed, page)))
+        return await self._queue.read(tr, partial(self._unless_renamed, page))
 
     @verb
-    def count(self, tr: Transaction | Database, *, limit: int = 1_000) -> Steps[int]:
+    async def count(self, tr: Transaction | Database, *, limit: int = 1_000) -> int:
         """Return the number of subscriptions, counted up to `limit`.
 
         Raises:
@@ -354,7 +355,7 @@ class Subscriptions(Named, ByPosition[V]):
         """
         check_limit(limit, "subscriptions to count")
         counted = partial(count_registrations, layout=self._layout, limit=limit)
-        return (yield from self._queue.read(tr, partial(self._unless_renamed, counted)))
+        return await self._queue.read(tr, partial(self._unless_renamed, counted))
 
     def browse(
         self,
@@ -409,13 +410,13 @@ class Subscriptions(Named, ByPosition[V]):
         """Return the changes of items by their positions; for layers."""
         return self.leases.editing()
 
-    def _subscribe(
+    async def _subscribe(
         self, tr: Transaction, name: str, new: SubscriptionRecord, first: FirstPlace | None = None
-    ) -> Steps[None]:
+    ) -> None:
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
-        yield from is_paused(tr, layout)  # refuses a queue that was renamed
-        registered = yield from self._registered(tr, name)
+        await is_paused(tr, layout)  # refuses a queue that was renamed
+        registered = await self._registered(tr, name)
         for other, registration in registered.items():
             if registration.owner and registration.owned_until_us > now_us:
                 raise SubscriptionError(
@@ -436,7 +437,7 @@ class Subscriptions(Named, ByPosition[V]):
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
         tr.set(layout.subscriptions.pack((name,)), pack_record(new))
         if first is not None:
-            yield from first(tr, name, is_new=old is None)
+            await first(tr, name, is_new=old is None)
         elif old is None or old.selector != new.selector or new.exclusive_all:
             # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
             # sole one, it looks at all items that came meanwhile.
@@ -444,7 +445,7 @@ class Subscriptions(Named, ByPosition[V]):
             tr.set(layout.pointers.pack((name,)), pack_record(pointer))
         if old is not None and old.selector != new.selector:
             # The first waiter has passed over items that this subscription may want now. So its own waiters look again.
-            yield from self._waiters.wake(tr, name)
+            await self._waiters.wake(tr, name)
         if any(registration.owner for registration in registered.values()):
             # Calls of a former owner that wait raise at once, and get no further delivery.
             span = layout.waiting.range()
@@ -454,11 +455,11 @@ class Subscriptions(Named, ByPosition[V]):
         # From now on producers record arrivals; for a sole subscription they stop that.
         tr.set(layout.subscribed_key, name.encode() if new.exclusive_all else b"")
 
-    def _unless_renamed(self, read: Callable[[Transaction], Steps[T]], tr: Transaction) -> Steps[T]:
+    async def _unless_renamed(self, read: Callable[[Transaction], Steps[T]], tr: Transaction) -> T:
         """Return what a read finds. If that is nothing, refuse the old name of a queue."""
-        found = yield from read(tr)
+        found = await read(tr)
         if not found:
-            yield from check_renamed(tr, self._layout)
+            await check_renamed(tr, self._layout)
         return found
 
     def _forget_arrivals(self, tr: Transaction) -> None:
@@ -467,22 +468,22 @@ class Subscriptions(Named, ByPosition[V]):
         tr.clear_range(span.start, span.stop)
         tr.clear(self._layout.pointers.pack((DISPATCHER,)))
 
-    def _unsubscribe(self, tr: Transaction, name: str) -> Steps[bool]:
+    async def _unsubscribe(self, tr: Transaction, name: str) -> bool:
         layout = self._layout
-        registered = yield from self._registered(tr, name)
+        registered = await self._registered(tr, name)
         if name not in registered:
-            yield from check_renamed(tr, layout)
+            await check_renamed(tr, layout)
             return False
         tr.clear(layout.subscriptions.pack((name,)))
         tr.clear(layout.pointers.pack((name,)))
         tr.clear(layout.returned.pack((name,)))
-        yield from self._waiters.wake(tr, name)
+        await self._waiters.wake(tr, name)
         if len(registered) == 1:
             self._forget_arrivals(tr)
             tr.clear(layout.subscribed_key)
         return True
 
-    def _registered(self, tr: Transaction, name: str) -> Steps[dict[str, SubscriptionRecord]]:
+    async def _registered(self, tr: Transaction, name: str) -> dict[str, SubscriptionRecord]:
         """Read a subscription, and the first two subscriptions by name.
 
         That is enough to know whether there is another, and whether another is exclusive: an exclusive subscription is
@@ -493,9 +494,9 @@ class Subscriptions(Named, ByPosition[V]):
         span = layout.subscriptions.range()
         own_key = layout.subscriptions.pack((name,))
         own = tr.get(own_key)
-        first = yield from rows(tr, span.start, span.stop, limit=2)
+        first = await rows(tr, span.start, span.stop, limit=2)
         found = {row.key: row.value for row in first}
-        stored = yield own
+        stored = await value_of(own)
         if stored.present():
             found[own_key] = bytes(stored)
         names = {key: parts_of(layout, "subscriptions", key)[0] for key in found}

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError
 from fdbqueue.engine.keys import stamped
-from fdbqueue.lowlevel import KeyValue, Layout, Steps, Transaction, count, rows, started
+from fdbqueue.lowlevel import KeyValue, Layout, Transaction, count, rows, started, value_of
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows
 
@@ -95,15 +95,15 @@ class Waiters(Requests):
         self.put(tr, request.key, _without_first(wish, 1))
         self._grant(tr, wish, [lease], now_us=now_us)
 
-    def read_own(self, tr: Transaction, request: Request) -> Steps[tuple[list[tuple[bytes, bytes]], Request | None]]:
+    async def read_own(self, tr: Transaction, request: Request) -> tuple[list[tuple[bytes, bytes]], Request | None]:
         """Read the grants to the calls of a request, each with its client, in order; and the request as it is now.
 
         By plain reads: a concurrent transaction that grants items to these calls, or wakes them, conflicts.
         """
         client, behind = request.wish.client, _without_first(request.wish, request.wish.wanted).client
         granted = started(rows(tr, self.grant_key(client), self.grant_key(behind)))
-        stored = yield tr.get(request.key)
-        grants = [(parts[0], row.value) for parts, row in own_rows(self._layout, "grants", (yield from granted))]
+        stored = await value_of(tr.get(request.key))
+        grants = [(parts[0], row.value) for parts, row in own_rows(self._layout, "grants", await granted)]
         return grants, Request(request.key, self._wish(request.key, bytes(stored))) if stored.present() else None
 
     def behind_grant(self, request: Request, client: bytes) -> Request:
@@ -115,7 +115,7 @@ class Waiters(Requests):
         tr.add_write_conflict_key(self._joining(wish.consumer))
         return super().register(tr, wish)
 
-    def wake(self, tr: Transaction, name: str) -> Steps[None]:
+    async def wake(self, tr: Transaction, name: str) -> None:
         """Remove all waiters of a subscription, so that they look again.
 
         The waiters are read by snapshot, so other changes among them do not conflict. That read misses a concurrent new
@@ -123,7 +123,7 @@ class Waiters(Requests):
         `register` adds the write conflict, this method the read conflict.
         """
         tr.add_read_conflict_key(self._joining(name))
-        for one in (yield from self.first(tr, limit=0)):
+        for one in await self.first(tr, limit=0):
             if one.wish.consumer == name:
                 self.remove(tr, one.key)
 
@@ -140,39 +140,39 @@ class Waiters(Requests):
         tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
         tr.add_read_conflict_key(self._joining(name))
 
-    def live(self, tr: Transaction, now_us: int, *, limit: int = MOST_WAITERS) -> Steps[tuple[list[Request], bool]]:
+    async def live(self, tr: Transaction, now_us: int, *, limit: int = MOST_WAITERS) -> tuple[list[Request], bool]:
         """Read the first live waiters in order, and remove the dead ones; return them, and whether any was dead."""
-        standing = yield from self.first(tr, limit=limit)
+        standing = await self.first(tr, limit=limit)
         dead = {one.key for one in standing if one.is_dead(tr, now_us)}
         for key in dead:
             self.remove(tr, key)
         return [one for one in standing if one.key not in dead] if dead else standing, bool(dead)
 
-    def of_each(self, tr: Transaction, now_us: int) -> Steps[list[Request]]:
+    async def of_each(self, tr: Transaction, now_us: int) -> list[Request]:
         """Return live waiters in order, among them the first of each subscription that has one.
 
         A thousand consumers of a few subscriptions wait mostly in turns, so a few waiters are enough.
         """
-        live, some_died = yield from self.live(tr, now_us, limit=FEW_WAITERS)
+        live, some_died = await self.live(tr, now_us, limit=FEW_WAITERS)
         if not some_died and len(live) < FEW_WAITERS:
             return live
         if not some_died:
             span = self._layout.subscriptions.range()
-            registered = yield from rows(tr.snapshot, span.start, span.stop, limit=FEW_WAITERS)
+            registered = await rows(tr.snapshot, span.start, span.stop, limit=FEW_WAITERS)
             names = {parts[0] for parts, _ in own_rows(self._layout, "subscriptions", registered)}
             if len(registered) < FEW_WAITERS and names <= {one.wish.consumer for one in live}:
                 return live
-        return (yield from self.live(tr, now_us))[0]
+        return (await self.live(tr, now_us))[0]
 
-    def in_front_of(self, tr: Transaction, key: bytes) -> Steps[Request | None]:
+    async def in_front_of(self, tr: Transaction, key: bytes) -> Request | None:
         """Read the request in front of a request; None if it is the first.
 
         The read is a snapshot read: a waiter that leaves at the same time changes its key, which wakes its watcher.
         """
-        found = yield from rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
+        found = await rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
         return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
 
-    def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> Steps[tuple[bool, bool, list[bytes]]]:
+    async def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> tuple[bool, bool, list[bytes]]:
         """Wake the waiters that want an arrived item.
 
         Return whether it wrote, whether to dispatch again, and the keys of the items that a woken waiter will take.
@@ -181,24 +181,24 @@ class Waiters(Requests):
         only if none of the first ones wants the item.
         """
         head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
-        yield from head.look(tr, fresh=True)
-        found = yield from head.first(tr, limit=DISPATCH_LIMIT)
+        await head.look(tr, fresh=True)
+        found = await head.first(tr, limit=DISPATCH_LIMIT)
         if not found:
-            return (yield from head.finish(tr)), head.more, []
+            return await head.finish(tr), head.more, []
         few = FEW_WAITERS + len(found)
-        live, some_died = yield from self.live(tr, now_us, limit=few)
+        live, some_died = await self.live(tr, now_us, limit=few)
         woken = None
         if not some_died and len(live) == few:
             # If each item has a taker among them, no waiter behind them matters.
-            woken = _woken_for_each(found, (yield from self._with_wants(tr, live)), only_if_taken=True)
+            woken = _woken_for_each(found, await self._with_wants(tr, live), only_if_taken=True)
         if woken is None:
             if some_died or len(live) == few:
-                live, more_died = yield from self.live(tr, now_us)
+                live, more_died = await self.live(tr, now_us)
                 if some_died or more_died:
                     return True, True, []
-            waiting = yield from self._with_wants(tr, live)
+            waiting = await self._with_wants(tr, live)
             head.accepts = lambda key, stored: any(one.want.accepts(key, stored) for one in waiting)
-            found = yield from head.first(tr, limit=DISPATCH_LIMIT)
+            found = await head.first(tr, limit=DISPATCH_LIMIT)
             woken = _woken_for_each(found, list(waiting)) or []
         offered = [row.key for row, of_it in zip(found, woken, strict=True) if any(one.want.is_known for one in of_it)]
         for of_it in woken:
@@ -206,15 +206,15 @@ class Waiters(Requests):
                 self.remove(tr, one.request.key)
         if found:
             head.pass_by(found)
-        noted = yield from head.finish(tr)
+        noted = await head.finish(tr)
         return noted, head.more or len(found) == DISPATCH_LIMIT, offered
 
-    def any_left(self, tr: Transaction, offered: list[bytes]) -> Steps[bool]:
+    async def any_left(self, tr: Transaction, offered: list[bytes]) -> bool:
         """Return whether one of the items that waiters were woken for is still there, by snapshot."""
         reads = [tr.snapshot.get(key) for key in offered]
         left = False
         for read in reads:
-            left = (yield read).present() or left
+            left = (await value_of(read)).present() or left
         return left
 
     def look_anew(self, tr: Transaction) -> None:
@@ -222,25 +222,25 @@ class Waiters(Requests):
         tr.clear(self._layout.pointers.pack((DISPATCHER,)))
         count(tr, self._layout, returned=1)
 
-    def _with_wants(self, tr: Transaction, live: list[Request]) -> Steps[list[Waiting]]:
+    async def _with_wants(self, tr: Transaction, live: list[Request]) -> list[Waiting]:
         names = {one.wish.consumer for one in live}
         reads = {name: tr.snapshot.get(self._layout.subscriptions.pack((name,))) for name in names}
         wants: dict[str, ConsumerWant] = {}
         for name, read in reads.items():
-            stored = yield read
-            want = (yield from self._want(tr, name, bytes(stored))) if stored.present() else None
+            stored = await value_of(read)
+            want = await self._want(tr, name, bytes(stored)) if stored.present() else None
             if want is not None:
                 wants[name] = want
         return [Waiting(one, wants[one.wish.consumer]) for one in live if one.wish.consumer in wants]
 
-    def _want(self, tr: Transaction, name: str, stored: bytes) -> Steps[ConsumerWant | None]:
+    async def _want(self, tr: Transaction, name: str, stored: bytes) -> ConsumerWant | None:
         try:
             registration = read_registration(self._layout, name, stored)
         except FormatError:
             return None  # its own consumers get the error
         if registration.suspended:
             return None
-        left = yield from credit_left(tr, self._layout, name, registration)
+        left = await credit_left(tr, self._layout, name, registration)
         if left != NO_LIMIT:
             # A concurrent lease of this subscription may use up the credit; it writes the pointer.
             tr.add_read_conflict_key(self._layout.pointers.pack((name,)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from fdbqueue import FormatError, Position, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows, parts_of
@@ -52,9 +52,9 @@ class SubscriptionCheck(ItemCheck):
                 self._problems.append(str(error))
 
     def _prepare(self, name: str, now_us: int) -> None:
-        def look(tr: Transaction) -> Steps[tuple[SubscriptionRecord, list[Span]]]:
+        async def look(tr: Transaction) -> tuple[SubscriptionRecord, list[Span]]:
             cursor = Cursor(self._layout, name, now_us=now_us, habit=Habit())
-            registration = yield from cursor.prepare(tr, fresh=False)
+            registration = await cursor.prepare(tr, fresh=False)
             return registration, cursor.spans
 
         registration, spans = read_in(self._tr, look)

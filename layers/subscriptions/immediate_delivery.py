@@ -11,7 +11,6 @@ from fdbqueue import Position
 from fdbqueue.lowlevel import (
     Notes,
     Shown,
-    Steps,
     Transaction,
     chunks_of,
     envelope,
@@ -19,6 +18,7 @@ from fdbqueue.lowlevel import (
     new_random,
     pack,
     started,
+    value_of,
     write_chunks,
 )
 from fdbqueue.stored.items import kept_size_of
@@ -69,7 +69,7 @@ class ImmediateDelivery:
         self._layout = leases.layout
         self._waiters = Waiters(leases.layout)
 
-    def enqueue(
+    async def enqueue(
         self,
         tr: Transaction,
         payload: bytes,
@@ -78,7 +78,7 @@ class ImmediateDelivery:
         *,
         ttl_us: int,
         immediate: bool,
-    ) -> Steps[Delivery | None]:
+    ) -> Delivery | None:
         """Deliver an item to a waiter, or enqueue it; if it is `immediate`, deliver it or do nothing.
 
         All of it is one transaction. It conflicts if the waiter leaves, if the subscription loses its credit, or if an
@@ -91,9 +91,9 @@ class ImmediateDelivery:
             envelope(payload, headers),
             Notes(enqueued_at_us=now_us, ttl_at_us=now_us + ttl_us if ttl_us else 0),
         )
-        taker = yield from self._to_exclusive_all(tr, new, now_us)
+        taker = await self._to_exclusive_all(tr, new, now_us)
         if taker is None:
-            taker = yield from self._to_one_of_many(tr, new, now_us)
+            taker = await self._to_one_of_many(tr, new, now_us)
         if not taker:
             if immediate:
                 return None
@@ -104,7 +104,7 @@ class ImmediateDelivery:
         write_chunks(tr, self._layout, new.position, chunks_of(payload))
         return Delivery(new.position, taker or None)
 
-    def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> Steps[str | None]:
+    async def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> str | None:
         """Deliver to the queue's sole subscription: return its name; "" if it takes nothing; None if there is none.
 
         This process knows the name from an earlier read, so it reads everything in parallel. The subscription's own
@@ -116,8 +116,8 @@ class ImmediateDelivery:
         head = ExclusiveHead(layout, name, wanted=1)
         waiters = started(self._waiters.first(tr, limit=1))
         registered = started(head.registration(tr))
-        yield from self._place(tr, new)
-        first, registration = (yield from waiters), (yield from registered)
+        await self._place(tr, new)
+        first, registration = await waiters, await registered
         if registration is None or not registration.exclusive_all:
             return None
         if not first:
@@ -126,34 +126,34 @@ class ImmediateDelivery:
         if request.wish.consumer != name or request.is_dead(tr, now_us):
             return None  # the first waiter is dead: look at all waiters
         head.fence(tr)
-        return name if (yield from self._deliver(tr, new, request, head, registration, now_us)) else ""
+        return name if await self._deliver(tr, new, request, head, registration, now_us) else ""
 
-    def _to_one_of_many(self, tr: Transaction, new: _New, now_us: int) -> Steps[str]:
+    async def _to_one_of_many(self, tr: Transaction, new: _New, now_us: int) -> str:
         """Deliver to a waiter, beginning after the subscription served last; return its subscription, or "".
 
         The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
         serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
         """
-        live = yield from self._waiters.of_each(tr, now_us)
-        serving = yield tr.snapshot.get(self._layout.served_key)
-        yield from self._place(tr, new)
+        live = await self._waiters.of_each(tr, now_us)
+        serving = await value_of(tr.snapshot.get(self._layout.served_key))
+        await self._place(tr, new)
         served = (serving.present() and bytes(serving).decode()) or ""
         for request in _in_turn(live, served):
-            if (yield from self._try(tr, new, request, now_us)):
+            if await self._try(tr, new, request, now_us):
                 tr.set(self._layout.served_key, request.wish.consumer.encode())
                 return request.wish.consumer
         return ""
 
-    def _place(self, tr: Transaction, new: _New) -> Steps[None]:
+    async def _place(self, tr: Transaction, new: _New) -> None:
         """Give the item its index, if it has none yet."""
         if not new.position.index:
-            index = yield from self._leases.queue.next_index(tr, 1)
+            index = await self._leases.queue.next_index(tr, 1)
             new.position = dataclasses.replace(new.position, index=index)
 
-    def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> Steps[bool]:
+    async def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> bool:
         """Deliver to a waiter if its subscription exists, wants the item, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
-        stored = yield tr.snapshot.get(layout.subscriptions.pack((name,)))
+        stored = await value_of(tr.snapshot.get(layout.subscriptions.pack((name,))))
         if not stored.present():
             return False
         head: Cursor | ExclusiveHead
@@ -161,16 +161,16 @@ class ImmediateDelivery:
             head = ExclusiveHead(layout, name, wanted=1)
         else:
             head = Cursor(layout, name, now_us=now_us, habit=Habit())
-        registration = yield from head.prepare(tr, fresh=False)
+        registration = await head.prepare(tr, fresh=False)
         if registration.selector is None:
             return False
         if isinstance(head, Cursor) and registration.selector:
             head.accepts = ItemTest(layout, Selector.of_stored(registration.selector))
             if not head.accepts(layout.available.key(new.packed), new.stored):
                 return False
-        return (yield from self._deliver(tr, new, request, head, registration, now_us))
+        return await self._deliver(tr, new, request, head, registration, now_us)
 
-    def _deliver(
+    async def _deliver(
         self,
         tr: Transaction,
         new: _New,
@@ -178,19 +178,19 @@ class ImmediateDelivery:
         head: Cursor | ExclusiveHead,
         registration: SubscriptionRecord,
         now_us: int,
-    ) -> Steps[bool]:
+    ) -> bool:
         """Give an item to a waiter if its subscription may have it, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
-        if registration.suspended or (yield from is_paused(tr, layout)):
+        if registration.suspended or await is_paused(tr, layout):
             return False  # a waiter may have registered within a second after the pause
-        left = yield from credit_left(tr, layout, name, registration)
+        left = await credit_left(tr, layout, name, registration)
         if left.items == 0 or (left.size_bytes is not None and left.size_bytes < kept_size_of(new.stored)):
             return False
-        first = yield from head.first(tr, limit=1)
+        first = await head.first(tr, limit=1)
         if head.more or (first and layout.available.packed(first[0].key) < new.packed):
             return False
         head.claim(tr, new.packed)
-        yield from head.finish(tr)
+        await head.finish(tr)
         handle = self._lend(tr, new, name, now_us)
         self._waiters.deliver(tr, request, handle, now_us=now_us)
         return True

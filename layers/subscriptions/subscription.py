@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     is_paused,
+    value_of,
     verb,
 )
 from fdbqueue.stored.rename_marks import refuse_renamed
@@ -92,14 +93,14 @@ class Subscription(Named, Generic[V]):
         return f"Subscription({self._layout.describe()}, {self.name!r})"
 
     @verb
-    def lease(
+    async def lease(
         self,
         tr: Transaction | Database,
         *,
         duration: float = 30.0,
         consumer: str | None = None,
         timeout: float | None = 0.0,
-    ) -> Steps[Lease[V] | None]:
+    ) -> Lease[V] | None:
         """Lease the next available item that the selector accepts; None if there is none, or no credit for it.
 
         Given a database, a cancelled or interrupted call keeps nothing, even if that happens during its commit. The
@@ -122,10 +123,10 @@ class Subscription(Named, Generic[V]):
         a transaction, it passes over at most 10,000 items, and stores its progress.
         """
         one = self.lease_many.steps(tr, limit=1, duration=duration, consumer=consumer, timeout=timeout)
-        return next(iter((yield from one)), None)
+        return next(iter(await one), None)
 
     @verb
-    def lease_many(
+    async def lease_many(
         self,
         tr: Transaction | Database,
         *,
@@ -133,13 +134,13 @@ class Subscription(Named, Generic[V]):
         duration: float = 30.0,
         consumer: str | None = None,
         timeout: float | None = 0.0,
-    ) -> Steps[list[Lease[V]]]:
+    ) -> list[Lease[V]]:
         """Lease up to `limit` next items, in order, within the credit; otherwise as `lease`."""
         check_limit(limit, "items to lease")
         check_timeout(timeout)
         if timeout != 0:
             check_waits(tr)
-            yield from long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
+            await long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
         terms = TakeTerms(
             limit,
             positive(duration, "duration"),
@@ -149,7 +150,7 @@ class Subscription(Named, Generic[V]):
             subscription=self.name,
         )
         if not is_database(tr):
-            return (yield from self._take(cast(Transaction, tr), terms))[0].leases
+            return (await self._take(cast(Transaction, tr), terms))[0].leases
         db = cast(Database, tr)
         adaptive = AdaptiveLimit(limit)
 
@@ -157,7 +158,7 @@ class Subscription(Named, Generic[V]):
             return self._take(tr, terms.with_limit(adaptive.limit))
 
         calls = self._apart() if timeout == 0 else self._waiting.setdefault(os.getpid(), KeptBeside(self._apart)).of(db)
-        return (yield from calls.steps(db, AwaitedTake(terms, take, adaptive.note, timeout)))
+        return await calls.steps(db, AwaitedTake(terms, take, adaptive.note, timeout))
 
     def _apart(self) -> Awaiting:
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
@@ -173,12 +174,12 @@ class Subscription(Named, Generic[V]):
         )
 
     @verb
-    def ack(self, tr: Transaction | Database, lease: LeaseRef) -> Steps[None]:
+    async def ack(self, tr: Transaction | Database, lease: LeaseRef) -> None:
         """Acknowledge an item, like `Leases.ack`; its credit comes back."""
-        yield from self.leases.ack.steps(tr, lease)
+        await self.leases.ack.steps(tr, lease)
 
     @verb
-    def suspend(self, tr: Transaction | Database) -> Steps[None]:
+    async def suspend(self, tr: Transaction | Database) -> None:
         """Deliver nothing until `resume`; leased items stay leased.
 
         Raises:
@@ -188,15 +189,15 @@ class Subscription(Named, Generic[V]):
         *Cost:* one read, and one of all waiters; one write, and one for each waiter of this subscription.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from self._change(tr, lambda registration: replace(registration, suspended=True))
+        async def body(tr: Transaction) -> None:
+            await self._change(tr, lambda registration: replace(registration, suspended=True))
             # Registered waiters of a suspended subscription would miss arrivals. Unregistered ones wait for `resume`.
-            yield from self._waiters.wake(tr, self.name)
+            await self._waiters.wake(tr, self.name)
 
-        yield from self.leases.queue.transact(tr, body)
+        await self.leases.queue.transact(tr, body)
 
     @verb
-    def resume(self, tr: Transaction | Database) -> Steps[None]:
+    async def resume(self, tr: Transaction | Database) -> None:
         """Deliver again after `suspend`.
 
         Raises:
@@ -204,10 +205,10 @@ class Subscription(Named, Generic[V]):
 
         *Conflicts:* with concurrent leases of this subscription. *Cost:* one read, one write.
         """
-        yield from self._change(tr, lambda registration: replace(registration, suspended=False))
+        await self._change(tr, lambda registration: replace(registration, suspended=False))
 
     @verb
-    def grant(self, tr: Transaction | Database, *, items: int | None, size_bytes: int | None = None) -> Steps[None]:
+    async def grant(self, tr: Transaction | Database, *, items: int | None, size_bytes: int | None = None) -> None:
         """Set how many items, and how many bytes of payload, the consumers may hold at the same time.
 
         Every end of a lease returns its credit. Items leased before count too. If they exceed the new credit, nothing
@@ -227,19 +228,19 @@ class Subscription(Named, Generic[V]):
                     "Credit is an integer from 0 on and less than 2^63, or None for no limit, not"
                     f" {items} items and {size_bytes} bytes."
                 )
-        yield from self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
+        await self._change(tr, lambda registration: replace(registration, credit=items, credit_bytes=size_bytes))
 
     @verb
-    def credit(self, tr: Transaction | Database) -> Steps[Credit]:
+    async def credit(self, tr: Transaction | Database) -> Credit:
         """Return the credit left.
 
         *Conflicts:* none, it uses snapshot reads. *Cost:* two reads; the second grows with the items that consumers
         hold.
         """
-        return (yield from self.leases.queue.read(tr, self._credit_now))
+        return await self.leases.queue.read(tr, self._credit_now)
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[SubscriptionStats]:
+    async def stats(self, tr: Transaction | Database) -> SubscriptionStats:
         """Return the stats of this subscription.
 
         Raises:
@@ -249,7 +250,7 @@ class Subscription(Named, Generic[V]):
         consumers hold.
         """
         read = partial(read_one, layout=self._layout, now_us=self.leases.now_us(), name=self.name)
-        found = yield from self.leases.queue.read(tr, read)
+        found = await self.leases.queue.read(tr, read)
         if found is None:
             raise self._unsubscribed()
         return found
@@ -260,7 +261,7 @@ class Subscription(Named, Generic[V]):
         return self._ownership_us / 1e6 if self._owner else 0.0
 
     @verb
-    def renew(self, tr: Transaction | Database) -> Steps[None]:
+    async def renew(self, tr: Transaction | Database) -> None:
         """Renew the ownership of an exclusive subscription, for an owner busy with its items; a lease does so too.
 
         Raises:
@@ -269,37 +270,37 @@ class Subscription(Named, Generic[V]):
         *Conflicts:* as `resume`. *Cost:* one read, and one write if half of the ownership time is over.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
-            stored = yield tr.get(self._layout.subscriptions.pack((self.name,)))
+        async def body(tr: Transaction) -> None:
+            stored = await value_of(tr.get(self._layout.subscriptions.pack((self.name,))))
             self._hold(tr, self._registration(stored), self.leases.now_us())
 
-        yield from self.leases.queue.read(tr, body)
+        await self.leases.queue.read(tr, body)
 
     @verb
-    def close(self, tr: Transaction | Database) -> Steps[None]:
+    async def close(self, tr: Transaction | Database) -> None:
         """Give up an exclusive subscription: it stays registered, and any process may own it next.
 
         *Conflicts:* as `resume`. *Cost:* one read, one write.
         """
-        yield from self._change(tr, lambda registration: replace(registration, owned_until_us=0))
+        await self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
-    def _take(self, tr: Transaction, terms: TakeTerms) -> Steps[tuple[Taken, bool, bool]]:
+    async def _take(self, tr: Transaction, terms: TakeTerms) -> tuple[Taken, bool, bool]:
         """Take items; also return whether it wrote, and whether the subscription may have items at all."""
         now_us = self.leases.now_us()
         head = self._head(terms, now_us)
-        registration = yield from head.prepare(tr, fresh=terms.strict)
+        registration = await head.prepare(tr, fresh=terms.strict)
         renewed = self._hold(tr, registration, now_us) is not registration
-        left = yield from credit_left(tr, self._layout, self.name, registration)
+        left = await credit_left(tr, self._layout, self.name, registration)
         settled = False
         short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
         if short and left != Credit(registration.credit, registration.credit_bytes):
             # Expired leases use credit until a transaction reclaims them.
-            moves = yield from self._fire_due(tr, now_us)
+            moves = await self._fire_due(tr, now_us)
             head.came_back(moves.arrived)
             settled = moves.any
-            left = yield from credit_left(tr, self._layout, self.name, registration)
+            left = await credit_left(tr, self._layout, self.name, registration)
         limit = terms.limit if left.items is None else min(terms.limit, left.items)
-        suspended = registration.suspended or (yield from is_paused(tr, self._layout))
+        suspended = registration.suspended or await is_paused(tr, self._layout)
         if suspended or not limit:
             # One transaction fires a limited number of timers; the rest may return credit too.
             return Taken([], again=settled and terms.strict and not suspended), renewed or settled, False
@@ -307,37 +308,37 @@ class Subscription(Named, Generic[V]):
         if isinstance(head, Cursor):
             head.accepts = self._test(registration)
         taking = Taking(self.leases.queue, head, self.leases.retry)
-        taken, wrote = yield from taking.take(tr, terms.with_limit(limit), now_us)
-        noted = yield from head.finish(tr)
+        taken, wrote = await taking.take(tr, terms.with_limit(limit), now_us)
+        noted = await head.finish(tr)
         if not taken.leases and not terms.strict:
             head.found_nothing(tr)
         again = taken.again or (head.more and not taken.leases)
         return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
 
-    def _may_begin(self, tr: Transaction) -> Steps[bool]:
+    async def _may_begin(self, tr: Transaction) -> bool:
         """Return whether items that were granted to a waiting call may begin."""
         stored = tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
-        paused = yield from is_paused(tr, self._layout)
-        return not paused and not self._registration((yield stored)).suspended
+        paused = await is_paused(tr, self._layout)
+        return not paused and not self._registration(await value_of(stored)).suspended
 
     def _head(self, terms: TakeTerms, now_us: int) -> Cursor | ExclusiveHead:
         if self._exclusive_all:
             return ExclusiveHead(self._layout, self.name, wanted=terms.limit)
         return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)
 
-    def _fire_due(self, tr: Transaction, now_us: int) -> Steps[Transitions]:
+    async def _fire_due(self, tr: Transaction, now_us: int) -> Transitions:
         """Fire due timers, and return the moves."""
-        due = yield from due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
+        due = await due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT)
         moves = Transitions(tr, self._layout, now_us)
         try:
-            yield from fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
+            await fire_due(tr, self._layout, moves, due, now_us=now_us, retry=self.leases.retry)
         finally:
             moves.finish()
         return moves
 
-    def _credit_now(self, tr: Transaction) -> Steps[Credit]:
-        stored = yield tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
-        return (yield from credit_left(tr, self._layout, self.name, self._registration(stored)))
+    async def _credit_now(self, tr: Transaction) -> Credit:
+        stored = await value_of(tr.snapshot.get(self._layout.subscriptions.pack((self.name,))))
+        return await credit_left(tr, self._layout, self.name, self._registration(stored))
 
     def _test(self, registration: SubscriptionRecord) -> Callable[[bytes, bytes], bool]:
         if registration.selector is None:
@@ -372,16 +373,16 @@ class Subscription(Named, Generic[V]):
                 " long. Subscribe again; an exclusive one can be taken over when its owner is gone."
             )
 
-    def _change(
+    async def _change(
         self, tr: Transaction | Database, change: Callable[[SubscriptionRecord], SubscriptionRecord]
-    ) -> Steps[None]:
-        def body(tr: Transaction) -> Steps[None]:
+    ) -> None:
+        async def body(tr: Transaction) -> None:
             key = self._layout.subscriptions.pack((self.name,))
-            registration = self._registration((yield tr.get(key)))
+            registration = self._registration(await value_of(tr.get(key)))
             owned = self._hold(tr, registration, self.leases.now_us())
             tr.set(key, pack_record(change(owned)))
 
-        yield from self.leases.queue.transact(tr, body)
+        await self.leases.queue.transact(tr, body)
 
     def _registration(self, stored: Any) -> SubscriptionRecord:
         if not stored.present():
@@ -400,12 +401,12 @@ def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit
     """
     layout = subscription._layout
 
-    def look(tr: Transaction) -> Steps[bool]:
+    async def look(tr: Transaction) -> bool:
         stopped = tr.snapshot.get(layout.paused_key)
-        stored = yield tr.snapshot.get(layout.subscriptions.pack((subscription.name,)))
+        stored = await value_of(tr.snapshot.get(layout.subscriptions.pack((subscription.name,))))
         registration = subscription._registration(stored)
         subscription._check_owned(registration)
-        paused = yield stopped
+        paused = await value_of(stopped)
         if paused.present():
             refuse_renamed(bytes(paused))
             layout.known.unpaused_until = 0.0  # so that a lease reads it, too

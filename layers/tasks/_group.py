@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
+from fdbqueue.lowlevel import Database, Named, Transaction, is_database, verb
 
 from ..groups import Group, Groups, GroupStats
 from ..leases import FollowUp
@@ -56,7 +56,7 @@ class CallGroup(Named):
         return CallGroup(self._app, self._calls, [*self._following, *calls])
 
     @verb
-    def enqueue(self, tr: Transaction | Database, name: str = "") -> Steps[EnqueuedGroup]:
+    async def enqueue(self, tr: Transaction | Database, name: str = "") -> EnqueuedGroup:
         """Enqueue all calls, and return the group.
 
         Args:
@@ -72,19 +72,19 @@ class CallGroup(Named):
         then = [FollowUp(one.task.lane, one.value(), **one.all_terms()) for one in self._following]
         handles: list[Handle[Any]] = []
         db = tr if is_database(tr) else getattr(tr, "db", None)
-        group = yield from groups.open.steps(tr, name, then=then)
+        group = await groups.open.steps(tr, name, then=then)
         for start in range(0, len(self._calls), AT_ONCE):
             some = self._calls[start : start + AT_ONCE]
-            handles += yield from self._lane.queue.transact(tr, partial(self._some, groups, group, some, db))
-        yield from group.close.steps(tr)
+            handles += await self._lane.queue.transact(tr, partial(self._some, groups, group, some, db))
+        await group.close.steps(tr)
         return EnqueuedGroup(group, handles)
 
-    def _some(
+    async def _some(
         self, groups: Groups, group: Group, calls: list[Call[Any]], db: Any, tr: Transaction
-    ) -> Steps[list[Handle[Any]]]:
+    ) -> list[Handle[Any]]:
         handles = []
         for call in calls:
-            placed = yield from groups.enqueue.steps(tr, call.value(), group=group, **call.all_terms())
+            placed = await groups.enqueue.steps(tr, call.value(), group=group, **call.all_terms())
             handles.append(Handle(call.task, placed.position, db, is_new=True, completion=placed.completion))
         return handles
 
@@ -102,9 +102,9 @@ class EnqueuedGroup(Named):
         return f"EnqueuedGroup({self.group.name!r}, {len(self.handles)} calls)"
 
     @verb
-    def wait(self, timeout: float | None = None) -> Steps[GroupStats]:
+    async def wait(self, timeout: float | None = None) -> GroupStats:
         """Wait until all calls have ended; as `Group.wait`."""
-        return (yield from self.group.wait.steps(timeout))
+        return await self.group.wait.steps(timeout)
 
     def __await__(self) -> Generator[Any, Any, GroupStats]:
         return self.wait.aio().__await__()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import Database, Named, Notes, Steps, Subspace, Transaction, locate, pack, rows, verb
+from fdbqueue.lowlevel import Database, Named, Notes, Subspace, Transaction, locate, pack, rows, value_of, verb
 from fdbqueue.moves.outcomes import encode_result, read_record
 from fdbqueue.moves.outcomes import remove as remove_outcome
 
@@ -106,7 +106,7 @@ class Lane(Named):
         return {name: value for name, value in terms.items() if value is not None}
 
     @verb
-    def enqueue(
+    async def enqueue(
         self,
         /,
         tr: Transaction | Database,
@@ -115,22 +115,22 @@ class Lane(Named):
         unique: UniqueKey | None = None,
         keep: float | None = None,
         **terms: Any,
-    ) -> Steps[Placed]:
+    ) -> Placed:
         """Enqueue a call, unless an equal one is there."""
-        return (yield from self.queue.transact(tr, partial(self._enqueue, value, unique, keep, terms)))
+        return await self.queue.transact(tr, partial(self._enqueue, value, unique, keep, terms))
 
-    def _enqueue(
+    async def _enqueue(
         self, value: Any, unique: UniqueKey | None, keep: float | None, terms: Mapping[str, Any], tr: Transaction
-    ) -> Steps[Placed]:
+    ) -> Placed:
         session = terms.get("session")
-        if unique is not None and (found := (yield from self._equal(tr, unique, session))) is not None:
+        if unique is not None and (found := await self._equal(tr, unique, session)) is not None:
             return Placed(found, False, self.completion(found))
         target = self.source if keep is None else Results(self.source, keep=keep)
-        entered = yield from target.enqueue.steps(tr, value, **terms)
+        entered = await target.enqueue.steps(tr, value, **terms)
         completion = entered if isinstance(entered, Completion) else None
         position: Any = entered if completion is None else completion.position
         if unique is not None:
-            position = yield from self._note_unique(tr, unique, position, terms)
+            position = await self._note_unique(tr, unique, position, terms)
         return Placed(position, True, completion)
 
     def completion(self, position: Position) -> Completion[Any]:
@@ -142,41 +142,41 @@ class Lane(Named):
         terms: Any = {"count": rate.count, "seconds": rate.seconds, "burst": rate.burst}
         return TokenBucket(self.queue, name, clock=self.leases.clock, **terms)
 
-    def _equal(self, tr: Transaction, unique: UniqueKey, session: Any) -> Steps[Position | None]:
+    async def _equal(self, tr: Transaction, unique: UniqueKey, session: Any) -> Position | None:
         """Return an equal call. It conflicts with the enqueue and the end of one."""
         home = self.leases.layout
         if unique.terms.period is not None:
-            noted = yield tr.get(home.completions.key(pack(_noted_at(unique.key))))
+            noted = await value_of(tr.get(home.completions.key(pack(_noted_at(unique.key)))))
             if noted.present():
                 record = read_record(bytes(noted))
                 if self.leases.now_us() < record.until_us:
                     return Position.parse(msgspec.msgpack.decode(record.result))
-        layout = home if self.sessions is None else (yield from self.sessions.layout_for(tr, session))
+        layout = home if self.sessions is None else await self.sessions.layout_for(tr, session)
         span = SmartIndex(layout).key_span(INDEX, unique.key)
-        for row in (yield from rows(tr, span.begin, span.end)):
+        for row in await rows(tr, span.begin, span.end):
             packed = span.packed(row.key)
             if unique.terms.until == "started":
-                found = yield from locate(tr, layout, [packed])
+                found = await locate(tr, layout, [packed])
                 if not found or found[0].state == "leased":
                     continue
             position = layout.available.position(layout.available.key(packed))
-            return (yield from entered_at(tr, self, layout, position, session)).name
+            return (await entered_at(tr, self, layout, position, session)).name
         return None
 
-    def _note_unique(
+    async def _note_unique(
         self, tr: Transaction, unique: UniqueKey, position: Position, terms: Mapping[str, Any]
-    ) -> Steps[Position]:
+    ) -> Position:
         """Add an enqueued call to the index, which its end leaves; and note it for a period."""
-        at = yield from entered_at(tr, self, self.queue.layout, position, terms.get("session"))
+        at = await entered_at(tr, self, self.queue.layout, position, terms.get("session"))
         part = SmartIndex(at.layout).part(INDEX, unique.key)
         delayed = "delay" in terms or "at" in terms
-        yield from mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))
+        await mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))
         for key in at.layout.dependent_keys((part,), at.packed):
             tr.set(key, b"")
         if unique.terms.period is not None:
             # An outcome that is kept for the period, under a position made of the key. A timer removes it.
             packed, home, now_us = pack(_noted_at(unique.key)), self.leases.layout, self.leases.now_us()
-            noted = yield tr.get(home.completions.key(packed))
+            noted = await value_of(tr.get(home.completions.key(packed)))
             if noted.present():
                 remove_outcome(tr, home, packed, read_record(bytes(noted)).until_us)
             kept = Notes(keep_s=math.ceil(unique.terms.period))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import Database, Steps, Transaction, run_async
+from fdbqueue.lowlevel import Database, Transaction, run_async
 
 from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
@@ -87,12 +87,12 @@ class Running:
         value = task.lane.value(Message(task.name, msgspec.Raw(call.data), one.then))
         return FollowUp(task.lane, value, **call.all_terms())
 
-    def ended(self, tr: Transaction, body: Callable[[Transaction], Any]) -> Steps[Any]:
+    async def ended(self, tr: Transaction, body: Callable[[Transaction], Any]) -> Any:
         """Run the last transaction of the call: the body's writes, and the ack."""
         result = body(tr)
         if inspect.iscoroutine(result):
-            result = yield from in_event_loop(lambda: result, name="app.transaction")
-        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))
+            result = await in_event_loop(lambda: result, name="app.transaction")
+        await self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))
         return result
 
 

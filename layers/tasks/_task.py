@@ -84,7 +84,7 @@ class BaseTask(Named, Generic[P, R]):
         return f"Task({self.arguments})"
 
     @verb
-    def enqueue(self, tr: Transaction | Database, /, *args: P.args, **kwargs: P.kwargs) -> Steps[Handle[R]]:
+    async def enqueue(self, tr: Transaction | Database, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue a call, and return its handle. In an event loop: ``await task.enqueue.aio(tr, …)``.
 
         Args:
@@ -96,7 +96,7 @@ class BaseTask(Named, Generic[P, R]):
 
         *Conflicts:* and *Cost:* as `Call.enqueue`.
         """
-        return (yield from self.call(*args, **kwargs).enqueue.steps(tr))
+        return await self.call(*args, **kwargs).enqueue.steps(tr)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """Return a call with these arguments, to enqueue it later, in a group or after another one.
@@ -151,7 +151,7 @@ class BaseTask(Named, Generic[P, R]):
         return task
 
     @verb
-    def enqueue_many(self, tr: Transaction | Database, values: Iterable[Call[Any]]) -> Steps[BulkReport]:
+    async def enqueue_many(self, tr: Transaction | Database, values: Iterable[Call[Any]]) -> BulkReport:
         """Enqueue many calls of this task, in their order: ``send.enqueue_many(db, (send.call(name) for name in …))``.
 
         Given a database, it uses transactions of about 1 MB, one after the other, each exactly once. No handles are
@@ -171,7 +171,7 @@ class BaseTask(Named, Generic[P, R]):
         if self.lane.sessions is not None:
             terms["session"] = lambda value: routes.pop(id(value))  # each is asked for right after it was made
         made = self._values(values, routes)
-        report: BulkReport = yield from self.lane.source.enqueue_many.steps(tr, made, **terms)
+        report: BulkReport = await self.lane.source.enqueue_many.steps(tr, made, **terms)
         return report
 
     def _values(self, calls: Iterable[Call[Any]], routes: dict[int, Any]) -> Iterable[Any]:
@@ -267,7 +267,7 @@ class Handle(Named, Generic[R]):
         return self.position.text
 
     @verb
-    def result(self, timeout: float | None = None) -> Steps[R]:
+    async def result(self, timeout: float | None = None) -> R:
         """Wait until the call has ended, and return the task's result. ``await handle`` does the same.
 
         If the call was enqueued in your own transaction, commit that first.
@@ -286,14 +286,14 @@ class Handle(Named, Generic[R]):
         self._check_kept()
         if self._db is None:
             raise ValueError(f"{self!r} has no database to wait in: task.handle(db, str(handle)) gives it one.")
-        stored = yield from self._completion.at(self._db).wait.steps(timeout)
+        stored = await self._completion.at(self._db).wait.steps(timeout)
         return cast(R, self.task.arguments.decode_result(stored))
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.result.aio().__await__()
 
     @verb
-    def outcome(self, tr: Transaction | Database) -> Steps[Outcome[Any] | None]:
+    async def outcome(self, tr: Transaction | Database) -> Outcome[Any] | None:
         """Return how the call ended, without waiting; None if it has not ended yet.
 
         Raises:
@@ -302,7 +302,7 @@ class Handle(Named, Generic[R]):
         *Conflicts:* in a transaction, with the end of the call. *Cost:* one read.
         """
         self._check_kept()
-        return (yield from self._completion.outcome.steps(tr))
+        return await self._completion.outcome.steps(tr)
 
     def _check_kept(self) -> None:
         if self.task.options.keep_result is None and self.task._terms.keep_result is None:
@@ -334,7 +334,7 @@ class Call(Named, Generic[R]):
         return Call(self.task, self.data, self.bound, terms)
 
     @verb
-    def enqueue(self, tr: Transaction | Database) -> Steps[Handle[R]]:
+    async def enqueue(self, tr: Transaction | Database) -> Handle[R]:
         """Enqueue the call, and return its handle.
 
         Args:
@@ -343,9 +343,9 @@ class Call(Named, Generic[R]):
         *Conflicts:* none; if the task is unique, with an enqueue of an equal call, and with its end. *Cost:* as the
         `enqueue` of the queue; one more write if the result is kept; two more reads and writes if the task is unique.
         """
-        placed = yield from self.placed(tr)
+        placed = await self.placed(tr)
         if self.task.app.is_eager(tr):
-            yield from self.task.app.run_due.steps(cast(Database, tr))
+            await self.task.app.run_due.steps(cast(Database, tr))
         db = tr if is_database(tr) else getattr(tr, "db", None)
         return Handle(self.task, placed.position, db, is_new=placed.is_new, completion=placed.completion)
 

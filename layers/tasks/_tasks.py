@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.base.arguments import check_flag
-from fdbqueue.lowlevel import Database, Named, Steps, Transaction, is_database, verb
+from fdbqueue.lowlevel import Database, Named, Transaction, is_database, verb
 from fdbqueue.stored.names import queue_text
 
 from ..consumer import ConsumerReport
@@ -275,7 +275,7 @@ class Tasks(Named):
         return CallGroup(self, calls)
 
     @verb
-    def run_due(self, db: Database) -> Steps[ConsumerReport]:
+    async def run_due(self, db: Database) -> ConsumerReport:
         """Enqueue the ticks that are due, and run all tasks that are due, here and now. For tests.
 
         A task that fails waits for its next attempt: it is not tried again at once.
@@ -284,7 +284,7 @@ class Tasks(Named):
         """
         from ._worker import Worker
 
-        return (yield from Worker(self, signals=False)._begun(db, "app.run_due", until_empty=True))
+        return await Worker(self, signals=False)._begun(db, "app.run_due", until_empty=True)
 
     def is_eager(self, tr: object) -> bool:
         """Return whether an enqueue runs the due tasks: not in a transaction, and not in a task."""
@@ -303,7 +303,7 @@ class Tasks(Named):
         return running
 
     @verb
-    def transaction(self, body: Callable[[Transaction], R | Awaitable[R]]) -> Steps[R]:
+    async def transaction(self, body: Callable[[Transaction], R | Awaitable[R]]) -> R:
         """End the present call in one transaction with the writes of `body`: both happen exactly once, or neither.
 
         Call it last in the task: ``return app.transaction(body)``. What the body returns is the call's result, or a
@@ -325,7 +325,7 @@ class Tasks(Named):
         running = self.current
         if running.acked:
             raise RuntimeError(f"{running.task!r} has ended its call already. A task has one last transaction.")
-        result: R = yield from running.lane.queue.transact(running.db, partial(running.ended, body=body))
+        result: R = await running.lane.queue.transact(running.db, partial(running.ended, body=body))
         running.acked = True
         return result
 

@@ -93,7 +93,7 @@ class Worker(Named):
         return f"Worker({self.app!r}, concurrency={self._concurrency})"
 
     @verb
-    def run(self, db: Database) -> Steps[ConsumerReport]:
+    async def run(self, db: Database) -> ConsumerReport:
         """Run tasks, and enqueue the ticks of schedules, until `stop` is called or a signal comes.
 
         Args:
@@ -103,12 +103,12 @@ class Worker(Named):
 
         *Conflicts:* and *Cost:* as `Consumer.run`, for each queue; if the app has schedules, one range read a second.
         """
-        return (yield from self._begun(db, "worker.run", until_empty=False))
+        return await self._begun(db, "worker.run", until_empty=False)
 
     @verb
-    def drain(self, db: Database) -> Steps[ConsumerReport]:
+    async def drain(self, db: Database) -> ConsumerReport:
         """Enqueue the ticks that are due, and run tasks until none is available; otherwise like `run`."""
-        return (yield from self._begun(db, "worker.drain", until_empty=True))
+        return await self._begun(db, "worker.drain", until_empty=True)
 
     def running(self, db: Database) -> AbstractAsyncContextManager[Worker]:
         """Run beside the body of an ``async with``, and stop gracefully at its end; as `Consumer.running`."""

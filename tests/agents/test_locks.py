@@ -145,7 +145,7 @@ def test_one_lock_of_sixteen_looks_for_expired_ones(
 ) -> None:
     limits: list[int] = []
 
-    def sweep(self: Locks, tr: Any, begin: bytes, *, limit: int) -> list[Any]:
+    async def sweep(self: Locks, tr: Any, begin: bytes, *, limit: int) -> list[Any]:
         limits.append(limit)
         return []
 

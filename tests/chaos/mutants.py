@@ -334,7 +334,7 @@ MUTANTS = (
     Mutant(
         "a drain of sessions does not know all shards",
         "layers/consumer/_session_run.py",
-        (("        yield from self._sessions.line.shards.learn(tr, seconds=0.0)\n", ""),),
+        (("        await self._sessions.line.shards.learn(tr, seconds=0.0)\n", ""),),
         tests=(
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_of_sessions_comes_to_an_item_between_places",
         ),
@@ -551,7 +551,7 @@ MUTANTS = (
         "layers/blobs/_writer.py",
         (
             (
-                "            while self._sent:\n                yield from self._settle()\n            if tr is None:",
+                "            while self._sent:\n                await self._settle()\n            if tr is None:",
                 "            if tr is None:",
             ),
         ),
@@ -570,7 +570,12 @@ MUTANTS = (
     Mutant(
         "an upload does not conflict with its sweep",
         "layers/blobs/_uploads.py",
-        (("if not (yield tr.get(self.key)).present():", "if not (yield tr.snapshot.get(self.key)).present():"),),
+        (
+            (
+                "if not (await value_of(tr.get(self.key))).present():",
+                "if not (await value_of(tr.snapshot.get(self.key))).present():",
+            ),
+        ),
         Kind.blobs,
         tests=(
             "tests/layers/blobs/test_blobs_interleavings.py::test_of_a_sweep_and_the_last_transaction_one_conflicts",
@@ -647,8 +652,8 @@ MUTANTS = (
         "layers/sessions/line/line.py",
         (
             (
-                'tally("dequeued", 1)\n        yield from self.end(',
-                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        yield from self.end(",
+                'tally("dequeued", 1)\n        await self.end(',
+                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        await self.end(",
             ),
         ),
         Kind.sessions,
@@ -693,7 +698,7 @@ MUTANTS = (
         "layers/sessions/operators/editing.py",
         (
             (
-                "            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
+                "            await self._line.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
                 "            pass\n        elif was",
             ),
         ),
@@ -746,7 +751,12 @@ MUTANTS = (
     Mutant(
         "two sessions take the last slot of a gate",
         "layers/sessions/line/gates.py",
-        (("value = yield tr.get(self._keys.gate(gate))", "value = yield tr.snapshot.get(self._keys.gate(gate))"),),
+        (
+            (
+                "value = await value_of(tr.get(self._keys.gate(gate)))",
+                "value = await value_of(tr.snapshot.get(self._keys.gate(gate)))",
+            ),
+        ),
         Kind.gates,
         tests=(
             "tests/layers/sessions/test_sessions_gates_interleavings.py::test_of_two_sessions_that_take_the_last_slot_one_runs_again",
@@ -836,7 +846,7 @@ MUTANTS = (
     Mutant(
         "a waiting call of a subscription takes what was granted to it before a pause",
         "layers/subscriptions/_awaiting.py",
-        (("if granted and not (yield from self._may_begin(tr)):", "if False:"),),
+        (("if granted and not await self._may_begin(tr):", "if False:"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back",
         ),
@@ -844,7 +854,7 @@ MUTANTS = (
     Mutant(
         "an enqueue gives its item to a consumer that waits at a paused queue",
         "layers/subscriptions/immediate_delivery.py",
-        (("registration.suspended or (yield from is_paused(tr, layout)):", "registration.suspended:"),),
+        (("registration.suspended or await is_paused(tr, layout):", "registration.suspended:"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
         ),
@@ -1000,7 +1010,7 @@ MUTANTS = (
     Mutant(
         "a cancelled ack_and_next keeps the next item's session",
         "layers/sessions/workers/keeping.py",
-        (("(yield from finish(self._work(), self))", "(yield from finish(self._work()))"),),
+        (("await finish(self._work(), self)", "await finish(self._work())"),),
         tests=(
             "tests/layers/sessions/test_sessions_cancelled.py::test_a_call_that_is_cancelled_during_its_commit_acks_and_holds_nothing",
         ),
@@ -1114,7 +1124,7 @@ MUTANTS = (
         "fdbqueue/verbs/editing.py",
         (
             ("[(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]", "list(outcomes.items())"),
-            ("        ended = yield read\n", "        ended = yield tr.snapshot.get(read)\n"),
+            ("        ended = await value_of(read)\n", "        ended = await value_of(tr.snapshot.get(read))\n"),
         ),
         tests=("tests/layers/together/test_round_trips.py::test_the_round_trips_of_a_call_do_not_grow_with_its_items",),
     ),
@@ -1217,13 +1227,13 @@ MUTANTS = (
     Mutant(
         "an enqueue registers a name within another one",
         "fdbqueue/stored/catalogue.py",
-        (("        yield from refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
+        (("        await refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
     ),
     Mutant(
         "register takes a name within another one",
         "fdbqueue/stored/catalogue.py",
-        (("    else:\n        yield from refuse_nested(tr, layout)\n    tr.set(", "    tr.set("),),
+        (("    else:\n        await refuse_nested(tr, layout)\n    tr.set(", "    tr.set("),),
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(
@@ -1238,13 +1248,13 @@ MUTANTS = (
     Mutant(
         "a rename takes a name within another one",
         "fdbqueue/verbs/renaming.py",
-        (("        yield from refuse_nested(tr, target)\n", ""),),
+        (("        await refuse_nested(tr, target)\n", ""),),
         tests=("tests/queue/test_names.py::test_a_rename_to_a_name_within_another_one_is_refused",),
     ),
     Mutant(
         "a copy takes a name within another one",
         "fdbqueue/transfer/copying.py",
-        (("            yield from refuse_nested(tr, self._layout)\n", "            pass\n"),),
+        (("            await refuse_nested(tr, self._layout)\n", "            pass\n"),),
         tests=("tests/queue/test_names.py::test_a_copy_and_an_import_to_a_name_within_another_one_are_refused",),
     ),
     Mutant(
@@ -1262,7 +1272,7 @@ MUTANTS = (
     Mutant(
         "an item with a level that has left a queue with levels is a session's",
         "fdbqueue/verbs/of_session.py",
-        (("    if not (yield from read_high_water_mark(tr, layout)).order:\n", "    if True:\n"),),
+        (("    if not (await read_high_water_mark(tr, layout)).order:\n", "    if True:\n"),),
         tests=(
             "tests/layers/together/test_positions_of_sessions.py::test_an_item_that_has_left_a_queue_with_levels_is_not_there",
         ),
@@ -1365,7 +1375,12 @@ MUTANTS = (
     Mutant(
         "a check reads families that have no keys",
         "fdbqueue/reads/foreign.py",
-        (("        if following < behind(begin):\n            yield family", "        yield family"),),
+        (
+            (
+                "        if following < behind(begin):\n            yield family",
+                "        yield family",
+            ),
+        ),
         tests=("tests/queue/test_checking.py::test_a_check_reads_the_families_that_have_keys_and_no_others",),
     ),
     Mutant(

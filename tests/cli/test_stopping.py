@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,7 +145,10 @@ import fdbqueue.cli
 def killed(number: signal.Signals) -> Callable[..., None]:
     """Return a function that gets a signal while it works, in place of one of the library's."""
 
-    def work(*_: object, **__: object) -> None:
+    def work(*given: Any, **_: object) -> None:
+        for one in given:
+            if asyncio.iscoroutine(one):
+                one.close()
         os.kill(os.getpid(), number)
         raise AssertionError("the signal did not interrupt it")
 

@@ -13,7 +13,6 @@ from fdbqueue.agents import locks
 from fdbqueue.agents.locks import Locks
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases
-from fdbqueue.lowlevel import Steps
 from fdbqueue.lowlevel import run as run_steps
 from tests.cli.conftest import Run
 
@@ -24,9 +23,9 @@ LONG_AGO = time.time() - 1_000
 def locked(db: Any, leases: Leases[bytes], duration: float) -> int:
     """An item's lock, of that many seconds."""
 
-    def body(tr: Any) -> Steps[int]:
-        found = yield from leases.lease_many.steps(tr, limit=1, duration=duration)
-        return (yield from Locks(leases).lock(tr, found))[0]
+    async def body(tr: Any) -> int:
+        found = await leases.lease_many.steps(tr, limit=1, duration=duration)
+        return (await Locks(leases).lock(tr, found))[0]
 
     leases.enqueue(db, b"data")
     handle: int = run_steps(leases.queue.transact(db, body))

@@ -15,7 +15,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace, aio
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.errors import ClusterError
 from tests.helpers.processes import Processes
 
@@ -87,8 +87,8 @@ def test_a_database_that_was_used_before_a_fork_works_in_the_child(db: Any, spac
     assert [item.value for item in queue.browse(db)] == [b"parent", b"child", b"parent again"]
 
 
-def waited_for(future: Any) -> Steps[Any]:
-    return (yield future)
+async def waited_for(future: Any) -> Any:
+    return await value_of(future)
 
 
 def test_a_forked_child_does_not_wait_for_its_parents_commits(db: Any, space: Subspace) -> None:

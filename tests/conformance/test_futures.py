@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace, transactional
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 
 
 @pytest.fixture
@@ -233,8 +233,8 @@ def test_a_wait_after_an_interrupted_one_ends_when_its_own_future_is_ready(db: A
         tr.commit().wait()
         return future
 
-    def wait_for(future: Any) -> Steps[Any]:
-        return (yield future)
+    async def wait_for(future: Any) -> Any:
+        return await value_of(future)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fdbqueue.engine.steps import Steps
-
 
 class Days:
     """A clock of which every look takes a second, and that runs on while somebody rests."""
@@ -16,7 +14,6 @@ class Days:
         self.now += 1
         return self.now
 
-    def rest(self, seconds: float) -> Steps[None]:
+    async def rest(self, seconds: float) -> None:
         self.rests.append(seconds)
         self.now += seconds
-        yield from ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.stored.catalogue import About, write_about
 from fdbqueue.stored.layout import Layout
@@ -60,8 +60,7 @@ def beside(space: Subspace, name: str) -> Subspace:
 def registered_before(db: Any, *names: Any) -> None:
     """Register names as a version does that lets them lie within each other."""
 
-    def body(tr: Any) -> Steps[None]:
-        yield from ()
+    async def body(tr: Any) -> None:
         for name in names:
             write_about(tr, Layout(name), About("bytes"))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _registrar
 from fdbqueue.layers.staged import grants as _grants
@@ -57,8 +57,7 @@ def register(
     """
     requests = Requests(queue.layout)
 
-    def body(tr: Any) -> Steps[None]:
-        yield from ()
+    async def body(tr: Any) -> None:
         wish = Wish(client, wanted, int((clock() + lives) * 1e6), int(duration * 1e6), "asleep", process)
         requests.register(tr, wish)
 

@@ -220,6 +220,6 @@ def driven(method: Callable[..., Any], *args: Any, **terms: Any) -> Call:
 
     def call(tr: Any) -> Any:
         result = method(tr, *args, **terms)
-        return run(result) if inspect.isgenerator(result) else result
+        return run(result) if hasattr(result, "send") else result
 
     return Call(call)

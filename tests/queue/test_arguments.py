@@ -149,27 +149,27 @@ def test_what_layers_call_checks_its_arguments(db: Any, queue: Queue[Any]) -> No
         with pytest.raises(TypeError, match="A row of a queue is a KeyValue that was read, not"):
             queue.look_at(db, wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="An item is named by its Position, not by"):
-            queue.item(tr, wrong, b"x")  # type: ignore[arg-type]
+            queue.item(tr, wrong, b"x")  # type: ignore[arg-type, unused-coroutine]
         if wrong != b"x":
             with pytest.raises(TypeError, match="The stored bytes of an item are bytes"):
-                queue.item(tr, position, wrong)  # type: ignore[arg-type]
+                queue.item(tr, position, wrong)  # type: ignore[arg-type, unused-coroutine]
             with pytest.raises(TypeError, match="The stored bytes of an item are bytes"):
                 queue.check_dequeue(position, wrong)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="An item is named by its Position, not by"):
             queue.open_envelope(wrong, b"x")  # type: ignore[arg-type]
         for call in queue.read, queue.transact:
             with pytest.raises(TypeError, match="body is a function that takes a transaction and returns steps, not"):
-                call(db, wrong)  # type: ignore[arg-type]
+                call(db, wrong)  # type: ignore[arg-type, unused-coroutine]
         for rows in wrong, [wrong], []:
             with pytest.raises(TypeError, match="The rows to take out are a list of KeyValues that were read, not"):
-                queue.take_rows(tr, rows)  # type: ignore[arg-type]
+                queue.take_rows(tr, rows)  # type: ignore[arg-type, unused-coroutine]
         if wrong != 7:
             with pytest.raises(ValueError, match="wanted is how many indices to reserve"):
-                queue.next_index(tr, wrong)  # type: ignore[arg-type]
+                queue.next_index(tr, wrong)  # type: ignore[arg-type, unused-coroutine]
         with pytest.raises(ValueError, match="entry is one of 'plain', 'smart', 'any', not"):
-            queue.next_index(tr, 1, entry=wrong)  # type: ignore[arg-type]
+            queue.next_index(tr, 1, entry=wrong)  # type: ignore[arg-type, unused-coroutine]
     with pytest.raises(TypeError, match="order is the name of an order"):
-        queue.next_index(tr, 1, order=7)  # type: ignore[arg-type]
+        queue.next_index(tr, 1, order=7)  # type: ignore[arg-type, unused-coroutine]
     terms = dict.fromkeys(("delay", "at", "ttl", "headers"))
     for wrong_terms in None, {}, {"delay": 1}, terms | {"priority": 1}, 7:
         with pytest.raises(TypeError, match="terms are a mapping with at, delay, headers, ttl, not"):

@@ -17,7 +17,7 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Leases, PriorityQueue, Sessions, StagedQueue
 from fdbqueue.layers.sessions.session.records import pack_name
-from fdbqueue.lowlevel import Layout, PagePart, Section, Steps, TextTable, Transaction, add_to_page
+from fdbqueue.lowlevel import Layout, PagePart, Section, TextTable, Transaction, add_to_page, value_of
 from fdbqueue.reads.inspecting import SMALL_QUEUE, Inspection
 from fdbqueue.reads.registry import page_parts
 from fdbqueue.stored.items import Blob, envelope, with_blob
@@ -335,8 +335,8 @@ def test_a_layer_of_ones_own_adds_a_section_to_the_page(
         def tables(self) -> Iterator[TextTable]:
             yield TextTable("who takes", ("consumer", "items"), (("ann", 7),))
 
-    def section(tr: Transaction, layout: Layout) -> Steps[Section | None]:
-        stored = yield tr.snapshot.get(layout.space.pack(("rate",)))
+    async def section(tr: Transaction, layout: Layout) -> Section | None:
+        stored = await value_of(tr.snapshot.get(layout.space.pack(("rate",))))
         return Rate() if stored.present() else None
 
     monkeypatch.setattr(page_parts, "_parts", dict(page_parts._parts))

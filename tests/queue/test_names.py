@@ -43,8 +43,8 @@ pytestmark = pytest.mark.engines("memory", "cluster")
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait for old transactions in a rename."""
 
-    def pause(seconds: float) -> steps.Steps[None]:
-        yield from ()
+    async def pause(seconds: float) -> None:
+        pass
 
     monkeypatch.setattr(renaming, "pause", pause)
 
@@ -448,8 +448,7 @@ def test_a_queue_in_the_catalogue_that_is_there_is_listed() -> None:
     with fdbqueue.open("memory:") as db:
         Queue("orders", codec="str").enqueue(db, "x")
 
-        def body(tr: Any) -> steps.Steps[None]:
-            yield from ()
+        async def body(tr: Any) -> None:
             write_about(tr, Layout.at(CATALOGUE[:1]), About("str"))
 
         steps.run(attempts(db, body))

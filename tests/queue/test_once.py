@@ -99,8 +99,11 @@ def test_random_calls_under_random_faults_do_what_a_list_does(
             item = queue.dequeue(faulty)
             assert (item.value if item else None) == (model.pop(0) if model else None)
         else:
-            assert [item.value for item in queue.dequeue_many(faulty, limit=3)] == model[:3]
-            del model[:3]
+            # After three times 1007 a call takes fewer items.
+            taken = [item.value for item in queue.dequeue_many(faulty, limit=3)]
+            assert taken == model[: len(taken)]
+            assert len(taken) == min(3, len(model)) or (taken and plan.count(("before", 1007)) > 2)
+            del model[: len(taken)]
     assert contents(queue, db) == model
     assert queue.check(db).ok
     queue.clear(db)

@@ -16,7 +16,7 @@ import fdbqueue
 import fdbqueue.writes.batches
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota
 from fdbqueue.base.beside import KeptBeside
-from fdbqueue.engine import Subspace, steps
+from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions
 from fdbqueue.moves import quotas
 from fdbqueue.transfer import copy_queue, export_items, import_items
@@ -173,8 +173,7 @@ def test_enqueue_many_fills_a_queue_before_it_waits_or_is_refused(
     queue.set_quota(db, 5, when_full=when_full)
     many.enqueue(db, "0")
 
-    def waits(*_: Any) -> steps.Steps[None]:
-        yield from ()
+    async def waits(*_: Any) -> None:
         raise InterruptedError
 
     monkeypatch.setattr(quotas, "until_changed", waits)
@@ -195,9 +194,9 @@ def test_a_bulk_load_waits_for_room_and_keeps_the_order(
     queue.set_quota(db, 5, when_full="wait")
     taken: list[str] = []
 
-    def take(*_: Any) -> steps.Steps[None]:
+    async def take(*_: Any) -> None:
         assert queue.stats(db).available == 5  # it fills the queue before it waits
-        for item in (yield from queue.dequeue_many.steps(db, limit=3)):
+        for item in await queue.dequeue_many.steps(db, limit=3):
             taken.append(item.value)
 
     monkeypatch.setattr(quotas, "until_changed", take)
@@ -210,8 +209,7 @@ def test_a_bulk_load_waits_for_room_and_keeps_the_order(
 def test_an_interrupt_while_it_waits_for_room_says_what_is_in(
     db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    def interrupt(*_: Any) -> steps.Steps[None]:
-        yield from ()
+    async def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(quotas, "until_changed", interrupt)

@@ -16,6 +16,7 @@ import fdbqueue
 from fdbqueue import FDBError, LeaseLost, Position, Queue, QueueRenamed, SubscriptionError, UnknownQueue, rename
 from fdbqueue.engine import Subspace, steps, waiting
 from fdbqueue.engine.directory import DirectoryLayer
+from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import (
@@ -44,9 +45,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Note how long a rename waits for old transactions, and do not wait."""
     seen: list[float] = []
 
-    def pause(seconds: float) -> steps.Steps[None]:
+    async def pause(seconds: float) -> None:
         seen.append(seconds)
-        yield from ()
 
     monkeypatch.setattr(renaming, "pause", pause)
     return seen
@@ -79,12 +79,12 @@ def cut_at(patch: pytest.MonkeyPatch, number: int) -> None:
     """Let the `number`-th transaction of a rename fail, before or after its commit."""
     left = number
 
-    def cutting(db: Any, body: Any) -> steps.Steps[Any]:
+    async def cutting(db: Any, body: Any) -> Any:
         nonlocal left
         left -= 2
         if left == -2:
             raise Cut
-        result = yield from attempts(db, body)
+        result = await attempts(db, body)
         if left == -1:
             raise Cut
         return result
@@ -144,8 +144,8 @@ def test_an_enqueue_that_was_open_when_the_rename_began_is_not_lost(
     late = db.create_transaction()
     position = old.enqueue(late, "late")
 
-    def pause(seconds: float) -> steps.Steps[None]:
-        yield late.commit()
+    async def pause(seconds: float) -> None:
+        await value_of(late.commit())
 
     monkeypatch.setattr(renaming, "pause", pause)
     assert rename(db, space["old"], space["new"]).items == 2
@@ -336,17 +336,17 @@ def test_holders_can_act_between_the_steps(db: Any, space: Subspace, monkeypatch
     acked, back, kept, dropped = old.lease_many(db, limit=4)
     cancelled, there = (item.position for item in old.queue.browse(db, reverse=True, limit=2))
 
-    def pause(seconds: float) -> steps.Steps[None]:
-        yield from old.ack.steps(db, acked)
-        yield from old.nack.steps(db, back)
+    async def pause(seconds: float) -> None:
+        await old.ack.steps(db, acked)
+        await old.nack.steps(db, back)
         with pytest.raises(QueueRenamed, match="is being renamed to"):
-            yield from old.cancel.steps(db, cancelled)  # it has moved
-        assert (yield from new.cancel.steps(db, there))
-        assert (yield from old.cancel.steps(db, dropped.position))
+            await old.cancel.steps(db, cancelled)  # it has moved
+        assert await new.cancel.steps(db, there)
+        assert await old.cancel.steps(db, dropped.position)
         with pytest.raises(QueueRenamed, match="is being renamed to"):
-            yield from new.lease.steps(db)
+            await new.lease.steps(db)
         with pytest.raises(QueueRenamed, match="is being renamed to"):
-            yield from new.enqueue.steps(db, b"x")
+            await new.enqueue.steps(db, b"x")
 
     monkeypatch.setattr(renaming, "pause", pause)
     assert rename(db, space["old"], space["new"]).items == 28
@@ -463,13 +463,13 @@ def test_a_queue_can_be_renamed_back_and_on_and_its_old_name_used_again(db: Any,
 def test_of_two_renames_to_two_names_one_is_refused(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
     Queue(space["old"]).enqueue(db, b"x")
 
-    def pause(seconds: float) -> steps.Steps[None]:
+    async def pause(seconds: float) -> None:
         with pytest.raises(QueueRenamed, match="is being renamed"):
-            yield from rename.steps(db, space["old"], space["other"])
+            await rename.steps(db, space["old"], space["other"])
         with pytest.raises(QueueRenamed, match="is being renamed"):
-            yield from rename.steps(db, space["new"], space["old"])
+            await rename.steps(db, space["new"], space["old"])
         monkeypatch.setattr(renaming, "pause", lambda seconds: steps.finished(None))
-        yield from rename.steps(db, space["old"], space["new"])  # the same one goes on, and ends
+        await rename.steps(db, space["old"], space["new"])  # the same one goes on, and ends
 
     monkeypatch.setattr(renaming, "pause", pause)
     assert rename(db, space["old"], space["new"]).items == 1

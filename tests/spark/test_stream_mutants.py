@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.sink import staging
 from fdbqueue.spark.sink.record import encode
@@ -73,8 +72,8 @@ def test_a_short_read_that_is_taken_for_an_empty_one_is_noticed(
 def test_a_sink_that_decides_again_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
     decide = staging._decide
 
-    def again(tr: Any, **given: Any) -> Steps[Any]:
-        record = yield from decide(tr, **given)
+    async def again(tr: Any, **given: Any) -> Any:
+        record = await decide(tr, **given)
         if given["decision"] is None or record.done >= given["batch"]:
             return record
         record = replace(record, batch=given["batch"], attempts=given["decision"], moved=0)
@@ -86,8 +85,7 @@ def test_a_sink_that_decides_again_is_noticed(db: Any, space: Subspace, monkeypa
     assert noticed(db, space, test_sink_model.history)
 
 
-def _always_open(self: Any, tr: Any) -> Steps[bool]:
-    yield from ()
+async def _always_open(self: Any, tr: Any) -> bool:
     return True
 
 

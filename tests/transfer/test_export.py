@@ -43,8 +43,8 @@ def cut_at(number: int) -> Iterator[None]:
             nonlocal left
             left -= 2
             if left in (-1, -2):
-                if left == -1:
-                    call(*args, **kwargs)
+                if left == -1 and (begun := call(*args, **kwargs)) is not None:
+                    begun.close()
                 raise Cut
             return call(*args, **kwargs)
 
@@ -363,8 +363,8 @@ def test_an_import_into_a_queue_that_is_cleared_meanwhile_says_so(
     progress = importing._progress
     assert target.stats(db).available == 4
 
-    def cleared_after_it_was_read(tr: Any, **given: Any) -> Any:
-        found = yield from progress(tr, **given)
+    async def cleared_after_it_was_read(tr: Any, **given: Any) -> Any:
+        found = await progress(tr, **given)
         monkeypatch.setattr(importing, "_progress", progress)
         target.clear(db)
         return found
@@ -383,8 +383,8 @@ def test_two_imports_of_one_file_at_once_write_each_item_once(
     file = exported(db, queue, tmp_path)
     progress, others = importing._progress, iter([None])
 
-    def beside_another(tr: Any, **given: Any) -> Any:
-        found = yield from progress(tr, **given)
+    async def beside_another(tr: Any, **given: Any) -> Any:
+        found = await progress(tr, **given)
         if next(others, 1) is None:
             import_items(db, target, file)
         return found

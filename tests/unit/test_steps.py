@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.steps import Steps, run, run_async
+from fdbqueue.engine.steps import Steps, run, run_async, value_of
 from fdbqueue.engine.waiting import until_changed
 
 
@@ -54,16 +54,16 @@ def done(result: Any) -> Pending:
     return future
 
 
-def add(first: Pending, second: Pending) -> Steps[int]:
-    total: int = (yield first) + (yield second)
+async def add(first: Pending, second: Pending) -> int:
+    total: int = await value_of(first) + await value_of(second)
     return total
 
 
-def recover(future: Pending) -> Steps[str]:
+async def recover(future: Pending) -> str:
     try:
-        yield future
+        await value_of(future)
     except LookupError as error:
-        return str((yield done(f"recovered from {error}")))
+        return str(await value_of(done(f"recovered from {error}")))
     return "fine"
 
 
@@ -123,9 +123,9 @@ def test_one_event_loop_keeps_many_steps_waiting_at_once() -> None:
 def test_a_cancelled_task_cancels_its_future_and_the_steps_see_it() -> None:
     seen = []
 
-    def steps(future: Pending) -> Steps[None]:
+    async def steps(future: Pending) -> None:
         try:
-            yield future
+            await value_of(future)
         except asyncio.CancelledError:
             seen.append("cancelled")
             raise

@@ -281,8 +281,8 @@ def test_after_a_conflict_any_verb_waits_for_a_turn(tmp_path: Path, waits: list[
         queue = Queue("q")
         tries: list[int] = []
 
-        def body(tr: Any) -> Any:
-            yield tr.get(b"k")
+        async def body(tr: Any) -> None:
+            await fdbqueue.lowlevel.value_of(tr.get(b"k"))
             tries.append(0)
             if len(tries) == 1:
                 db[b"k"] = b"another's"

@@ -18,7 +18,7 @@ from msgspec import structs
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.decorator import transactional
 from fdbqueue.engine.selector import KeySelector
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import JobError
 from fdbqueue.moves.admission import refuse_smart
@@ -71,14 +71,14 @@ def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = 
     """
     fresh = JobRecord(header=header, started_us=clock())
 
-    def body(tr: Transaction) -> Steps[BegunJob]:
-        value = yield tr.get(keys.record)
+    async def body(tr: Transaction) -> BegunJob:
+        value = await value_of(tr.get(keys.record))
         if value.present():
             stored = bytes(value)
-            counts = yield from rows(tr.snapshot, *keys.counts_range())
+            counts = await rows(tr.snapshot, *keys.counts_range())
             record = decode(keys.job_id, stored)
             return BegunJob(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
-        yield from refuse_bypass(tr, keys.layout, header)
+        await refuse_bypass(tr, keys.layout, header)
         tr.set(keys.record, encode(fresh))
         return BegunJob(encode(fresh), fresh, resumed=False)
 
@@ -103,9 +103,9 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
     by_partition = {report.partition: report for report in reports}
     own: JobOutcome | None = None
 
-    def body(tr: Transaction) -> Steps[JobRecord]:
+    async def body(tr: Transaction) -> JobRecord:
         nonlocal own
-        value = yield tr.get(keys.record)
+        value = await value_of(tr.get(keys.record))
         if not value.present():
             raise JobError(f"The record of job {keys.job_id!r} is gone: the queue was cleared, or the job forgotten.")
         record = decode(keys.job_id, bytes(value))
@@ -116,8 +116,8 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
                 tr.set(keys.record, encode(record))
             return record
         # A plain read, no snapshot read: a late transaction that adds rows makes this commit fail, or fails itself.
-        counts = yield from rows(tr, *keys.counts_range())
-        owners = yield from rows(tr.snapshot, *keys.owners_range())
+        counts = await rows(tr, *keys.counts_range())
+        owners = await rows(tr.snapshot, *keys.owners_range())
         found = {keys.partition_of(row.key): counted(row.value) for row in counts}
         problem = _problem(by_partition, found)
         if problem:
@@ -146,8 +146,8 @@ def report_job(
     outcome = _outcome(by_partition, counts, len(by_partition), now_us())
     record = JobRecord(header=header, started_us=started_us, outcome=outcome)
 
-    def body(tr: Transaction) -> Steps[None]:
-        yield from _refuse_other_delivery(tr, keys, header)
+    async def body(tr: Transaction) -> None:
+        await _refuse_other_delivery(tr, keys, header)
         tr.set(keys.record, encode(record))
 
     run(attempts(db, body))
@@ -163,7 +163,7 @@ def check_report(db: Database, keys: JobKeys, header: JobHeader) -> None:
     run(attempts(db, lambda tr: _refuse_other_delivery(tr, keys, header)))
 
 
-def refuse_bypass(tr: Transaction, layout: Layout, header: JobHeader) -> Steps[None]:
+async def refuse_bypass(tr: Transaction, layout: Layout, header: JobHeader) -> None:
     """Refuse rows that would bypass a smart queue's checks, or have another codec, before any task runs.
 
     Tasks also find out, in each transaction. In this way they refuse rows that name their own queues.
@@ -173,12 +173,12 @@ def refuse_bypass(tr: Transaction, layout: Layout, header: JobHeader) -> Steps[N
         OtherCodec: the queue is registered with another codec.
     """
     if header.smart is None:
-        yield from refuse_smart(tr, layout)
-    yield from refuse_codec(tr, layout, header.codec)
+        await refuse_smart(tr, layout)
+    await refuse_codec(tr, layout, header.codec)
 
 
-def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: JobHeader) -> Steps[None]:
-    value = yield tr.get(keys.record)
+async def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: JobHeader) -> None:
+    value = await value_of(tr.get(keys.record))
     if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
         raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
 
@@ -194,13 +194,13 @@ def remove_log(db: Database, keys: JobKeys) -> None:
     clear(db, keys.begin, keys.end)
 
 
-def _partitions(tr: Transaction, keys: JobKeys) -> Steps[list[int]]:
-    owners = yield from rows(tr.snapshot, *keys.owners_range())
+async def _partitions(tr: Transaction, keys: JobKeys) -> list[int]:
+    owners = await rows(tr.snapshot, *keys.owners_range())
     return [keys.partition_of(row.key) for row in owners]
 
 
-def _last_entry(tr: Transaction, *, keys: JobKeys, partition: int) -> Steps[bytes]:
-    return bytes((yield tr.snapshot.get_key(KeySelector.last_less_than(keys.log_end(partition)))))
+async def _last_entry(tr: Transaction, *, keys: JobKeys, partition: int) -> bytes:
+    return bytes(await value_of(tr.snapshot.get_key(KeySelector.last_less_than(keys.log_end(partition)))))
 
 
 @transactional
@@ -209,9 +209,9 @@ def clear(tr: Any, begin: bytes, end: bytes) -> None:
     tr.clear_range(begin, end)
 
 
-def read_record(tr: Transaction, keys: JobKeys) -> Steps[JobRecord | None]:
+async def read_record(tr: Transaction, keys: JobKeys) -> JobRecord | None:
     """Return the job's record, read by snapshot; None if there is none."""
-    value = yield tr.snapshot.get(keys.record)
+    value = await value_of(tr.snapshot.get(keys.record))
     return decode(keys.job_id, bytes(value)) if value.present() else None
 
 
@@ -228,14 +228,14 @@ def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | Non
     only_database(db, "job_report", _OUTSIDE)
     keys = JobKeys(_home(queue), job_id)
 
-    def body(tr: Transaction) -> Steps[JobReport | None]:
-        record = yield from read_record(tr, keys)
+    async def body(tr: Transaction) -> JobReport | None:
+        record = await read_record(tr, keys)
         if record is None:
             return None
         counts = owners = []
         if record.outcome is None:
-            counts = yield from rows(tr.snapshot, *keys.counts_range())
-            owners = yield from rows(tr.snapshot, *keys.owners_range())
+            counts = await rows(tr.snapshot, *keys.counts_range())
+            owners = await rows(tr.snapshot, *keys.owners_range())
         found = {keys.partition_of(row.key): counted(row.value) for row in counts}
         return _report(job_id, record, found, sum(owner_attempts(row.value) for row in owners))
 
@@ -266,9 +266,9 @@ def forget_job(db: Database, queue: Name | None, job_id: str) -> bool:
     keys = JobKeys(_home(queue), job_id)
     found = False
 
-    def body(tr: Transaction) -> Steps[None]:
+    async def body(tr: Transaction) -> None:
         nonlocal found
-        value = yield tr.get(keys.record)
+        value = await value_of(tr.get(keys.record))
         found = found or bool(value.present())  # a repeat may find that the first commit has removed it
         tr.clear(keys.record)
 

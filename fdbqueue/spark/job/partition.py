@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark.job.keys import JobKeys, PartitionKeys
@@ -114,11 +114,11 @@ class RowLog:
         run(attempts(self._db, self._claim))
         self._counted = True
 
-    def _claim(self, tr: Transaction) -> Steps[None]:
+    async def _claim(self, tr: Transaction) -> None:
         record, owner = tr.get(self._keys.record), tr.get(self._owner)
-        self._check_record((yield record))
+        self._check_record(await value_of(record))
         token, tried = b"", 0
-        if (yield owner).present():
+        if (await value_of(owner)).present():
             token, tried = _OWNER.unpack(bytes(owner))
         if not self._counted and token != self._token:
             tried += 1
@@ -142,11 +142,11 @@ class RowLog:
                 self._next = self._known + 1
                 return
 
-    def _read_entries(self, tr: Transaction) -> Steps[list[Any]]:
+    async def _read_entries(self, tr: Transaction) -> list[Any]:
         # While this attempt is the owner, no other attempt's transaction can have committed since the claim. So the
         # entries read here have no gap that a commit under way could still fill.
         ownership = self.ownership(tr)
-        found = yield from rows(
+        found = await rows(
             tr.snapshot, self._keys.log_entry(self._partition, self._known + 1), self._end, limit=_ENTRIES_A_READ
         )
         ownership.check()

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
 from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS, HeldRows, JobAttempt, PartitionReport, rows_differ
@@ -138,8 +138,8 @@ class JobHolder:
             self._stopped = True
 
     def _set(self, kind: str, number: int, value: bytes) -> None:
-        def body(tr: Transaction) -> Steps[None]:
-            check_record(self._keys, self._partition, self._record, (yield tr.get(self._keys.record)))
+        async def body(tr: Transaction) -> None:
+            check_record(self._keys, self._partition, self._record, await value_of(tr.get(self._keys.record)))
             for start in range(0, len(value), CHUNK_BYTES):
                 key = self._keys.held(self._submission, self._token, kind, number, start)
                 tr.set(key, value[start : start + CHUNK_BYTES])
@@ -209,10 +209,10 @@ def _value(
 ) -> bytes:
     token = report.held.token if report.held else b""
 
-    def body(tr: Transaction) -> Steps[list[KeyValue]]:
+    async def body(tr: Transaction) -> list[KeyValue]:
         stored = tr.get(keys.record)
-        found = yield from rows(tr.snapshot, *keys.held_range(submission, token, kind, number))
-        check_record(keys, report.partition, record, (yield stored))
+        found = await rows(tr.snapshot, *keys.held_range(submission, token, kind, number))
+        check_record(keys, report.partition, record, await value_of(stored))
         return found
 
     chunks = run(attempts(db, body))

@@ -6,7 +6,7 @@ from functools import partial
 
 from fdbqueue.arrow.stored import Page, Range, Stored, bounds, pages, places
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.stored.counters import read_own_stats
@@ -39,12 +39,12 @@ def ranges(
     return run(attempts(db, body))
 
 
-def _ranges(
+async def _ranges(
     tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int, refuses: bool
-) -> Steps[list[Range]]:
+) -> list[Range]:
     if refuses:
-        yield from refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
-    stats = yield from read_own_stats(tr, layout)
+        await refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
+    stats = await read_own_stats(tr, layout)
     items = sum(getattr(stats, state) for state in states)
     wanted = max(at_least, -(-items // PARTITION_ITEMS))
     if wanted <= 1:
@@ -54,12 +54,12 @@ def _ranges(
     sizes = [view.get_estimated_range_size_bytes(begin, end) for _, begin, end in spans]
     size = 0
     for future in sizes:
-        size += yield future
+        size += await value_of(future)
     chunk = max(1, size // wanted)
     points = [(place, begin, end, view.get_range_split_points(begin, end, chunk)) for place, begin, end in spans]
     borders: set[bytes] = set()
     for place, begin, end, keys in points:
-        borders.update(place.packed(bytes(key)) for key in (yield keys) if begin < bytes(key) < end)
+        borders.update(place.packed(bytes(key)) for key in await value_of(keys) if begin < bytes(key) < end)
     chosen = evenly(sorted(borders), wanted - 1)
     return [Range(begin, end) for begin, end in zip([whole.begin, *chosen], [*chosen, whole.end], strict=True)]
 

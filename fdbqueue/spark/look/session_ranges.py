@@ -19,7 +19,7 @@ from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stor
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import NOT_A_TUPLE, behind, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows, run, started
+from fdbqueue.engine.steps import rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
@@ -93,16 +93,16 @@ def _sessions(layout: Layout) -> Sessions:
     return Sessions(Queue(layout.space))
 
 
-def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> Steps[list[Range]]:
+async def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> list[Range]:
     begin, end = within(sessions.line.keys.items)
-    if not (yield from rows(tr.snapshot, begin, end, limit=1)):
+    if not await rows(tr.snapshot, begin, end, limit=1):
         return []
-    stats = yield from sessions.stats.steps(tr)
+    stats = await sessions.stats.steps(tr)
     wanted = max(at_least, -(-(stats.available + stats.delayed + stats.dead) // PARTITION_ITEMS))
     borders: set[bytes] = set()
     if wanted > 1:
-        size = yield tr.snapshot.get_estimated_range_size_bytes(begin, end)
-        for key in (yield tr.snapshot.get_range_split_points(begin, end, max(1, size // wanted))):
+        size = await value_of(tr.snapshot.get_estimated_range_size_bytes(begin, end))
+        for key in await value_of(tr.snapshot.get_range_split_points(begin, end, max(1, size // wanted))):
             border = _name_in(bytes(key)[len(begin) :]) if begin < bytes(key) < end else b""
             if border:
                 borders.add(border)
@@ -119,14 +119,14 @@ def _name_in(behind: bytes) -> bytes:
     return packed
 
 
-def _whole(
+async def _whole(
     tr: Transaction, sessions: Sessions, begin: bytes, end: bytes | None, limit: int, payloads: bool
-) -> Steps[_Whole]:
+) -> _Whole:
     """Read the next sessions, as many whole ones as `limit` rows have."""
     prefix: bytes = sessions.line.keys.items
     leased = started(_busy(tr, sessions))
-    found = yield from rows(tr.snapshot, prefix + begin, behind(prefix) if end is None else prefix + end, limit=limit)
-    busy = yield from leased
+    found = await rows(tr.snapshot, prefix + begin, behind(prefix) if end is None else prefix + end, limit=limit)
+    busy = await leased
     items: list[Stored] = []
     row_bytes = sum(len(row.key) + len(row.value) for row in found) // max(1, len(found))
     at = 0
@@ -169,22 +169,22 @@ def _pages_of(db: Database, sessions: Sessions, session: Session | None, *, payl
         span = None if following is None else Range(following, None)
 
 
-def _page_of(
+async def _page_of(
     tr: Transaction, sessions: Sessions, session: Session, span: Range, payloads: bool
-) -> Steps[tuple[list[Stored], bytes | None]]:
+) -> tuple[list[Stored], bytes | None]:
     leased = started(_busy(tr, sessions))
-    page, following = yield from read_page(
+    page, following = await read_page(
         tr, layout=session.layout, span=span, states=PLACES, limit=PAGE_ROWS, payloads=payloads
     )
-    return _shown(page, session, (yield from leased)), following
+    return _shown(page, session, await leased), following
 
 
-def _busy(tr: Transaction, sessions: Sessions) -> Steps[Busy]:
+async def _busy(tr: Transaction, sessions: Sessions) -> Busy:
     """Read which items are in progress, by snapshot."""
-    yield from sessions.line.shards.learn(tr)
+    await sessions.line.shards.learn(tr)
     busy: Busy = {}
     for place in [layout.leased for layout in sessions.line.shards.layouts()]:
-        for row in (yield from rows(tr.snapshot, place.begin, place.end)):
+        for row in await rows(tr.snapshot, place.begin, place.end):
             pointer: SessionPointer = pointer_of(row.value)
             if pointer.current:
                 busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)

@@ -24,7 +24,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
 from fdbqueue.spark.job.attempt import PartitionReport
@@ -47,8 +47,8 @@ def begin_batch(db: Database, keys: SinkKeys, *, query: str, batch: int, run_id:
     return run(attempts(db, partial(_begin, keys=keys, query=query, batch=batch, run_id=run_id)))
 
 
-def _begin(tr: Transaction, keys: SinkKeys, query: str, batch: int, run_id: str) -> Steps[bytes | None]:
-    value = yield tr.get(keys.record)
+async def _begin(tr: Transaction, keys: SinkKeys, query: str, batch: int, run_id: str) -> bytes | None:
+    value = await value_of(tr.get(keys.record))
     record = decode(bytes(value), keys.name) if value.present() else SinkRecord(query=query)
     if record.query != query or not run_id:
         return None  # the caller refuses another query, or goes on as its successor
@@ -110,10 +110,10 @@ def commit_at_once(
     return run(attempts(db, body))
 
 
-def _commit(
+async def _commit(
     tr: Transaction, keys: SinkKeys, reports: list[PartitionReport], query: str, batch: int, run_id: str
-) -> Steps[bool]:
-    value = yield tr.get(keys.record)
+) -> bool:
+    value = await value_of(tr.get(keys.record))
     record = decode(bytes(value), keys.name) if value.present() else SinkRecord(query=query)
     if record.query != query or batch <= max(record.done, record.batch):
         return False
@@ -121,7 +121,7 @@ def _commit(
         raise gone(keys.name, batch)
     logs = logs_of(keys, query, batch)
     # A plain read: a late attempt that writes rows makes this commit fail, or fails itself.
-    counts = yield from rows(tr, *logs.counts_range())
+    counts = await rows(tr, *logs.counts_range())
     there = {logs.partition_of(row.key): counted(row.value).rows for row in counts}
     wrong = {report.partition for report in reports if there.pop(report.partition, 0) != report.rows}
     if wrong or any(there.values()):

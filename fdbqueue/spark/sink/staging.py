@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
 from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS
@@ -122,23 +122,23 @@ class Staging:
                     return
             self._parts += 1
 
-    def _write(self, tr: Transaction, start: int, packed: bytes) -> Steps[bool]:
-        if not (yield from self._is_open(tr)):
+    async def _write(self, tr: Transaction, start: int, packed: bytes) -> bool:
+        if not await self._is_open(tr):
             return False
         for at in range(start, min(start + BATCH_BYTES * 2, len(packed)), CHUNK_BYTES):
             key = self._keys.part(self._query, self._batch, self._token, self._parts, at)
             tr.set(key, packed[at : min(at + CHUNK_BYTES, start + BATCH_BYTES * 2)])
         return True
 
-    def _begin(self, tr: Transaction) -> Steps[bool]:
+    async def _begin(self, tr: Transaction) -> bool:
         """Return whether the batch is undecided. Refuse another codec now: the commit could not move such rows."""
         if self._codec is not None:
-            yield from refuse_codec(tr, self._keys.layout, self._codec)
-        return (yield from self._is_open(tr))
+            await refuse_codec(tr, self._keys.layout, self._codec)
+        return await self._is_open(tr)
 
-    def _is_open(self, tr: Transaction) -> Steps[bool]:
+    async def _is_open(self, tr: Transaction) -> bool:
         """Return whether the batch is undecided. A plain read: a late attempt fails, and then stops."""
-        value = yield tr.get(self._keys.record)
+        value = await value_of(tr.get(self._keys.record))
         if not value.present():
             return True
         record = decode(bytes(value), self._keys.name)
@@ -180,16 +180,16 @@ def commit_batch(
             return
 
 
-def _decide(
+async def _decide(
     tr: Transaction,
     keys: SinkKeys,
     query: str,
     batch: int,
     decision: tuple[tuple[bytes, int], ...] | None,
     lost: Lost,
-) -> Steps[SinkRecord]:
+) -> SinkRecord:
     """Store the decision. If another query's decision is open, return that one, to finish it first."""
-    value = yield tr.get(keys.record)
+    value = await value_of(tr.get(keys.record))
     record = decode(bytes(value), keys.name) if value.present() else SinkRecord(query=query)
     if record.query != query:
         if lost == "fail":
@@ -254,27 +254,27 @@ def _not_in(
     return new
 
 
-def _is_done(tr: Transaction, keys: SinkKeys, record: SinkRecord) -> Steps[bool]:
-    value = yield tr.snapshot.get(keys.record)
+async def _is_done(tr: Transaction, keys: SinkKeys, record: SinkRecord) -> bool:
+    value = await value_of(tr.snapshot.get(keys.record))
     now = decode(bytes(value), keys.name) if value.present() else SinkRecord(query="")
     return now.query != record.query or now.done >= record.batch
 
 
-def _digests(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[list[bytes] | None]:
+async def _digests(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> list[bytes] | None:
     """Read the digests of a stored part; None if the batch is done."""
-    if (yield from _is_done(tr, keys, record)):
+    if await _is_done(tr, keys, record):
         return None
-    return (yield from _stored(tr, keys, record, part)).digests
+    return (await _stored(tr, keys, record, part)).digests
 
 
-def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> Steps[SparkRows]:
-    found = yield from rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
+async def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tuple[bytes, int]) -> SparkRows:
+    found = await rows(tr.snapshot, *keys.part_range(record.query, record.batch, *part))
     if not found:
         raise StreamError(f"Stored rows of batch {record.batch} of the sink {keys.name!r} are gone.")
     return unpack(b"".join(row.value for row in found))
 
 
-def _move_one(
+async def _move_one(
     tr: Transaction,
     keys: SinkKeys,
     appender: Appender,
@@ -282,13 +282,13 @@ def _move_one(
     at: int,
     part: tuple[bytes, int],
     new: list[int] | None,
-) -> Steps[bool]:
+) -> bool:
     """Move one stored part, unless it is in the queue; return whether the whole batch is done.
 
     Args:
         new: the places of the rows that are not in the queue; None: all.
     """
-    value = yield tr.get(keys.record)
+    value = await value_of(tr.get(keys.record))
     if not value.present():
         raise StreamError(f"The record of the sink {keys.name!r} is gone: the queue was cleared. Restart the query.")
     now = decode(bytes(value), keys.name)
@@ -296,15 +296,15 @@ def _move_one(
         return True
     if now.moved > at:
         return False  # by another commit of the batch, or by this transaction before its outcome was unknown
-    some = yield from _stored(tr, keys, record, part)
+    some = await _stored(tr, keys, record, part)
     if new is None or new:
         appender.write(tr, appender.prepare(tr, some if new is None else some.pick(new)))
     tr.set(keys.record, encode(replace(now, moved=at + 1)))
     return False
 
 
-def _finish(tr: Transaction, keys: SinkKeys, batch: int, query: str) -> Steps[None]:
-    value = yield tr.get(keys.record)
+async def _finish(tr: Transaction, keys: SinkKeys, batch: int, query: str) -> None:
+    value = await value_of(tr.get(keys.record))
     if not value.present():
         return
     now = decode(bytes(value), keys.name)

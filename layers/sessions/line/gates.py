@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from fdbqueue import Position
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started
+from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...common.logs import fields
@@ -95,16 +95,16 @@ class Gates:
 
     # --- the slots of one pointer
 
-    def enter(
+    async def enter(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, pointer: SessionPointer
-    ) -> Steps[None]:
+    ) -> None:
         """Take a slot of each gate for a new pointer, and append it to the line; or let it wait at the first full one.
 
         *Conflicts:* with a transaction that changes how many slots of these gates are taken.
         """
-        yield from self._go_on(tr, moves, WaitingPointer(pointer, session, record, 0), [])
+        await self._go_on(tr, moves, WaitingPointer(pointer, session, record, 0), [])
 
-    def stop(self, tr: Transaction, chain: Chain, *, ends: bool) -> Steps[int | None]:
+    async def stop(self, tr: Transaction, chain: Chain, *, ends: bool) -> int | None:
         """Return the first gate at which a pointer that has all slots must wait; None: it keeps them.
 
         Args:
@@ -113,26 +113,26 @@ class Gates:
         surplus = [tr.get(self._keys.surplus(gate)) for gate, _ in chain]
         waiting = [started(self._first(tr.snapshot, gate)) for gate, _ in chain] if ends else []
         for at, reading in enumerate(surplus):
-            if (yield reading).present() or (ends and (yield from waiting[at])):
+            if (await value_of(reading)).present() or (ends and await waiting[at]):
                 return at
         return None
 
-    def is_over(self, tr: Transaction, chain: Chain) -> Steps[bool]:
+    async def is_over(self, tr: Transaction, chain: Chain) -> bool:
         """Return whether one of the gates has too many slots taken, since its limit was lowered.
 
         *Conflicts:* with a change of the limit that makes them too many.
         """
-        return (yield from self.stop(tr, chain, ends=False)) is not None
+        return await self.stop(tr, chain, ends=False) is not None
 
-    def others_wait(self, tr: Transaction, chain: Chain) -> Steps[bool]:
+    async def others_wait(self, tr: Transaction, chain: Chain) -> bool:
         """Return whether another session waits at one of the gates. By snapshot."""
         found = [started(self._first(tr.snapshot, gate)) for gate, _ in chain]
         for reading in found:
-            if (yield from reading):
+            if await reading:
                 return True
         return False
 
-    def wait_at(
+    async def wait_at(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -140,19 +140,19 @@ class Gates:
         record: SessionRecord,
         pointer: SessionPointer,
         stage: int,
-    ) -> Steps[None]:
+    ) -> None:
         """Give up the slots of a gate and of those outside of it, and wait at that gate behind all others."""
-        yield from self.give_up(tr, moves, record.gates, stage, len(record.gates))
-        yield from self._park(tr, WaitingPointer(pointer, session, record, stage))
+        await self.give_up(tr, moves, record.gates, stage, len(record.gates))
+        await self._park(tr, WaitingPointer(pointer, session, record, stage))
 
-    def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> Steps[None]:
+    async def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
         """Take a waiting pointer out of a gate's line, and not to the next one."""
         self._remove(tr, gate, session, place)
-        record = (yield from self._record(tr, gate)) or GateRecord()
+        record = await self._record(tr, gate) or GateRecord()
         if not record.held:  # it has kept the record because of this pointer
-            yield from self._write(tr, gate, record)
+            await self._write(tr, gate, record)
 
-    def give_up(self, tr: Transaction, moves: PointerMoves, chain: Chain, begin: int, end: int) -> Steps[None]:
+    async def give_up(self, tr: Transaction, moves: PointerMoves, chain: Chain, begin: int, end: int) -> None:
         """Give back the slots of gates of a chain. Each goes to the first pointer that waits there.
 
         *Conflicts:* with a transaction that moves the same waiting pointer. Where none waits, with every change of how
@@ -161,15 +161,15 @@ class Gates:
         left = [gate for gate, _ in chain[begin:end]]
         while left:
             gate = left.pop(0)
-            surplus = yield from self._surplus(tr, gate)
+            surplus = await self._surplus(tr, gate)
             if surplus:
                 self._set_surplus(tr, gate, surplus - 1)
-            elif (waiting := (yield from self._pop(tr, gate))) is not None:
-                yield from self._go_on(tr, moves, waiting._replace(stage=waiting.stage + 1), left)
+            elif (waiting := await self._pop(tr, gate)) is not None:
+                await self._go_on(tr, moves, waiting._replace(stage=waiting.stage + 1), left)
                 continue
-            record = yield from self._record(tr, gate)
+            record = await self._record(tr, gate)
             if record is not None:
-                yield from self._write(tr, gate, replace(record, held=record.held - 1))
+                await self._write(tr, gate, replace(record, held=record.held - 1))
 
     def held(self, chain: Chain, stage: int) -> int:
         """Return of how many gates of a chain a pointer has slots, by its stage."""
@@ -177,31 +177,31 @@ class Gates:
 
     # --- one gate
 
-    def set_limit(self, tr: Transaction, gate: bytes, limit: int | None, *, most: int) -> Steps[bool]:
+    async def set_limit(self, tr: Transaction, gate: bytes, limit: int | None, *, most: int) -> bool:
         """Set a gate's limit, and move up to `most` waiting pointers on. Return whether more could go on.
 
         Args:
             limit: the limit; None: that of the function `gates`.
         """
-        yield from refuse_old_name(tr, self._line.layout)
-        record = (yield from self._record(tr, gate)) or GateRecord()
+        await refuse_old_name(tr, self._line.layout)
+        record = await self._record(tr, gate) or GateRecord()
         wanted = record.default if limit is None else limit
         held, moved = record.held, 0
         moves = self._line.moves(tr)
-        while held < wanted and moved < most and (waiting := (yield from self._pop(tr, gate))) is not None:
+        while held < wanted and moved < most and (waiting := await self._pop(tr, gate)) is not None:
             held, moved = held + 1, moved + 1
-            yield from self._go_on(tr, moves, waiting._replace(stage=waiting.stage + 1), [])
+            await self._go_on(tr, moves, waiting._replace(stage=waiting.stage + 1), [])
         moves.finish()
         # As long as a pointer waits, the gate must be full.
-        more = held < wanted and moved == most and bool((yield from self._first(tr, gate)))
+        more = held < wanted and moved == most and bool(await self._first(tr, gate))
         self._set_surplus(tr, gate, max(0, held - wanted))
         changed = replace(record, limit=held if more else wanted, held=held, kept=limit is not None)
-        yield from self._write(tr, gate, changed)
+        await self._write(tr, gate, changed)
         return more
 
-    def _take(self, tr: Transaction, gate: bytes, default: int) -> Steps[bool]:
+    async def _take(self, tr: Transaction, gate: bytes, default: int) -> bool:
         """Take a slot of a gate. Return False if there is none left."""
-        stored = yield from self._record(tr, gate)
+        stored = await self._record(tr, gate)
         record = stored or GateRecord(limit=default)
         free = record.held < record.limit
         taken = replace(record, held=record.held + free, default=default if free else record.default or default)
@@ -209,21 +209,21 @@ class Gates:
             tr.set(self._keys.gate(gate), pack_gate_record(taken))
         return free
 
-    def _record(self, tr: Transaction, gate: bytes) -> Steps[GateRecord | None]:
-        value = yield tr.get(self._keys.gate(gate))
+    async def _record(self, tr: Transaction, gate: bytes) -> GateRecord | None:
+        value = await value_of(tr.get(self._keys.gate(gate)))
         return unpack_gate_record(bytes(value)) if value.present() else None
 
-    def _write(self, tr: Transaction, gate: bytes, record: GateRecord) -> Steps[None]:
+    async def _write(self, tr: Transaction, gate: bytes, record: GateRecord) -> None:
         """Write a gate's record. A gate without slots, waiting pointers and a limit of its own leaves no key."""
-        if not record.held and not (yield from self._first(tr, gate)):
+        if not record.held and not await self._first(tr, gate):
             tr.clear(self._keys.waiters(gate))  # it is 0
             if not record.kept:
                 tr.clear(self._keys.gate(gate))
                 return
         tr.set(self._keys.gate(gate), pack_gate_record(record))
 
-    def _surplus(self, tr: Transaction, gate: bytes) -> Steps[int]:
-        value = yield tr.get(self._keys.surplus(gate))
+    async def _surplus(self, tr: Transaction, gate: bytes) -> int:
+        value = await value_of(tr.get(self._keys.surplus(gate)))
         return int.from_bytes(bytes(value), "little") if value.present() else 0
 
     def _set_surplus(self, tr: Transaction, gate: bytes, surplus: int) -> None:
@@ -238,9 +238,9 @@ class Gates:
         line = self._keys.gated(gate)
         return rows(tr, line.begin, line.end, limit=1)
 
-    def _pop(self, tr: Transaction, gate: bytes) -> Steps[WaitingPointer | None]:
+    async def _pop(self, tr: Transaction, gate: bytes) -> WaitingPointer | None:
         """Take the first waiting pointer out of a gate's line; None if there is none."""
-        while found := (yield from self._first(tr, gate)):
+        while found := await self._first(tr, gate):
             place = self._keys.gated(gate).packed(found[0].key)
             pointer = pointer_of(found[0].value)
             session = self._line.session(pointer.name, pointer.generation)
@@ -248,7 +248,7 @@ class Gates:
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.
             recorded = tr.snapshot.get(session.record_key)
             entry = started(self._line.slots.entry(tr.snapshot, session, pointer.slot))
-            record, own = record_of((yield recorded)), (yield from entry)
+            record, own = record_of(await value_of(recorded)), await entry
             if record is not None and own is not None and own.place == place:
                 return WaitingPointer(pointer, session, record, own.stage)
         return None
@@ -257,7 +257,7 @@ class Gates:
         tr.clear(self._keys.gated(gate).key(place))
         self._count(tr, gate, session, -1)
 
-    def _go_on(self, tr: Transaction, moves: PointerMoves, one: WaitingPointer, spare: list[bytes]) -> Steps[None]:
+    async def _go_on(self, tr: Transaction, moves: PointerMoves, one: WaitingPointer, spare: list[bytes]) -> None:
         """Take the slots of further gates for a pointer, and append it to the line; or let it wait at the next gate.
 
         Args:
@@ -268,20 +268,20 @@ class Gates:
         chain = one.record.gates
         for stage in range(one.stage, len(chain)):
             gate, default = chain[stage]
-            if gate in spare and (yield from self.stop(tr, (chain[stage],), ends=True)) is None:
+            if gate in spare and await self.stop(tr, (chain[stage],), ends=True) is None:
                 spare.remove(gate)
-            elif not (yield from self._take(tr, gate, default)):
-                yield from self._park(tr, one._replace(stage=stage))
+            elif not await self._take(tr, gate, default):
+                await self._park(tr, one._replace(stage=stage))
                 return
-        place = yield from self._line.append(tr, moves, one.pointer)
+        place = await self._line.append(tr, moves, one.pointer)
         self._line.slots.note(tr, one.session, one.pointer.slot, place)
 
-    def _park(self, tr: Transaction, one: WaitingPointer) -> Steps[None]:
+    async def _park(self, tr: Transaction, one: WaitingPointer) -> None:
         """Append a pointer to the line of the gate at which it waits."""
         gate, _ = one.record.gates[one.stage]
         line = self._keys.gated(gate)
         # By snapshot: sessions that begin to wait at once share an index, and their random parts decide.
-        last = yield from rows(tr.snapshot, line.begin, line.end, limit=1, reverse=True)
+        last = await rows(tr.snapshot, line.begin, line.end, limit=1, reverse=True)
         index = line.position(last[0].key).index if last else 0
         place = pack(Position(index + 1, new_random()))
         tr.set(line.key(place), stored_pointer(one.pointer))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue import FormatError
-from fdbqueue.engine.steps import finished
-from fdbqueue.lowlevel import Notes, Steps, Transaction, notes_of, rows, started
+from fdbqueue.engine.steps import finished, value_of
+from fdbqueue.lowlevel import Notes, Transaction, notes_of, rows, started
 
 from ..session.lease import Begun
 from ..session.records import SessionPointer, SessionRecord, pointer_of, record_of
@@ -41,9 +41,9 @@ class Compared(NamedTuple):
     """The first item that was changed or removed; None: none was."""
 
 
-def read_turn(
+async def read_turn(
     tr: Transaction, line: Line, packed: bytes, session: Session, *, limit: int
-) -> Steps[tuple[Turn | None, SessionHead]]:
+) -> tuple[Turn | None, SessionHead]:
     """Read a leased pointer, its session's record and its first items, in parallel; None if it is not leased.
 
     Args:
@@ -54,10 +54,10 @@ def read_turn(
     leased = tr.get(line.shards.at(packed).leased.key(packed))
     recorded: Any = tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
-    value = yield leased  # so that callers can start several such reads before one of them goes on to write
+    value = await value_of(leased)  # so that callers can start several such reads before one of them goes on to write
     # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-    record = record_of(recorded.wait() if getattr(recorded, "comes_at_once", False) else (yield recorded))
-    head = yield from looking
+    record = record_of(recorded.wait() if getattr(recorded, "comes_at_once", False) else await value_of(recorded))
+    head = await looking
     if not value.present() or record is None:
         return None, head
     stored = bytes(value)
@@ -67,9 +67,9 @@ def read_turn(
         return None, head
 
 
-def look_at_begun(
+async def look_at_begun(
     tr: Transaction, turn: Turn, begun: Sequence[Begun], head: SessionHead, *, known: bytes = b""
-) -> Steps[Compared]:
+) -> Compared:
     """Compare the items that a consumer has begun with what is stored.
 
     An item that a call by position has changed or removed since is not the consumer's any more. Neither are those that
@@ -91,7 +91,7 @@ def look_at_begun(
     keys = [available.key(packed) for packed in places[first:]]
     reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in stored]
     for read in reads:
-        stored.update((row.key, row.value) for row in (yield from read))
+        stored.update((row.key, row.value) for row in await read)
     if not first and acked not in (b"", known) and not any(key in stored for key in keys):
         return Compared(len(places), [], None)  # a verb of a later item has acked all of them
     found: list[tuple[bytes, bytes]] = []

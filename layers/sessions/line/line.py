@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
     pack,
     rows,
     started,
+    value_of,
     with_notes,
 )
 
@@ -134,7 +135,7 @@ class Line:
 
     # --- what takes part in the leases of pointers
 
-    def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Held | None = None) -> Steps[tuple[bytes, Any]]:
+    async def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Held | None = None) -> tuple[bytes, Any]:
         """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
 
         *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
@@ -146,14 +147,14 @@ class Line:
         # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
         at_once = getattr(recorded, "comes_at_once", False)
         if pointer.slot:
-            row = yield from self.slots.lend(tr, session, pointer, now_us)
+            row = await self.slots.lend(tr, session, pointer, now_us)
         else:
-            head = yield from session.first(tr, now_us=now_us)
-            record = record_of(recorded.wait() if at_once else (yield recorded))
+            head = await session.first(tr, now_us=now_us)
+            record = record_of(recorded.wait() if at_once else await value_of(recorded))
             # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
             runs = record is not None and not record.paused and not record.blocked and not record.limit
             row = head.rows[0] if head.rows and runs else None
-        state = stated.wait() if at_once else (yield stated)
+        state = stated.wait() if at_once else await value_of(stated)
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
@@ -180,34 +181,32 @@ class Line:
                 under_way[row.key] = started(self.lend(tr, row.value, now_us, Held(pointer)))
         return under_way
 
-    def expire(
+    async def expire(
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """Count a failed attempt of the item in progress, and give the session back to its place."""
         own = self.moves(tr, now_us)
-        fate = yield from self._expire(tr, own, packed, stored, now_us)
+        fate = await self._expire(tr, own, packed, stored, now_us)
         own.finish()
         moves.any = True
         return fate
 
-    def _expire(
+    async def _expire(
         self, tr: Transaction, moves: PointerMoves, packed: bytes, stored: bytes, now_us: int
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         notes, pointer = notes_of(stored), pointer_of(stored)
         session = self.session(pointer.name, pointer.generation)
         reading = tr.get(session.record_key)
         item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
         looking = started(session.look(tr, limit=2))
-        turn = Turn(packed, notes, pointer, record_of((yield reading)) or SessionRecord(), session)
-        value = None if item is None else (yield item)
-        head = yield from looking
+        turn = Turn(packed, notes, pointer, record_of(await value_of(reading)) or SessionRecord(), session)
+        value = None if item is None else await value_of(item)
+        head = await looking
         if value is None or not value.present():
-            return (yield from self.pass_on(tr, moves, turn, head, now_us=now_us))
+            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         delay_us = self.rules.retry.delay_us_in_any_case(notes_of(bytes(value)).attempt + 1)
-        return (
-            yield from self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error)
-        )
+        return await self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error)
 
     def about(self, stored: bytes) -> tuple[Any, Position | None]:
         """Return a session's name and its item in progress, from its leased pointer."""
@@ -216,10 +215,10 @@ class Line:
         item = available.position(available.key(pointer.current)) if pointer.current else None
         return name_of(pointer.name), item
 
-    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[bool]:
+    async def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> bool:
         """Release or remove one item of a session, named by its address."""
         own = self.moves(tr, now_us)
-        there = yield from release(tr, self, own, address, kind, now_us)
+        there = await release(tr, self, own, address, kind, now_us)
         own.finish()
         moves.any = moves.any or own.any
         return there
@@ -240,7 +239,7 @@ class Line:
 
     # --- the item in progress
 
-    def fail(
+    async def fail(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -252,7 +251,7 @@ class Line:
         delay_us: int | None,
         error: str,
         last: bool = False,
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """Count a failed attempt of the item in progress: it stays in its place, or becomes a dead letter.
 
         Its session waits as long as the item has to. No other session does.
@@ -285,18 +284,18 @@ class Line:
             own.rewrite(session.layout.available, packed, stored, notes, failed)
             if notes.group:
                 own.returned_groups |= {notes.group}
-            yield from own.settle()
+            await own.settle()
             own.finish()
-            yield from self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
+            await self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
             return Disposition.delayed if delay_us else Disposition.available
-        yield from own.settle()
+        await own.settle()
         own.finish()
-        yield from self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
+        await self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
         return fate
 
     # --- pointers and records
 
-    def pass_on(
+    async def pass_on(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -307,7 +306,7 @@ class Line:
         used: int | None = None,
         to: Where = "place",
         delay_us: int = 0,
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """End the lease of a session: its pointer goes back into the line, to sleep, or away.
 
         Args:
@@ -320,7 +319,7 @@ class Line:
         pointer, record, session = turn.pointer, turn.record, turn.session
         used = pointer.used if used is None else used
         if record.limit:
-            return (yield from self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us))
+            return await self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us)
         moves.leave_leased(turn.packed, turn.notes)
         rest = replace(pointer, current=b"", since_us=0, used=used, edits=0, acked=b"")
         if record.paused or record.blocked:
@@ -335,7 +334,7 @@ class Line:
         if head.is_ready(now_us):
             if to == "tail":
                 moves.tally("dequeued", 1)
-                yield from self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
+                await self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
             else:
                 if record.asleep_until_us:
                     self.write(tr, session, replace(record, asleep_until_us=0))
@@ -348,7 +347,7 @@ class Line:
             moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
             return Disposition.delayed
         moves.tally("dequeued", 1)
-        yield from self.end(tr, moves, session, record, dead=head.dead)
+        await self.end(tr, moves, session, record, dead=head.dead)
         return Disposition.available
 
     def ends(self, turn: Turn, head: SessionHead) -> bool:
@@ -381,16 +380,16 @@ class Line:
         edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes_of(leased))
         tr.set(self.shards.at(packed).leased.key(packed), edited)
 
-    def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> Steps[bool]:
+    async def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> bool:
         """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.
 
         By snapshot: one that comes at this moment waits for a quantum.
         """
         due = started(due_timers(tr, self.layout, now_us, limit=1))
-        ready = yield from rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
-        if (yield from due) or ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us))):
+        ready = await rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
+        if await due or ready or (self.shards.number > 1 and await self.shards.any_ready(tr, now_us)):
             return True
-        return record is not None and (yield from self.slots.gates.others_wait(tr, record.gates))
+        return record is not None and await self.slots.gates.others_wait(tr, record.gates)
 
     def quota(self, name: Any) -> int:
         """Return how many items of a session are done in one turn while others wait.
@@ -405,7 +404,7 @@ class Line:
             raise ValueError(f"The weight of a session is a whole number, at least 1, and that of {name!r} {weight!r}.")
         return weight * self.rules.quantum
 
-    def arrived(
+    async def arrived(
         self,
         tr: Transaction,
         session: Session,
@@ -414,7 +413,7 @@ class Line:
         visible_at_us: int,
         moves: PointerMoves,
         items: int = 1,
-    ) -> Steps[None]:
+    ) -> None:
         """See to the pointers of a session that got items, which are available at a time; 0: now."""
         if record is not None and (record.paused or record.blocked or record.generation != session.generation):
             return
@@ -425,25 +424,25 @@ class Line:
         if record.limit and not visible_at_us:
             room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
             if room > 0:
-                record = yield from self.slots.add(tr, moves, session, record, min(room, items))
+                record = await self.slots.add(tr, moves, session, record, min(room, items))
                 self.write(tr, session, record)
             return
         if record.pointer:
             if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
                 return
-            sleeping = yield tr.get(self.shards.at(record.pointer).delayed.key(record.pointer))
+            sleeping = await value_of(tr.get(self.shards.at(record.pointer).delayed.key(record.pointer)))
             if not sleeping.present():
                 return  # its timer has fired
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
             moves.tally("dequeued", 1)
-        yield from self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
+        await self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
-    def withdraw(self, tr: Transaction, moves: PointerMoves, record: SessionRecord) -> Steps[bool]:
+    async def withdraw(self, tr: Transaction, moves: PointerMoves, record: SessionRecord) -> bool:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
         layout = self.shards.at(record.pointer)
         ready = tr.get(layout.available.key(record.pointer))
-        sleeping = yield tr.get(layout.delayed.key(record.pointer))
-        value = yield ready
+        sleeping = await value_of(tr.get(layout.delayed.key(record.pointer)))
+        value = await value_of(ready)
         if value.present():
             moves.leave_available(record.pointer, notes_of(bytes(value)))
         elif sleeping.present():
@@ -453,26 +452,26 @@ class Line:
         moves.tally("dequeued", 1)
         return True
 
-    def enter_if_ready(
+    async def enter_if_ready(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, now_us: int
-    ) -> Steps[None]:
+    ) -> None:
         """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
         record = self._limited(session, record)
         if record.blocked:
             self.write(tr, session, record)
             return
         if record.limit:
-            yield from self.slots.balance(tr, moves, session, record)
+            await self.slots.balance(tr, moves, session, record)
             return
-        head = yield from session.look(tr, limit=1)
+        head = await session.look(tr, limit=1)
         if head.is_ready(now_us):
-            yield from self.enter(tr, moves, session, record)
+            await self.enter(tr, moves, session, record)
             return
         session.add_conflicts_with_arrivals(tr)
         if head.wake_at_us is not None:
-            yield from self.enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
+            await self.enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
         else:
-            yield from self.end(tr, moves, session, record, dead=head.dead)
+            await self.end(tr, moves, session, record, dead=head.dead)
 
     def _limited(self, session: Session, record: SessionRecord) -> SessionRecord:
         """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
@@ -486,7 +485,7 @@ class Line:
             return record
         return replace(record, limit=self.rules.limit if self.rules.limit > 1 or record.gates else 0)
 
-    def enter(
+    async def enter(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -495,7 +494,7 @@ class Line:
         *,
         visible_at_us: int = 0,
         moved: bool = False,
-    ) -> Steps[None]:
+    ) -> None:
         """Append a pointer to the line, and write where it is.
 
         Args:
@@ -503,20 +502,20 @@ class Line:
             moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
         """
         pointer = new_pointer(session.name, session.generation, slot=WAKER if record.limit else b"")
-        packed = yield from self.append(tr, moves, pointer, visible_at_us=visible_at_us)
+        packed = await self.append(tr, moves, pointer, visible_at_us=visible_at_us)
         changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
         if moved:
             tr.set(session.record_key, pack_record(changed))
         else:
             self.write(tr, session, changed)
 
-    def append(
+    async def append(
         self, tr: Transaction, moves: PointerMoves, pointer: SessionPointer, *, visible_at_us: int = 0
-    ) -> Steps[bytes]:
+    ) -> bytes:
         """Append a pointer to the shard of its session. Return its packed position."""
         shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
         if shard not in moves.last:
-            yield from self.find_end(tr, moves, pointer.name)
+            await self.find_end(tr, moves, pointer.name)
         moves.last[shard] = index = moves.last[shard] + 1
         packed = pack(Position(index, new_random() + (bytes((shard,)) if shard else b"")))
         stored = stored_pointer(pointer)
@@ -527,7 +526,7 @@ class Line:
         moves.tally("enqueued", 1)  # waiting workers watch this counter
         return packed
 
-    def find_end(self, tr: Transaction, moves: PointerMoves, name: bytes) -> Steps[None]:
+    async def find_end(self, tr: Transaction, moves: PointerMoves, name: bytes) -> None:
         """Read where the next pointer of a session's shard is appended.
 
         A transaction that has written nothing yet reads it faster on the embedded engine.
@@ -535,11 +534,11 @@ class Line:
         shard = self.shards.of(name) if self.shards.number > 1 else 0
         layout = self.shards.layout(shard) if shard else self.layout
         # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-        moves.last[shard] = yield from last_index(tr, layout, layout.begin, layout.end)
+        moves.last[shard] = await last_index(tr, layout, layout.begin, layout.end)
 
-    def end(
+    async def end(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, dead: bool
-    ) -> Steps[None]:
+    ) -> None:
         """End a session that has no items. It keeps dead letters and its state, and nothing else.
 
         A session that is being removed loses these too. Then its next generation begins, if it has items.
@@ -552,22 +551,22 @@ class Line:
                 self.write(tr, session, SessionRecord(generation=session.generation, limit=limit, kept=record.kept))
             return
         if dead:
-            yield from drop_dead_letters(tr, session)
+            await drop_dead_letters(tr, session)
         self._clear(tr, session)
         tr.clear(session.state_key)
         if record.closing == RENEWING:
             following = self.session(session.name, session.generation + 1)
-            head = yield from following.look(tr, limit=1)
+            head = await following.look(tr, limit=1)
             if head.rows or head.wake_at_us is not None:
                 renewed = self._limited(following, SessionRecord(generation=following.generation))
                 if renewed.blocked:
                     self.write(tr, following, renewed)
                     return
                 if renewed.limit:
-                    yield from self.slots.balance(tr, moves, following, renewed)
+                    await self.slots.balance(tr, moves, following, renewed)
                     return
                 wake_at_us = 0 if head.rows else head.wake_at_us or 0
-                yield from self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
+                await self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
                 return
             following.add_conflicts_with_arrivals(tr)
 

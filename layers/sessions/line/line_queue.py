@@ -80,56 +80,56 @@ class LineLeases(Leases[Held]):
         return self.of_shard(shard_at(lease.position))
 
     @verb
-    def extend_many(
+    async def extend_many(
         self, tr: Transaction | Database, leases: Iterable[Lease[Held]], *, duration: float = 30.0
-    ) -> Steps[list[Lease[Held]]]:
+    ) -> list[Lease[Held]]:
         """Extend leases of any shards, all or none."""
         held = list(leases)
 
-        def body(tr: Transaction) -> Steps[list[Lease[Held]]]:
+        async def body(tr: Transaction) -> list[Lease[Held]]:
             extended: dict[int, Lease[Held]] = {}
             for own, places in self._by_shard(held):
                 extend = super(LineLeases, self).extend_many if own is self else own.extend_many
-                found = yield from extend.steps(tr, [held[at] for at in places], duration=duration)
+                found = await extend.steps(tr, [held[at] for at in places], duration=duration)
                 extended.update(zip(places, found, strict=True))
             return [extended[at] for at in range(len(held))]
 
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def snooze_many(
+    async def snooze_many(
         self, tr: Transaction | Database, leases: Iterable[LeaseRef], *, delay: float
-    ) -> Steps[list[Disposition]]:
+    ) -> list[Disposition]:
         """Give back leases of any shards, all or none."""
         held = list(leases)
 
-        def body(tr: Transaction) -> Steps[list[Disposition]]:
+        async def body(tr: Transaction) -> list[Disposition]:
             given_back: dict[int, Disposition] = {}
             for own, places in self._by_shard(held):
                 snooze = super(LineLeases, self).snooze_many if own is self else own.snooze_many
-                found = yield from snooze.steps(tr, [held[at] for at in places], delay=delay)
+                found = await snooze.steps(tr, [held[at] for at in places], delay=delay)
                 given_back.update(zip(places, found, strict=True))
             return [given_back[at] for at in range(len(held))]
 
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+    async def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> ReclaimReport:
         """Fire due timers of all shards, up to `limit` in each."""
-        yield from self.queue.read(tr, self.line.shards.learn)
-        report = yield from self._fire_timers(tr, limit)
+        await self.queue.read(tr, self.line.shards.learn)
+        report = await self._fire_timers(tr, limit)
         for shard in range(1, self.line.shards.number):
-            further = yield from self.of_shard(shard)._fire_timers(tr, limit)
+            further = await self.of_shard(shard)._fire_timers(tr, limit)
             report = ReclaimReport(report.reclaimed + further.reclaimed, report.more or further.more)
         if not report.reclaimed:
-            yield from self.queue.read(tr, partial(check_renamed, layout=self.line.layout))
+            await self.queue.read(tr, partial(check_renamed, layout=self.line.layout))
         return report
 
-    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
+    async def next_due_us(self, tr: Transaction) -> int | None:
         """Return when the next timer of any shard is due, in microseconds; None if there is none."""
-        first = yield from super().next_due_us(tr)
+        first = await super().next_due_us(tr)
         for shard in range(1, self.line.shards.number):
-            further = yield from self.of_shard(shard).next_due_us(tr)
+            further = await self.of_shard(shard).next_due_us(tr)
             first = further if first is None or (further is not None and further < first) else first
         return first
 
@@ -176,28 +176,28 @@ class FirstDelivery(HeadDelivery):
             known = self._parts.setdefault(shard, HeadDelivery(leases.of_shard(shard)))
         return known
 
-    def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> Steps[list[Got]]:
+    async def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> list[Got]:
         got: list[Got] = []
         for shard, some in _by_shard(granted).items():
             left = replace(allotment, wanted=allotment.wanted - len(got))
-            got += yield from self._part(shard).collect(tr, some, left)
+            got += await self._part(shard).collect(tr, some, left)
         return got
 
-    def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> Steps[list[Got] | None]:
+    async def accept(self, tr: Transaction, granted: list[LeaseHandle], duration_us: int) -> list[Got] | None:
         got: list[Got] = []
         for shard, some in _by_shard(granted).items():
-            good = yield from self._part(shard).accept(tr, some, duration_us)
+            good = await self._part(shard).accept(tr, some, duration_us)
             if good is None:
                 return None
             got += good
         return got
 
-    def put_back(self, tr: Transaction, unclaimed: list[Got]) -> Steps[None]:
+    async def put_back(self, tr: Transaction, unclaimed: list[Got]) -> None:
         places: dict[int, list[Got]] = {}
         for got in unclaimed:
             places.setdefault(shard_of(got.packed), []).append(got)
         for shard, some in places.items():
-            yield from self._part(shard).put_back(tr, some)
+            await self._part(shard).put_back(tr, some)
 
 
 class LineDelivery(FirstDelivery):
@@ -230,17 +230,17 @@ class LineDelivery(FirstDelivery):
             return super().take(tr, look, allotments, most=most)
         return self._take_of_all(tr, look, allotments, most)
 
-    def _take_of_all(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], most: int) -> Steps[Served]:
+    async def _take_of_all(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], most: int) -> Served:
         # It stores no number: a worker would sleep on the version at which it stores it.
-        yield from self._line.shards.learn(tr)
+        await self._line.shards.learn(tr)
         if self._line.shards.number == 1:
-            return (yield from super().take(tr, look, allotments, most=most))
+            return await super().take(tr, look, allotments, most=most)
         read = look if isinstance(look, ReadOfAll) else self.look(tr, limit=look.limit)
         parts = read.parts if isinstance(read, ReadOfAll) else []
         self._seen = len(parts)
         served = Served(drained=True)
         for part, own in parts:
-            some = yield from part.take(tr, own, allotments, most=most)
+            some = await part.take(tr, own, allotments, most=most)
             served.items += some.items
             served.wrote = served.wrote or some.wrote
             served.again = served.again or some.again
@@ -253,17 +253,17 @@ class LineDelivery(FirstDelivery):
             served.drained = False  # a timer of the last shards may have made an item of the first ones available
         return served
 
-    def has_items(self, tr: Transaction) -> Steps[bool]:
+    async def has_items(self, tr: Transaction) -> bool:
         for shard in self._line.shards.order():
-            if (yield from self._part(shard).has_items(tr)):
+            if await self._part(shard).has_items(tr):
                 return True
         return False
 
-    def next_due_us(self, tr: Transaction) -> Steps[int | None]:
-        yield from self._line.shards.learn(tr, seconds=0.0)
+    async def next_due_us(self, tr: Transaction) -> int | None:
+        await self._line.shards.learn(tr, seconds=0.0)
         if self._line.shards.number != self._seen:
             return self._leases.now_us()  # it looks again at once
-        return (yield from self._leases.next_due_us(tr))
+        return await self._leases.next_due_us(tr)
 
     def watched(self) -> list[bytes]:
         return [key for shard in range(self._seen) for key in self._part(shard).watched()]
@@ -319,8 +319,8 @@ class LineQueue(StagedQueue[Held]):
             return super().take_one(db, verb, timeout, duration_us)
         return self._take_one_of_shards(db, verb, timeout, duration_us)
 
-    def _take_one_of_shards(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Steps[Any]:
-        found = yield from self._take_of_shards(db, verb, 1, timeout, duration_us)
+    async def _take_one_of_shards(self, db: Database, verb: str, timeout: float | None, duration_us: int) -> Any:
+        found = await self._take_of_shards(db, verb, 1, timeout, duration_us)
         return found[0] if found else None
 
     def _take(self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int) -> Steps[list[Any]]:
@@ -328,24 +328,24 @@ class LineQueue(StagedQueue[Held]):
             return super()._take(db, verb, limit, timeout, duration_us)
         return self._take_of_shards(db, verb, limit, timeout, duration_us)
 
-    def _take_of_shards(
+    async def _take_of_shards(
         self, db: Database, verb: str, limit: int, timeout: float | None, duration_us: int
-    ) -> Steps[list[Any]]:
+    ) -> list[Any]:
         """Take from one shard, if its turn has come; otherwise from any."""
         if time.monotonic() - self._line.shards.looked >= LOOK_SECONDS:
-            yield from self.queue.read(db, self._line.shards.learn)
+            await self.queue.read(db, self._line.shards.learn)
         self._skips -= 1
         if self._skips < 0:
             self._pending += 1
             try:
-                found = yield from self._of_shard(self._next_shard())._take(db, verb, limit, 0.0, duration_us)
+                found = await self._of_shard(self._next_shard())._take(db, verb, limit, 0.0, duration_us)
             finally:
                 self._pending -= 1
             self._missed = 0 if found else min(2 * self._missed + 1, MOST_SKIPS)
             self._skips = self._missed
             if found:
                 return found
-        return (yield from super()._take(db, verb, limit, timeout, duration_us))
+        return await super()._take(db, verb, limit, timeout, duration_us)
 
     def _next_shard(self) -> int:
         """Return the shard that a call looks at."""

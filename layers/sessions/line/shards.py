@@ -15,7 +15,7 @@ import zlib
 from itertools import count as counting
 
 from fdbqueue import FormatError, Position
-from fdbqueue.lowlevel import Layout, Notes, Steps, Subspace, Transaction, count, rows, started
+from fdbqueue.lowlevel import Layout, Notes, Subspace, Transaction, count, rows, started, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ...leases.timers import due_timers
@@ -110,7 +110,7 @@ class Shards:
         """Return whether a producer need not learn the number again."""
         return time.monotonic() - self.looked < KNOWN_SECONDS
 
-    def any_ready(self, tr: Transaction, now_us: int) -> Steps[bool]:
+    async def any_ready(self, tr: Transaction, now_us: int) -> bool:
         """Return whether another shard than the first has a ready session or a due timer, by snapshot.
 
         *Cost:* two reads for each shard, all in parallel.
@@ -121,10 +121,10 @@ class Shards:
             looks.append(started(rows(tr.snapshot, layout.begin, layout.end, limit=1)))
         found = False
         for look in looks:
-            found = bool((yield from look)) or found
+            found = bool(await look) or found
         return found
 
-    def learn(self, tr: Transaction, *, seconds: float = LOOK_SECONDS, registers: bool = False) -> Steps[None]:
+    async def learn(self, tr: Transaction, *, seconds: float = LOOK_SECONDS, registers: bool = False) -> None:
         """Learn how many shards there are, if this object has not looked within so many seconds.
 
         Args:
@@ -138,7 +138,7 @@ class Shards:
         """
         if time.monotonic() - self.looked < seconds:
             return
-        stored = yield tr.snapshot.get(self._number_key)
+        stored = await value_of(tr.snapshot.get(self._number_key))
         if stored.present():
             number = _number(bytes(stored))
             if self._wanted not in (None, number) and not self._agreed:
@@ -155,13 +155,13 @@ class Shards:
             tr.add_read_conflict_key(self._number_key)
             self._write(tr, max(self._wanted or 1, self.number))
 
-    def grow(self, tr: Transaction, number: int) -> Steps[None]:
+    async def grow(self, tr: Transaction, number: int) -> None:
         """Store a larger number of shards.
 
         Raises:
             ValueError: there are more.
         """
-        stored = yield tr.get(self._number_key)
+        stored = await value_of(tr.get(self._number_key))
         present = _number(bytes(stored)) if stored.present() else 1
         if number < present:
             raise ValueError(

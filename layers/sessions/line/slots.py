@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.engine.keys import bytes_behind
-from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Steps, Transaction, fdb_tuple, new_random, rows
+from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Transaction, fdb_tuple, new_random, rows, value_of
 from fdbqueue.stored.items import notes_if_readable
 
 from ...leases import Disposition
@@ -61,15 +61,15 @@ class Slots:
         self.gates = Gates(line)
         """The gates that these slots pass."""
 
-    def entries(self, tr: ReadTransaction, session: Session) -> Steps[Entries]:
+    async def entries(self, tr: ReadTransaction, session: Session) -> Entries:
         """Read the entries of a session."""
         begin = session.slots_prefix
-        found = yield from rows(tr, *bytes_behind(begin))  # a slot's id is random bytes
+        found = await rows(tr, *bytes_behind(begin))  # a slot's id is random bytes
         return {row.key[len(begin) :]: Entry(*fdb_tuple.unpack(row.value)) for row in found}
 
-    def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Steps[Entry | None]:
+    async def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Entry | None:
         """Read one entry of a session."""
-        value = yield tr.get(session.slots_prefix + slot)
+        value = await value_of(tr.get(session.slots_prefix + slot))
         return Entry(*fdb_tuple.unpack(bytes(value))) if value.present() else None
 
     def note(
@@ -85,31 +85,31 @@ class Slots:
         staged = () if stage == IN_LINE else (stage,)
         tr.set(session.slots_prefix + slot, fdb_tuple.pack((place, current, *staged)))
 
-    def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> Steps[SessionHead]:
+    async def _free(self, tr: Transaction, session: Session, entries: Entries, *, limit: int = 1) -> SessionHead:
         """Read the first items that no slot holds, by snapshot."""
         held = _held(entries)
-        head = yield from session.look(tr, limit=limit + len(held))
+        head = await session.look(tr, limit=limit + len(held))
         return head.without({session.layout.available.key(packed) for packed in held})
 
     # --- lending
 
-    def lend(self, tr: Transaction, session: Session, pointer: SessionPointer, now_us: int) -> Steps[KeyValue | None]:
+    async def lend(self, tr: Transaction, session: Session, pointer: SessionPointer, now_us: int) -> KeyValue | None:
         """Return the item that a slot is lent with, and note it; None if there is none for it."""
         recorded = tr.snapshot.get(session.record_key)
-        entries = yield from self.entries(tr.snapshot, session)
-        record = record_of((yield recorded))
+        entries = await self.entries(tr.snapshot, session)
+        record = record_of(await value_of(recorded))
         own = entries.pop(pointer.slot, None)
         if own is None or record is None or record.paused or record.blocked or record.slots > record.limit:
             return None  # the worker takes the pointer out of the line
-        if record.gates and (own.stage == RESTING or (yield from self.gates.is_over(tr, record.gates))):
+        if record.gates and (own.stage == RESTING or await self.gates.is_over(tr, record.gates)):
             return None  # the worker takes the slots of its gates, or gives them back
         row = None
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
-            found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
-            row = found[0] if found and not (yield from is_out(tr, session, found[0], now_us)) else None
+            found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
+            row = found[0] if found and not await is_out(tr, session, found[0], now_us) else None
         if row is None:
-            head = yield from session.first(tr, now_us=now_us, held=_held(entries))
+            head = await session.first(tr, now_us=now_us, held=_held(entries))
             row = head.rows[0] if head.rows else None
         if row is not None:
             self.take(tr, session, pointer.slot, own.place, row)
@@ -128,84 +128,84 @@ class Slots:
         tr.add_write_conflict_key(session.mark(packed))
         self.note(tr, session, slot, place, packed)
 
-    def following(self, tr: Transaction, turn: Turn) -> Steps[KeyValue | None]:
+    async def following(self, tr: Transaction, turn: Turn) -> KeyValue | None:
         """Return the item that a slot goes on with; None if there is none, or the session has too many slots."""
         if not turn.pointer.slot or turn.record.slots > turn.record.limit:
             return None  # without a slot, this was the last turn of a session that was strictly serial
-        if turn.record.gates and (yield from self.gates.is_over(tr, turn.record.gates)):
+        if turn.record.gates and await self.gates.is_over(tr, turn.record.gates):
             return None
-        entries = yield from self.entries(tr.snapshot, turn.session)
+        entries = await self.entries(tr.snapshot, turn.session)
         entries.pop(turn.pointer.slot, None)
-        head = yield from self._free(tr, turn.session, entries)
+        head = await self._free(tr, turn.session, entries)
         return head.rows[0] if head.rows else None
 
     # --- the end of a lease
 
-    def pass_on(
+    async def pass_on(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, *, now_us: int, used: int, to: Where, delay_us: int
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """End the lease of a slot: it goes back into the line, waits with its item, or is given up."""
         pointer, record, session = turn.pointer, turn.record, turn.session
         moves.leave_leased(turn.packed, turn.notes)
         runs = not record.paused and not record.blocked
         if pointer.slot in (b"", WAKER):
-            return (yield from self._convert(tr, moves, turn, now_us=now_us, delay_us=delay_us if runs else 0))
+            return await self._convert(tr, moves, turn, now_us=now_us, delay_us=delay_us if runs else 0)
         rest = replace(pointer, since_us=0, used=used, edits=0, acked=b"")
-        entries = yield from self.entries(tr.snapshot, session)
+        entries = await self.entries(tr.snapshot, session)
         own = entries.pop(pointer.slot, None)
         held = len(record.gates) if own is None or own.stage == IN_LINE else 0
         if not runs or record.slots > record.limit:
             self._drop(tr, moves, session, pointer.slot)
             self._line.write(tr, session, replace(record, slots=record.slots - 1))
-            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+            await self.gates.give_up(tr, moves, record.gates, 0, held)
             return Disposition.available
         if delay_us:
             moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
             if record.gates:
                 self.note(tr, session, pointer.slot, turn.packed, pointer.current, RESTING)
-                yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+                await self.gates.give_up(tr, moves, record.gates, 0, held)
             return Disposition.delayed
         rest = replace(rest, current=b"")
         idle = _idle(entries)
-        head = yield from self._free(tr, session, entries, limit=idle + 1)
+        head = await self._free(tr, session, entries, limit=idle + 1)
         if len(head.rows) > idle:
-            yield from self._again(tr, moves, turn, replace(rest, used=0) if to == "tail" else rest, held, to)
+            await self._again(tr, moves, turn, replace(rest, used=0) if to == "tail" else rest, held, to)
             return Disposition.available
         session.add_conflicts_with_arrivals(tr)
         self._drop(tr, moves, session, pointer.slot)
-        yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+        await self.gates.give_up(tr, moves, record.gates, 0, held)
         left = replace(record, slots=record.slots - 1)
         if left.slots or left.pointer:
             self._line.write(tr, session, left)
         else:
-            yield from self.balance(tr, moves, session, left)
+            await self.balance(tr, moves, session, left)
         return Disposition.available
 
-    def _again(
+    async def _again(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, rest: SessionPointer, held: int, to: Where
-    ) -> Steps[None]:
+    ) -> None:
         """Put a slot's pointer back into the line, or let it wait at a gate."""
         record, session, gates = turn.record, turn.session, self.gates
         if held < len(record.gates):  # its item has waited for this attempt without their slots
             moves.tally("dequeued", 1)
-            yield from gates.enter(tr, moves, session, record, rest)
+            await gates.enter(tr, moves, session, record, rest)
             return
-        stage = (yield from gates.stop(tr, record.gates, ends=to == "tail")) if record.gates else None
+        stage = await gates.stop(tr, record.gates, ends=to == "tail") if record.gates else None
         if stage is not None:
             moves.tally("dequeued", 1)
-            yield from gates.wait_at(tr, moves, session, record, replace(rest, used=0), stage)
+            await gates.wait_at(tr, moves, session, record, replace(rest, used=0), stage)
             return
         place = turn.packed
         if to == "tail":
             moves.tally("dequeued", 1)
-            place = yield from self._line.append(tr, moves, rest)
+            place = await self._line.append(tr, moves, rest)
         else:
             moves.enter_available(place, stored_pointer(rest), NO_NOTES)
         self.note(tr, session, rest.slot, place)
 
-    def _convert(
+    async def _convert(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, *, now_us: int, delay_us: int
-    ) -> Steps[Disposition]:
+    ) -> Disposition:
         """End the waker, or the last turn of a session that was strictly serial."""
         record = replace(turn.record, pointer=b"", asleep_until_us=0)
         waits = bool(delay_us and turn.pointer.current)
@@ -220,7 +220,7 @@ class Slots:
             record = replace(record, slots=record.slots + 1)
         else:
             moves.tally("dequeued", 1)
-        yield from self.balance(tr, moves, turn.session, record)
+        await self.balance(tr, moves, turn.session, record)
         return Disposition.delayed if delay_us else Disposition.available
 
     def _drop(self, tr: Transaction, moves: PointerMoves, session: Session, slot: bytes) -> None:
@@ -229,16 +229,16 @@ class Slots:
 
     # --- the number of slots
 
-    def add(
+    async def add(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, count: int
-    ) -> Steps[SessionRecord]:
+    ) -> SessionRecord:
         """Append pointers of new slots to the line. Return the record, which the caller writes."""
         for _ in range(count):
             pointer = new_pointer(session.name, session.generation, slot=new_random())
-            yield from self.gates.enter(tr, moves, session, record, pointer)
+            await self.gates.enter(tr, moves, session, record, pointer)
         return replace(record, slots=record.slots + count)
 
-    def balance(self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord) -> Steps[None]:
+    async def balance(self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord) -> None:
         """Add the slots that free items need, and a waker for delayed ones. End the session if it has nothing.
 
         The caller has read the record with a conflict. This writes it.
@@ -246,31 +246,31 @@ class Slots:
         if record.paused or record.blocked or (record.pointer and not record.asleep_until_us):
             self._line.write(tr, session, record)  # in the last case a strictly serial turn ends first
             return
-        entries = yield from self.entries(tr.snapshot, session)
+        entries = await self.entries(tr.snapshot, session)
         idle = _idle(entries)
         # Due timers make more items free.
-        first = yield from session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
+        first = await session.first(tr, now_us=self._line.leases.now_us(), held=_held(entries))
         room = max(0, record.limit - record.slots)
-        head = yield from self._free(tr, session, entries, limit=room + idle + 1)
+        head = await self._free(tr, session, entries, limit=room + idle + 1)
         if head.rows or first.wake_at_us is not None:
             record = self.gates.adopted(session, record)
             if record.blocked:
                 self._line.write(tr, session, record)
                 return
-        record = yield from self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
+        record = await self.add(tr, moves, session, record, max(0, min(room, len(head.rows) - idle)))
         if record.slots < record.limit:
             session.add_conflicts_with_arrivals(tr)
         else:
             # An item that is available finds all slots there. A delayed one may have relied on a waker that is gone.
             tr.add_read_conflict_range(session.layout.delayed.begin, session.layout.delayed.end)
         if first.wake_at_us is not None and not record.pointer:
-            yield from self._line.enter(tr, moves, session, record, visible_at_us=max(1, first.wake_at_us))
+            await self._line.enter(tr, moves, session, record, visible_at_us=max(1, first.wake_at_us))
         elif record.slots or record.pointer:
             self._line.write(tr, session, record)
         else:
-            yield from self._line.end(tr, moves, session, record, dead=head.dead)
+            await self._line.end(tr, moves, session, record, dead=head.dead)
 
-    def withdraw(
+    async def withdraw(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -278,32 +278,32 @@ class Slots:
         record: SessionRecord,
         *,
         surplus: int | None = None,
-    ) -> Steps[SessionRecord]:
+    ) -> SessionRecord:
         """Take slots that are not leased out of the line. Return the record, which the caller writes.
 
         Args:
             surplus: how many at most, and then none that waits for its item's back-off; None: all.
         """
-        entries = yield from self.entries(tr, session)
+        entries = await self.entries(tr, session)
         given_back = []
         for slot, entry in entries.items():
             if surplus is not None and (surplus <= 0 or entry.current):
                 continue
             if entry.stage >= 0:
-                yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
-            elif not (yield from self._line.withdraw(tr, moves, replace(record, pointer=entry.place))):
+                await self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)
+            elif not await self._line.withdraw(tr, moves, replace(record, pointer=entry.place)):
                 continue
             given_back.append(self.gates.held(record.gates, entry.stage))
             tr.clear(session.slots_prefix + slot)
             record = replace(record, slots=record.slots - 1)
             surplus = None if surplus is None else surplus - 1
         for held in given_back:  # behind the loop: the slots must not go to pointers that leave, too
-            yield from self.gates.give_up(tr, moves, record.gates, 0, held)
+            await self.gates.give_up(tr, moves, record.gates, 0, held)
         return record
 
-    def set_limit(
+    async def set_limit(
         self, tr: Transaction, session: Session, record: SessionRecord | None, limit: int | None
-    ) -> Steps[None]:
+    ) -> None:
         """Set how many items of a session run at once; None: as many as the line's rules say."""
         wanted = self._line.rules.limit if limit is None else limit
         if record is None:
@@ -315,27 +315,27 @@ class Slots:
             if limit is None and wanted == 1:
                 return
             if record.pointer:
-                sleeping = yield tr.get(self._line.shards.at(record.pointer).delayed.key(record.pointer))
+                sleeping = await value_of(tr.get(self._line.shards.at(record.pointer).delayed.key(record.pointer)))
                 failed = sleeping.present() and not record.asleep_until_us
-                if not failed and (yield from self._line.withdraw(tr, moves, record)):
+                if not failed and await self._line.withdraw(tr, moves, record):
                     record = replace(record, pointer=b"")
                 record = replace(record, asleep_until_us=0)
         record = replace(record, limit=wanted, kept=limit is not None)
         if record.slots > wanted:
-            record = yield from self.withdraw(tr, moves, session, record, surplus=record.slots - wanted)
-        yield from self.balance(tr, moves, session, record)
+            record = await self.withdraw(tr, moves, session, record, surplus=record.slots - wanted)
+        await self.balance(tr, moves, session, record)
         moves.finish()
 
 
-def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) -> Steps[bool]:
+async def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) -> bool:
     """Return whether an item must not be taken: its life is over, or its group was cancelled.
 
     *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
     """
     notes = notes_if_readable(row.value)
-    if is_over(notes, now_us) or (session.asks is not None and (yield from session.says_over(tr, row, notes, now_us))):
+    if is_over(notes, now_us) or (session.asks is not None and await session.says_over(tr, row, notes, now_us)):
         return True
-    return bool(notes.group) and (yield from CancelledGroups().is_cancelled(tr, session.home, notes.group))
+    return bool(notes.group) and await CancelledGroups().is_cancelled(tr, session.home, notes.group)
 
 
 def _held(entries: Entries) -> frozenset[bytes]:

@@ -19,7 +19,6 @@ from fdbqueue.lowlevel import (
     TAKEN,
     Database,
     Notes,
-    Steps,
     Transaction,
     clear_parts,
     fdb_tuple,
@@ -29,6 +28,7 @@ from fdbqueue.lowlevel import (
     read_counts,
     rows,
     run,
+    value_of,
 )
 from fdbqueue.moves.outcomes import pull
 from fdbqueue.reads.check import items_of_all_places
@@ -88,7 +88,7 @@ def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Sessio
     return at_address(line, position)
 
 
-def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position, kind: str, now_us: int) -> Steps[bool]:
+async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position, kind: str, now_us: int) -> bool:
     """Release or remove one item of a session, unless it is in progress. Return False if it is not in the session.
 
     Args:
@@ -106,19 +106,19 @@ def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position,
     session, packed = at_address(line, address)
     recorded = tr.get(session.record_key)
     waits, there = tr.get(session.layout.delayed.key(packed)), tr.get(session.layout.available.key(packed))
-    delayed, available = (yield waits), (yield there)
-    record = record_of((yield recorded))
+    delayed, available = await value_of(waits), await value_of(there)
+    record = record_of(await value_of(recorded))
     if record is None or not (delayed.present() or available.present()):
         return False
     stored = bytes(delayed) if delayed.present() else bytes(available)
     if kind == GO:
         notes_of(stored)
     own = SessionMoves(tr, session, now_us)
-    notes, is_readable = (yield from own.read_notes({packed: stored}))[packed]
+    notes, is_readable = (await own.read_notes({packed: stored}))[packed]
     if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
         return True
     if available.present() and record.pointer:
-        leased = yield tr.get(line.shards.at(record.pointer).leased.key(record.pointer))
+        leased = await value_of(tr.get(line.shards.at(record.pointer).leased.key(record.pointer)))
         if leased.present() and pointer_of(bytes(leased)).current == packed:
             return True  # it runs to its end
         if leased.present():
@@ -128,7 +128,7 @@ def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position,
         tr.add_write_conflict_key(pointer_key)
         tr.add_write_conflict_key(pointer_key + TAKEN)
     if available.present() and record.slots:
-        entries = yield from line.slots.entries(tr.snapshot, session)
+        entries = await line.slots.entries(tr.snapshot, session)
         if any(entry.current == packed for entry in entries.values()):
             return True  # it runs to its end, or its slot removes it when its back-off is over
         tr.add_read_conflict_key(session.mark(packed))
@@ -140,15 +140,15 @@ def release(tr: Transaction, line: Line, moves: PointerMoves, address: Position,
     else:
         how = "cancelled" if kind == SWEEP else ""
         own.vanish(packed, stored, "deleted", notes=notes, how=how, is_readable=is_readable)
-    yield from own.settle()
+    await own.settle()
     own.finish()
-    yield from settle_line(tr, line, moves, session, record, now_us)
+    await settle_line(tr, line, moves, session, record, now_us)
     return True
 
 
-def settle_line(
+async def settle_line(
     tr: Transaction, line: Line, moves: PointerMoves, session: Session, record: SessionRecord, now_us: int
-) -> Steps[None]:
+) -> None:
     """Make the line fit a session with an item that was moved or removed, and is not in progress.
 
     Args:
@@ -156,15 +156,15 @@ def settle_line(
         record: the session's record, read with a conflict.
     """
     if session.generation == record.generation and record.limit:
-        if record.asleep_until_us and (yield from line.withdraw(tr, moves, record)):
+        if record.asleep_until_us and await line.withdraw(tr, moves, record):
             record = replace(record, pointer=b"", asleep_until_us=0)
-        yield from line.slots.balance(tr, moves, session, record)
+        await line.slots.balance(tr, moves, session, record)
     elif session.generation == record.generation and record.pointer:
-        sleeping = yield tr.get(line.shards.at(record.pointer).delayed.key(record.pointer))
+        sleeping = await value_of(tr.get(line.shards.at(record.pointer).delayed.key(record.pointer)))
         if sleeping.present() and record.asleep_until_us:
             moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
             moves.tally("dequeued", 1)
-            yield from line.enter_if_ready(tr, moves, session, record, now_us=now_us)
+            await line.enter_if_ready(tr, moves, session, record, now_us=now_us)
 
 
 def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str, Notes]]:
@@ -193,17 +193,17 @@ def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, 
         begin = behind(line.session(packed, generation).layout.prefix)
 
 
-def _first_key(tr: Transaction, begin: bytes, end: bytes) -> Steps[list[bytes]]:
-    found = yield from rows(tr.snapshot, begin, end, limit=1)
+async def _first_key(tr: Transaction, begin: bytes, end: bytes) -> list[bytes]:
+    found = await rows(tr.snapshot, begin, end, limit=1)
     return [row.key for row in found]
 
 
-def drop_dead_letters(tr: Transaction, session: Session) -> Steps[None]:
+async def drop_dead_letters(tr: Transaction, session: Session) -> None:
     """Count the dead letters out that are cleared with their session. Remove follow-ups and blobs of the first ones."""
     dead = session.layout.dead
     begin, size_bytes = dead.begin, 0
     for _ in range(MAX_DROPPED // DROPPED_AT_ONCE):
-        found = yield from rows(tr.snapshot, begin, dead.end, limit=DROPPED_AT_ONCE)
+        found = await rows(tr.snapshot, begin, dead.end, limit=DROPPED_AT_ONCE)
         for row in found:
             pull(tr, notes_if_readable(row.value).then, DROP)
             if has_parts(row.value):
@@ -213,5 +213,5 @@ def drop_dead_letters(tr: Transaction, session: Session) -> Steps[None]:
             break
         begin = found[-1].key + b"\x00"
     tr.add_read_conflict_range(dead.begin, dead.end)
-    counts = yield from read_counts(tr, session.layout)
+    counts = await read_counts(tr, session.layout)
     session.count_all(tr, dead=-counts.get("dead", 0), purged=counts.get("dead", 0))

@@ -31,7 +31,7 @@ class Items(Generic[V]):
         return SessionEditing(self.line)
 
     @verb
-    def get(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[StoredItem[V] | None]:
+    async def get(self, tr: Transaction | Database, session: SessionName, position: Position) -> StoredItem[V] | None:
         """Return the item at a position of a session, whatever its state; None if it has left the session.
 
         The position is what `enqueue` returned, or that of the item's completion. All verbs by position take both.
@@ -41,18 +41,18 @@ class Items(Generic[V]):
         rounds of reads.
         """
         places = [packed_position(position, "get")]
-        return (yield from in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))[0]
+        return (await in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))[0]
 
     @verb
-    def get_many(
+    async def get_many(
         self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
-    ) -> Steps[list[StoredItem[V] | None]]:
+    ) -> list[StoredItem[V] | None]:
         """Return the items at positions of a session, in their order; otherwise as `get`, for each."""
         places = packed_positions(positions, "get_many")
-        return (yield from in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))
+        return await in_batches(self.queue, tr, places, self._at(session, places).get, reads=True)
 
     @verb
-    def cancel(self, tr: Transaction | Database, session: SessionName, position: Position) -> Steps[bool]:
+    async def cancel(self, tr: Transaction | Database, session: SessionName, position: Position) -> bool:
         """Remove the item at a position of a session, whatever its state. Return whether it was there.
 
         If it is in progress, the lease of its session ends: the worker's next call raises `LeaseLost`, and the session
@@ -62,20 +62,20 @@ class Items(Generic[V]):
 
         *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
         """
-        return (yield from self._cancel_at(tr, session, [packed_position(position, "cancel")]))[0]
+        return (await self._cancel_at(tr, session, [packed_position(position, "cancel")]))[0]
 
     @verb
-    def cancel_many(
+    async def cancel_many(
         self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
-    ) -> Steps[list[bool]]:
+    ) -> list[bool]:
         """Remove the items at positions of a session. Return for each whether it was there; otherwise as `cancel`.
 
         It returns False for a position that is given again.
         """
-        return (yield from self._cancel_at(tr, session, packed_positions(positions, "cancel_many")))
+        return await self._cancel_at(tr, session, packed_positions(positions, "cancel_many"))
 
     @verb
-    def update(
+    async def update(
         self,
         tr: Transaction | Database,
         session: SessionName,
@@ -83,7 +83,7 @@ class Items(Generic[V]):
         *,
         value: V | Unchanged = UNCHANGED,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[Position | None]:
+    ) -> Position | None:
         """Give the item at a position of a session another value, or other headers. Return its position, or None.
 
         If it is in progress, or a consumer has begun it ahead of its acks, its work is refused as by `cancel`, and it
@@ -92,10 +92,10 @@ class Items(Generic[V]):
         *Conflicts:* and *Cost:* as `cancel`.
         """
         change = update_of(self.editing(), value, headers)
-        return (yield from self._change(tr, session, [packed_position(position, "update")], change, None))[0]
+        return (await self._change(tr, session, [packed_position(position, "update")], change, None))[0]
 
     @verb
-    def update_many(
+    async def update_many(
         self,
         tr: Transaction | Database,
         session: SessionName,
@@ -103,13 +103,13 @@ class Items(Generic[V]):
         *,
         value: V | Unchanged = UNCHANGED,
         headers: Mapping[str, Any] | None = None,
-    ) -> Steps[list[Position | None]]:
+    ) -> list[Position | None]:
         """Give the items at positions of a session the same new value, or the same headers; otherwise as `update`."""
         change = update_of(self.editing(), value, headers)
-        return (yield from self._change(tr, session, packed_positions(positions, "update_many"), change, None))
+        return await self._change(tr, session, packed_positions(positions, "update_many"), change, None)
 
     @verb
-    def reschedule(
+    async def reschedule(
         self,
         tr: Transaction | Database,
         session: SessionName,
@@ -118,7 +118,7 @@ class Items(Generic[V]):
         delay: float | None = None,
         at: float | None = None,
         level: int | None = None,
-    ) -> Steps[Position | None]:
+    ) -> Position | None:
         """Make the item at a position of a session available at another time, or give it another level.
 
         Returns its position, which another level changes; None if it is not there. If it is in progress, or a consumer
@@ -140,10 +140,10 @@ class Items(Generic[V]):
         *Conflicts:* and *Cost:* as `cancel`.
         """
         change = self._rescheduled(delay, at, level)
-        return (yield from self._change(tr, session, [packed_position(position, "reschedule")], change, level))[0]
+        return (await self._change(tr, session, [packed_position(position, "reschedule")], change, level))[0]
 
     @verb
-    def reschedule_many(
+    async def reschedule_many(
         self,
         tr: Transaction | Database,
         session: SessionName,
@@ -152,10 +152,10 @@ class Items(Generic[V]):
         delay: float | None = None,
         at: float | None = None,
         level: int | None = None,
-    ) -> Steps[list[Position | None]]:
+    ) -> list[Position | None]:
         """Make the items at positions of a session available at another time, or give them a level; as `reschedule`."""
         change = self._rescheduled(delay, at, level)
-        return (yield from self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level))
+        return await self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level)
 
     def level_of(self, level: int | None) -> int:
         """Return a level of these sessions; the last one for None.

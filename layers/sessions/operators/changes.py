@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import KeyValue, Steps, Transaction, notes_of, pack, rows
+from fdbqueue.lowlevel import KeyValue, Transaction, notes_of, pack, rows, value_of
 from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.codecs import why_buried
@@ -28,7 +28,7 @@ class Operating:
     def __init__(self, line: Line) -> None:
         self._line = line
 
-    def read(self, tr: ReadTransaction, name: bytes) -> Steps[tuple[Session, SessionRecord | None]]:
+    async def read(self, tr: ReadTransaction, name: bytes) -> tuple[Session, SessionRecord | None]:
         """Read a session's record.
 
         Raises:
@@ -37,66 +37,66 @@ class Operating:
         *Conflicts:* with every change of the record.
         """
         session = self._line.session(name)
-        record = record_of((yield tr.get(session.record_key)))
+        record = record_of(await value_of(tr.get(session.record_key)))
         if record is None:
-            yield from refuse_old_name(tr, self._line.layout)
+            await refuse_old_name(tr, self._line.layout)
         if record is not None and record.generation:
             session = self._line.session(name, record.generation)
         return session, record
 
-    def pause(self, tr: Transaction, name: bytes) -> Steps[None]:
+    async def pause(self, tr: Transaction, name: bytes) -> None:
         """Take a session out of the line, until `resume`."""
-        session, record = yield from self.read(tr, name)
+        session, record = await self.read(tr, name)
         record = record or SessionRecord()
         if record.paused:
             return
         moves = self._line.moves(tr)
-        if record.pointer and (yield from self._line.withdraw(tr, moves, record)):
+        if record.pointer and await self._line.withdraw(tr, moves, record):
             record = replace(record, pointer=b"", asleep_until_us=0)
         if record.slots:
-            record = yield from self._line.slots.withdraw(tr, moves, session, record)
+            record = await self._line.slots.withdraw(tr, moves, session, record)
         moves.finish()
         self._line.write(tr, session, replace(record, paused=True))
 
-    def resume(self, tr: Transaction, name: bytes) -> Steps[None]:
+    async def resume(self, tr: Transaction, name: bytes) -> None:
         """End a pause."""
-        session, record = yield from self.read(tr, name)
+        session, record = await self.read(tr, name)
         if record is not None and record.paused:
-            yield from self.go_on(tr, session, replace(record, paused=False))
+            await self.go_on(tr, session, replace(record, paused=False))
 
-    def remove(self, tr: Transaction, name: bytes, later: Later) -> Steps[None]:
+    async def remove(self, tr: Transaction, name: bytes, later: Later) -> None:
         """Mark a session, so that it ends when its present items are done."""
-        session, record = yield from self.read(tr, name)
+        session, record = await self.read(tr, name)
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
             return  # items of the next generation are there already
-        yield from self.go_on(tr, session, replace(record or SessionRecord(), closing=closing))
+        await self.go_on(tr, session, replace(record or SessionRecord(), closing=closing))
 
-    def skip(self, tr: Transaction, name: bytes) -> Steps[bool]:
+    async def skip(self, tr: Transaction, name: bytes) -> bool:
         """Unblock a session. If its first item can't be read, that becomes a dead letter."""
-        session, record = yield from self.read(tr, name)
+        session, record = await self.read(tr, name)
         if record is None or not record.blocked:
             return False
-        head = yield from session.look(tr, limit=1 + record.limit)
+        head = await session.look(tr, limit=1 + record.limit)
         for row in head.rows:
             try:
-                yield from session.queue.item(tr, session.layout.position_of(row.key), row.value)
+                await session.queue.item(tr, session.layout.position_of(row.key), row.value)
             except (CodecError, FormatError) as error:
                 if isinstance(error, OtherCodec):
                     raise  # this object is not made for the items
-                yield from self._bury(tr, session, row, why_buried(error))
-        yield from self.go_on(tr, session, replace(record, blocked=""))
+                await self._bury(tr, session, row, why_buried(error))
+        await self.go_on(tr, session, replace(record, blocked=""))
         return True
 
-    def redrive(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
+    async def redrive(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> int:
         """Put dead letters back into their places, with no attempts counted, and unblock the session."""
-        session, record = yield from self.read(tr, name)
+        session, record = await self.read(tr, name)
         # One that can't be read is left to the newer version of the library that wrote it.
-        found = yield from self._dead(tr, session, positions, limit, readable=True)
+        found = await self._dead(tr, session, positions, limit, readable=True)
         moves = SessionMoves(tr, session)
         for row in found:
             packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
-            yield from reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
+            await reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
             moves.leave_dead(packed)
             moves.enter_available(packed, row.value, as_new(notes))
             moves.set_dependent(packed, notes)
@@ -104,17 +104,17 @@ class Operating:
         if record is not None and record.asleep_until_us and found:
             # It sleeps until its delayed items are due, and has others now.
             waking = self._line.moves(tr)
-            if (yield from self._line.withdraw(tr, waking, record)):
+            if await self._line.withdraw(tr, waking, record):
                 record = replace(record, pointer=b"", asleep_until_us=0)
             waking.finish()
         if record is not None and (found or record.blocked):
-            yield from self.go_on(tr, session, replace(record, blocked=""))
+            await self.go_on(tr, session, replace(record, blocked=""))
         return len(found)
 
-    def purge(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> Steps[int]:
+    async def purge(self, tr: Transaction, name: bytes, positions: list[Position] | None, limit: int) -> int:
         """Remove dead letters for good, also those that can't be read."""
-        session, record = yield from self.read(tr, name)
-        found = yield from self._dead(tr, session, positions, limit)
+        session, record = await self.read(tr, name)
+        found = await self._dead(tr, session, positions, limit)
         moves = SessionMoves(tr, session)
         for row in found:
             packed = session.layout.dead.packed(row.key)
@@ -123,49 +123,49 @@ class Operating:
             moves.vanish(packed, row.value, "purged", notes=notes, is_readable=is_readable)
         moves.finish()
         if found and record is not None and not record.pointer:
-            yield from self.go_on(tr, session, record)
+            await self.go_on(tr, session, record)
         return len(found)
 
-    def set_concurrency(self, tr: Transaction, name: bytes, limit: int | None) -> Steps[None]:
+    async def set_concurrency(self, tr: Transaction, name: bytes, limit: int | None) -> None:
         """Set how many items of a session run at once."""
-        session, record = yield from self.read(tr, name)
-        yield from self._line.slots.set_limit(tr, session, record, limit)
+        session, record = await self.read(tr, name)
+        await self._line.slots.set_limit(tr, session, record, limit)
 
-    def go_on(self, tr: Transaction, session: Session, record: SessionRecord) -> Steps[None]:
+    async def go_on(self, tr: Transaction, session: Session, record: SessionRecord) -> None:
         """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
         if (record.pointer and not record.limit) or record.paused or record.blocked:
             self._line.write(tr, session, record)
             return
         moves = self._line.moves(tr)
-        yield from self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
+        await self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
         moves.finish()
 
-    def _dead(
+    async def _dead(
         self, tr: Transaction, session: Session, positions: list[Position] | None, limit: int, *, readable: bool = False
-    ) -> Steps[list[KeyValue]]:
+    ) -> list[KeyValue]:
         """Read up to `limit` dead letters, with a conflict for each; `readable`: only those that can be read."""
         dead = session.layout.dead
         found: list[KeyValue] = []
         if positions is None:
             begin = dead.begin
-            while page := (yield from rows(tr.snapshot, begin, dead.end, limit=limit)):
+            while page := await rows(tr.snapshot, begin, dead.end, limit=limit):
                 found += [row for row in page if not readable or salvaged_notes(row.value)[1]]
                 if len(found) >= limit or len(page) < limit:
                     break
                 begin = page[-1].key + b"\x00"
         else:
             for key in dict.fromkeys(dead.key(pack(position)) for position in positions[:limit]):
-                page = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+                page = await rows(tr.snapshot, key, key + b"\x00", limit=1)
                 found += [row for row in page if not readable or salvaged_notes(row.value)[1]]
         for row in found[:limit]:
             tr.add_read_conflict_key(row.key)
         return found[:limit]
 
-    def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> Steps[None]:
+    async def _bury(self, tr: Transaction, session: Session, row: KeyValue, error: str) -> None:
         """Make an item that can't be read a dead letter."""
         moves = SessionMoves(tr, session, self._line.leases.now_us())
         packed = session.layout.available.packed(row.key)
-        found = yield from moves.read_notes({packed: row.value})
+        found = await moves.read_notes({packed: row.value})
         moves.bury(packed, row.value, found[packed], error)
-        yield from moves.settle()
+        await moves.settle()
         moves.finish()

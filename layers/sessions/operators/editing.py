@@ -21,13 +21,13 @@ from fdbqueue.lowlevel import (
     Envelope,
     Notes,
     Standing,
-    Steps,
     Transaction,
     locate,
     new_random,
     notes_of,
     pack,
     stored_item,
+    value_of,
 )
 from fdbqueue.moves.moves import cut_error
 from fdbqueue.stored.items import salvaged_notes
@@ -83,11 +83,11 @@ class OfSession(Editing[Any]):
     def _address(self, packed: bytes) -> bytes:
         return self._session.address(packed)
 
-    def revalued(
+    async def revalued(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
-    ) -> Steps[tuple[bytes, Notes, Any]]:
+    ) -> tuple[bytes, Notes, Any]:
         try:
-            return (yield from super().revalued(tr, one, opened, change, now_us))
+            return await super().revalued(tr, one, opened, change, now_us)
         except ChecksBypassed as error:
             raise ChecksBypassed(
                 f"The item {self._position(one.packed).text} of {self._session!r} is in the index of smart sessions,"
@@ -95,10 +95,9 @@ class OfSession(Editing[Any]):
                 " message by SmartSessions."
             ) from error
 
-    def _packed(
+    async def _packed(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
-    ) -> Steps[bytes]:
-        yield from ()
+    ) -> bytes:
         position = self._position(one.packed)
         if self._level is None or self._level == rank_of(one.packed):
             return one.packed
@@ -145,15 +144,15 @@ class SessionEditing(Editing[Any]):
         position = self._line.layout.available.position(self._line.layout.prefix + place)
         return named_by(self._line, position, self._name)
 
-    def get(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, StoredItem[Any] | None]]:
+    async def get(self, tr: Transaction, places: list[bytes]) -> dict[bytes, StoredItem[Any] | None]:
         """Return the items at packed positions, or addresses."""
         found: dict[bytes, StoredItem[Any] | None] = dict.fromkeys(places)
         for place in places:
-            there = yield from self._find(tr, place)
+            there = await self._find(tr, place)
             if there is None:
                 continue
             session, one, holder = there
-            item = yield from session.queue.item(tr, self._in(session, one.packed), one.stored)
+            item = await session.queue.item(tr, self._in(session, one.packed), one.stored)
             shown = stored_item(item, one.stored, one.state)
             if holder is not None:
                 notes = holder.notes
@@ -167,36 +166,36 @@ class SessionEditing(Editing[Any]):
             found[place] = shown
         return found
 
-    def cancel(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, bool]]:
+    async def cancel(self, tr: Transaction, places: list[bytes]) -> dict[bytes, bool]:
         """Remove the items at packed positions, or addresses. Return which were there."""
-        there = yield from self._find_all(tr, places)
+        there = await self._find_all(tr, places)
         now_us = self.now_us()
         unique = dict.fromkeys(there.values())  # an item may be given by its position and by its address
         for session, one, holder in unique:
             own = SessionMoves(tr, session, now_us)
-            found = yield from own.read_notes({one.packed: one.stored})
+            found = await own.read_notes({one.packed: one.stored})
             cancel_one(own, one, found[one.packed], None if holder is None else holder.notes)
-            yield from own.settle()
+            await own.settle()
             own.finish()
-            yield from self.see_to_the_line(tr, session, one, now_us, ends_wait=True)
+            await self.see_to_the_line(tr, session, one, now_us, ends_wait=True)
         return {place: place in there for place in places}
 
-    def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> Steps[dict[bytes, Position | None]]:
+    async def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> dict[bytes, Position | None]:
         """Change the items at packed positions, or addresses. Return their positions in their sessions afterwards."""
-        there = yield from self._find_all(tr, places)
-        yield from self.check_codec(tr, change)
+        there = await self._find_all(tr, places)
+        await self.check_codec(tr, change)
         now_us = self.now_us()
         plans: dict[There, tuple[OfSession, EditPlan]] = {}
         for found in dict.fromkeys(there.values()):
             editing = OfSession(found.session, found.holder, self._level)
-            plan = yield from editing.plan(tr, found.one, change, now_us)
+            plan = await editing.plan(tr, found.one, change, now_us)
             plans[found] = editing, plan
         for (session, _, _), (editing, plan) in plans.items():
             own = SessionMoves(tr, session, now_us)
-            yield from editing.carry_out(tr, own, plan)
-            yield from own.settle()
+            await editing.carry_out(tr, own, plan)
+            await own.settle()
             own.finish()
-            yield from self.see_to_the_line(tr, session, plan.one, now_us, ends_wait=change.has_time)
+            await self.see_to_the_line(tr, session, plan.one, now_us, ends_wait=change.has_time)
         after: dict[bytes, Position | None] = dict.fromkeys(places)
         for place, found in there.items():
             packed, session = plans[found][1].packed, found.session
@@ -209,95 +208,93 @@ class SessionEditing(Editing[Any]):
 
     # --- finding
 
-    def _find_all(self, tr: Transaction, places: list[bytes]) -> Steps[dict[bytes, There]]:
+    async def _find_all(self, tr: Transaction, places: list[bytes]) -> dict[bytes, There]:
         found: dict[bytes, There] = {}
         for place in places:
-            there = yield from self._find(tr, place)
+            there = await self._find(tr, place)
             if there is not None:
                 found[place] = next((one for one in found.values() if one.is_same(there)), there)
         return found
 
-    def _find(self, tr: Transaction, place: bytes) -> Steps[There | None]:
+    async def _find(self, tr: Transaction, place: bytes) -> There | None:
         """Find an item, and conflict with every transaction that moves or changes it, or leases its session."""
         named, packed = self._place(place)
         if named is not None or self._name is None:
             candidates = [] if named is None else [named]
         else:
             session = self._line.session(self._name)
-            record = record_of((yield tr.get(session.record_key))) or SessionRecord()
+            record = record_of(await value_of(tr.get(session.record_key))) or SessionRecord()
             last = record.generation + (record.closing == RENEWING)
             candidates = [self._line.session(self._name, number) for number in range(record.generation, last + 1)]
         for session in candidates:
-            found = yield from locate(tr, session.layout, [packed], STATES)
+            found = await locate(tr, session.layout, [packed], STATES)
             for one in found:
-                holder = yield from self._holder(tr, session, one)
+                holder = await self._holder(tr, session, one)
                 return There(session, one, holder)
         return None
 
-    def _holder(self, tr: Transaction, session: Session, one: Standing) -> Steps[SessionHolder | None]:
+    async def _holder(self, tr: Transaction, session: Session, one: Standing) -> SessionHolder | None:
         """Return the leased pointer of an item in progress; None if it is not."""
-        record = record_of((yield tr.get(session.record_key)))
+        record = record_of(await value_of(tr.get(session.record_key)))
         if record is None or one.state != "available":
             return None
         places = [record.pointer] if record.pointer else []
         if record.slots:
-            entries = yield from self._line.slots.entries(tr.snapshot, session)
+            entries = await self._line.slots.entries(tr.snapshot, session)
             tr.add_read_conflict_key(session.mark(one.packed))
             places += [entry.place for entry in entries.values() if entry.current == one.packed]
         for place in places:
-            leased = yield tr.get(self._line.shards.at(place).leased.key(place))
+            leased = await value_of(tr.get(self._line.shards.at(place).leased.key(place)))
             if leased.present() and pointer_of(bytes(leased)).current == one.packed:
                 return SessionHolder(place, bytes(leased))
         return None
 
     # --- the line
 
-    def see_to_the_line(
+    async def see_to_the_line(
         self, tr: Transaction, session: Session, was: Standing, now_us: int, *, ends_wait: bool = False
-    ) -> Steps[None]:
+    ) -> None:
         """Make the line fit a session one of whose items has changed: end its lease, wake it, or let it end.
 
         Args:
             ends_wait: whether the session waits for the item's back-off no longer.
         """
-        record = record_of((yield tr.get(session.record_key)))
+        record = record_of(await value_of(tr.get(session.record_key)))
         if record is None:
             return
         if record.blocked and not salvaged_notes(was.stored)[1]:
             # It was the item that blocked the session, or is behind one that will block it again.
-            yield from Operating(self._line).go_on(tr, session, replace(record, blocked=""))
+            await Operating(self._line).go_on(tr, session, replace(record, blocked=""))
             return
         moves = self._line.moves(tr, now_us)
-        holder = yield from self._holder(tr, session, was)
+        holder = await self._holder(tr, session, was)
         if holder is not None:
             turn = Turn(holder.packed, holder.notes, pointer_of(holder.stored), record, session)
-            head = yield from session.look(tr, limit=2)
-            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+            head = await session.look(tr, limit=2)
+            await self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         elif was.state == "dead" and not record.pointer and not record.slots:
-            yield from Operating(self._line).go_on(tr, session, record)
-        elif ends_wait and (free := (yield from self._without_wait(tr, moves, session, record, was))) is not None:
-            yield from self._line.enter_if_ready(tr, moves, session, free, now_us=now_us)
+            await Operating(self._line).go_on(tr, session, record)
+        elif ends_wait and (free := await self._without_wait(tr, moves, session, record, was)) is not None:
+            await self._line.enter_if_ready(tr, moves, session, free, now_us=now_us)
         else:
             if record.pointer:
                 # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
                 shard = self._line.shards.at(record.pointer)
                 tr.add_write_conflict_key(shard.available.key(record.pointer))
                 tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
-                leased = yield tr.get(shard.leased.key(record.pointer))
+                leased = await value_of(tr.get(shard.leased.key(record.pointer)))
                 if leased.present():
                     self._line.note_edit(tr, record.pointer, bytes(leased))
-            if (yield from self._has_none(tr, session, record, now_us)) and (
-                yield from self._line.withdraw(tr, moves, record)
-            ):
+            if await self._has_none(tr, session, record, now_us) and (await self._line.withdraw(tr, moves, record)):
                 alone = replace(record, pointer=b"", asleep_until_us=0)
-                yield from self._line.enter_if_ready(tr, moves, session, alone, now_us=now_us)
+                await self._line.enter_if_ready(tr, moves, session, alone, now_us=now_us)
             else:
-                yield from settle_line(tr, self._line, moves, session, record, now_us)
+                await settle_line(tr, self._line, moves, session, record, now_us)
         moves.finish()
 
-    def _without_wait(
+    async def _without_wait(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, was: Standing
-    ) -> Steps[SessionRecord | None]:
+    ) -> SessionRecord | None:
         """Take the pointer out of the line that waits for an item's back-off. Return the record without it; None if
         there is none."""
         if was.state != "available" or not salvaged_notes(was.stored)[0].attempt:
@@ -305,27 +302,27 @@ class SessionEditing(Editing[Any]):
         slots = self._line.slots
         places: dict[bytes, Entry | None] = {}
         if record.slots:
-            entries = yield from slots.entries(tr.snapshot, session)
+            entries = await slots.entries(tr.snapshot, session)
             places = {slot: entry for slot, entry in entries.items() if entry.current == was.packed}
         elif record.pointer and not record.asleep_until_us and not record.limit:
             places = {b"": None}
         for slot, entry in places.items():
             place = record.pointer if entry is None else entry.place
-            if not (yield tr.get(self._line.shards.at(place).delayed.key(place))).present():
+            if not (await value_of(tr.get(self._line.shards.at(place).delayed.key(place)))).present():
                 continue
-            yield from self._line.withdraw(tr, moves, replace(record, pointer=place))
+            await self._line.withdraw(tr, moves, replace(record, pointer=place))
             if entry is None:
                 return replace(record, pointer=b"")
             tr.clear(session.slots_prefix + slot)
-            yield from slots.gates.give_up(tr, moves, record.gates, 0, slots.gates.held(record.gates, entry.stage))
+            await slots.gates.give_up(tr, moves, record.gates, 0, slots.gates.held(record.gates, entry.stage))
             return replace(record, slots=record.slots - 1)
         return None
 
-    def _has_none(self, tr: Transaction, session: Session, record: SessionRecord, now_us: int) -> Steps[bool]:
+    async def _has_none(self, tr: Transaction, session: Session, record: SessionRecord, now_us: int) -> bool:
         """Return whether a session in the line has no item that can run now."""
         if not record.pointer or record.limit or session.generation != record.generation:
             return False
-        head = yield from session.look(tr, limit=1)
+        head = await session.look(tr, limit=1)
         return not head.is_ready(now_us)
 
     def _in(self, session: Session, packed: bytes) -> Position:

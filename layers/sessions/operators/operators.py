@@ -19,6 +19,7 @@ from fdbqueue.lowlevel import (
     V,
     only_transaction,
     rows,
+    value_of,
     verb,
 )
 from fdbqueue.stored.rename_marks import refuse_old_name
@@ -47,7 +48,7 @@ class Operators(Items[V]):
     _working: Working[V]
 
     @verb
-    def pause(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+    async def pause(self, tr: Transaction | Database, session: SessionName) -> None:
         """Do no more items of a session, until `resume`. The item in progress ends as usual.
 
         A consumer that has read items ahead begins none of them later than a second after this is committed.
@@ -56,16 +57,16 @@ class Operators(Items[V]):
         a few reads and writes.
         """
         name = pack_name(session)
-        yield from self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
+        await self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
 
     @verb
-    def resume(self, tr: Transaction | Database, session: SessionName) -> Steps[None]:
+    async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
         """End a pause: the session goes to the end of the line. *Conflicts:* and *Cost:* as `pause`."""
         name = pack_name(session)
-        yield from self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
+        await self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
 
     @verb
-    def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> Steps[None]:
+    async def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> None:
         """Set how many items of a session run at once. They begin in order. The setting stays until it is changed.
 
         More: the session's waiting items are ready at once. Fewer: items in progress end as usual, and no further one
@@ -82,10 +83,10 @@ class Operators(Items[V]):
         if concurrency is not None:
             check_concurrency(concurrency)
         name = pack_name(session)
-        yield from self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+        await self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
 
     @verb
-    def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> Steps[None]:
+    async def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> None:
         """Set how many items run at once that need a slot of a gate. The setting stays until it is changed.
 
         More: items that wait at the gate go on at once. Fewer: items in progress end as usual, and no further one
@@ -102,11 +103,11 @@ class Operators(Items[V]):
         if limit is not None:
             check_gate_limit(limit)
         body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
-        while (yield from self.queue.transact(tr, body)):
+        while await self.queue.transact(tr, body):
             pass
 
     @verb
-    def set_shards(self, tr: Transaction | Database, shards: int) -> Steps[None]:
+    async def set_shards(self, tr: Transaction | Database, shards: int) -> None:
         """Spread the line of ready sessions over more shards. Workers that run learn of it within a second.
 
         Sessions that are in the line now stay in their shards for one more turn.
@@ -123,19 +124,19 @@ class Operators(Items[V]):
         """
         check_shards(shards)
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from refuse_old_name(tr, self.line.layout)
-            yield from self.line.shards.grow(tr, number=shards)
+        async def body(tr: Transaction) -> None:
+            await refuse_old_name(tr, self.line.layout)
+            await self.line.shards.grow(tr, number=shards)
 
-        yield from self.queue.transact(tr, body)
+        await self.queue.transact(tr, body)
 
     @verb
-    def gate(self, tr: Transaction | Database, gate: SessionName) -> Steps[GateInfo | None]:
+    async def gate(self, tr: Transaction | Database, gate: SessionName) -> GateInfo | None:
         """Describe a gate; None if none of its slots is taken, no item waits for one, and no limit was set.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel.
         """
-        return (yield from self.queue.read(tr, partial(Listing(self.line).gate, gate=pack_gate(gate))))
+        return await self.queue.read(tr, partial(Listing(self.line).gate, gate=pack_gate(gate)))
 
     def gates(
         self, tr: Transaction | Database, *, after: SessionName | None = None, limit: int | None = None
@@ -153,7 +154,7 @@ class Operators(Items[V]):
         return Listing(self.line).browse_gates(tr, begin=begin, limit=limit)
 
     @verb
-    def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> Steps[None]:
+    async def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> None:
         """Remove a session when all its present items are done, with its state and its dead letters.
 
         `info` returns None when it is gone. A paused or blocked session has to be resumed or skipped first.
@@ -169,26 +170,26 @@ class Operators(Items[V]):
         if later not in ("refuse", "renew"):
             raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
         name = pack_name(session)
-        yield from self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
+        await self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
 
     @verb
-    def skip(self, tr: Transaction | Database, session: SessionName) -> Steps[bool]:
+    async def skip(self, tr: Transaction | Database, session: SessionName) -> bool:
         """Unblock a session. The item that blocked it stays a dead letter.
 
         Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
         """
         name = pack_name(session)
-        return (yield from self.queue.transact(tr, partial(Operating(self.line).skip, name=name)))
+        return await self.queue.transact(tr, partial(Operating(self.line).skip, name=name))
 
     @verb
-    def redrive(
+    async def redrive(
         self,
         tr: Transaction | Database,
         session: SessionName,
         position: Position | Iterable[Position] | None = None,
         *,
         limit: int = ITEMS_AT_ONCE,
-    ) -> Steps[int]:
+    ) -> int:
         """Put dead letters back into their places, with no attempts counted. Return how many.
 
         A session that was blocked goes on with them. Dead letters that can't be read stay.
@@ -204,24 +205,24 @@ class Operators(Items[V]):
         """
         name, wanted = pack_name(session), self._wanted(session, position, limit)
         body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     @verb
-    def purge(
+    async def purge(
         self,
         tr: Transaction | Database,
         session: SessionName,
         position: Position | Iterable[Position] | None = None,
         *,
         limit: int = ITEMS_AT_ONCE,
-    ) -> Steps[int]:
+    ) -> int:
         """Remove dead letters for good, also those that can't be read. Return how many.
 
         Arguments, *Conflicts* and *Cost:* as `redrive`.
         """
         name, wanted = pack_name(session), self._wanted(session, position, limit)
         body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
-        return (yield from self.queue.transact(tr, body))
+        return await self.queue.transact(tr, body)
 
     def _wanted(
         self, session: SessionName, position: Position | Iterable[Position] | None, limit: int
@@ -242,14 +243,14 @@ class Operators(Items[V]):
         return [available.position(self.line.layout.prefix + packed) for packed in places]
 
     @verb
-    def scheduled(
+    async def scheduled(
         self,
         tr: Transaction | Database,
         session: SessionName,
         *,
         limit: int = ITEMS_AT_ONCE,
         on_bad: OnBad = "fail",
-    ) -> Steps[list[StoredItem[V]]]:
+    ) -> list[StoredItem[V]]:
         """Return the first items that wait in a session, in their order: urgent ones first.
 
         The item in progress does not wait. Delayed items come behind the available ones, in the order of their places.
@@ -262,17 +263,17 @@ class Operators(Items[V]):
         _check_limit(limit, "items")
         check_on_bad(on_bad)
         body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit, on_bad=on_bad)
-        return (yield from self.queue.read(tr, body))
+        return await self.queue.read(tr, body)
 
     @verb
-    def dead(
+    async def dead(
         self,
         tr: Transaction | Database,
         session: SessionName,
         *,
         limit: int = ITEMS_AT_ONCE,
         on_bad: OnBad = "fail",
-    ) -> Steps[list[StoredItem[V]]]:
+    ) -> list[StoredItem[V]]:
         """Return the first dead letters of a session, in the order of their places.
 
         Args:
@@ -285,17 +286,17 @@ class Operators(Items[V]):
         check_on_bad(on_bad)
         name = pack_name(session)
 
-        def body(tr: Transaction) -> Steps[list[StoredItem[V]]]:
-            own, _ = yield from Operating(self.line).read(tr.snapshot, name)
+        async def body(tr: Transaction) -> list[StoredItem[V]]:
+            own, _ = await Operating(self.line).read(tr.snapshot, name)
             place = own.layout.dead
-            found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit)
+            found = await rows(tr.snapshot, place.begin, place.end, limit=limit)
             dead = []
             for row in found:
-                item = yield from _shown(tr, own.queue, place, row, "dead", on_bad)
+                item = await _shown(tr, own.queue, place, row, "dead", on_bad)
                 dead.append(item)
             return dead
 
-        return (yield from self.queue.read(tr, body))
+        return await self.queue.read(tr, body)
 
     def list(
         self,
@@ -321,24 +322,24 @@ class Operators(Items[V]):
         return Listing(self.line).browse(tr, status=status, begin=begin, limit=limit)
 
     @verb
-    def info(self, tr: Transaction | Database, session: SessionName) -> Steps[SessionInfo | None]:
+    async def info(self, tr: Transaction | Database, session: SessionName) -> SessionInfo | None:
         """Describe one session; None if it has no item, no dead letter and no pause.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* five reads, four of them in parallel.
         """
-        return (yield from self.queue.read(tr, partial(Listing(self.line).info, name=pack_name(session))))
+        return await self.queue.read(tr, partial(Listing(self.line).info, name=pack_name(session)))
 
     @verb
-    def stats(self, tr: Transaction | Database) -> Steps[SessionStats]:
+    async def stats(self, tr: Transaction | Database) -> SessionStats:
         """Return the numbers of sessions and items.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads in parallel; it does not grow with the sessions.
         """
-        return (yield from self.queue.read(tr, Listing(self.line).stats))
+        return await self.queue.read(tr, Listing(self.line).stats)
 
-    def stored_at(
+    async def stored_at(
         self, tr: Transaction, item: SessionRef | Position, session: SessionName | None
-    ) -> Steps[tuple[Layout, bytes]]:
+    ) -> tuple[Layout, bytes]:
         """Return the layout of an item's keys and its stored bytes; for layers.
 
         Args:
@@ -352,18 +353,18 @@ class Operators(Items[V]):
         """
         only_transaction(tr, "Sessions.stored_at")
         if not isinstance(item, Position):
-            return (yield from self._working.held(tr, item))
+            return await self._working.held(tr, item)
         named, packed = named_by(self.line, item, None if session is None else pack_name(session))
         if named is not None or session is None:
             found = [] if named is None else [named]
         else:
-            own, record = yield from Operating(self.line).read(tr, pack_name(session))
+            own, record = await Operating(self.line).read(tr, pack_name(session))
             found = [own]
             if record is not None and record.closing == RENEWING:
                 found.append(self.line.session(own.name, own.generation + 1))
         for one in found:
             for place in (one.layout.available, one.layout.delayed, one.layout.dead):
-                value = yield tr.get(place.key(packed))
+                value = await value_of(tr.get(place.key(packed)))
                 if value.present():
                     return one.layout, bytes(value)
         raise LookupError(f"There is no item {item.text} in the sessions of {self.queue!r} any more.")
@@ -392,7 +393,7 @@ class Operators(Items[V]):
         return blocking(lambda: check_sessions(tr, self.line))
 
     @verb
-    def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> Steps[ReclaimReport]:
+    async def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> ReclaimReport:
         """Give back sessions whose lease has expired, and wake those whose delay is over, up to `limit`.
 
         Every lease does this first. Use it, or a `Watchdog`, for monitoring. The report names the session and the item
@@ -400,40 +401,40 @@ class Operators(Items[V]):
 
         *Conflicts:* and *Cost:* as `Leases.reclaim`.
         """
-        return (yield from self.line.leases.reclaim.steps(tr, limit=limit))
+        return await self.line.leases.reclaim.steps(tr, limit=limit)
 
     @verb
-    def clear(self, tr: Transaction | Database) -> Steps[None]:
+    async def clear(self, tr: Transaction | Database) -> None:
         """Remove all sessions with their items, dead letters and states, and the limits of gates. The queue's plain
         items stay.
 
         *Conflicts:* with every transaction that reads a session. *Cost:* eight writes.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
-            yield from self.line.queue.clear.steps(tr)
+        async def body(tr: Transaction) -> None:
+            await self.line.queue.clear.steps(tr)
             self.line.keys.clear(tr)
             self.line.shards.clear(tr)
 
-        yield from self.queue.read(tr, body)
+        await self.queue.read(tr, body)
 
 
-def _shown(
+async def _shown(
     tr: Transaction, queue: Queue[Any], place: Place, row: KeyValue, state: State, on_bad: OnBad
-) -> Steps[StoredItem[Any]]:
+) -> StoredItem[Any]:
     found = opened(tr, queue, place, row, state)
-    return (yield from found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state))
+    return await (found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state))
 
 
-def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnBad) -> Steps[list[StoredItem[Any]]]:
-    session, record = yield from Operating(line).read(tr.snapshot, name)
+async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnBad) -> list[StoredItem[Any]]:
+    session, record = await Operating(line).read(tr.snapshot, name)
     places_in_line = [record.pointer] if record is not None and record.pointer else []
     if record is not None and record.slots:
-        entries = yield from line.slots.entries(tr.snapshot, session)
+        entries = await line.slots.entries(tr.snapshot, session)
         places_in_line += [entry.place for entry in entries.values()]
     current = set()
     for leasing in [tr.snapshot.get(line.shards.at(packed).leased.key(packed)) for packed in places_in_line]:
-        leased = yield leasing
+        leased = await value_of(leasing)
         if leased.present():
             current.add(pointer_of(bytes(leased)).current)
     places: list[tuple[State, Place]] = [
@@ -442,10 +443,10 @@ def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnB
     ]
     waiting: list[StoredItem[Any]] = []
     for state, place in places:
-        found = yield from rows(tr.snapshot, place.begin, place.end, limit=limit + len(current))
+        found = await rows(tr.snapshot, place.begin, place.end, limit=limit + len(current))
         for row in found:
             if len(waiting) < limit and place.packed(row.key) not in current:
-                item = yield from _shown(tr, session.queue, place, row, state, on_bad)
+                item = await _shown(tr, session.queue, place, row, state, on_bad)
                 waiting.append(item)
     return waiting
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Steps, Transaction, pages
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
 from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
@@ -158,15 +158,15 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
                 problems.append(str(error))
 
 
-def _entries(tr: Transaction, line: Line, session: Session) -> Steps[Entries]:
-    return (yield from line.slots.entries(tr.snapshot, session))
+async def _entries(tr: Transaction, line: Line, session: Session) -> Entries:
+    return await line.slots.entries(tr.snapshot, session)
 
 
 def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: SessionRecord) -> bool:
     session = line.session(name, record.generation)
 
-    def body(tr: Transaction) -> Steps[list[bytes]]:
-        head = yield from session.look(tr, limit=1)
+    async def body(tr: Transaction) -> list[bytes]:
+        head = await session.look(tr, limit=1)
         return [row.key for row in head.rows] or ([b""] if head.wake_at_us is not None else [])
 
     return bool(read_in(tr, body))

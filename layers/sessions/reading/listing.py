@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     read_stats,
     rows,
     started,
+    value_of,
 )
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.rename_marks import check_renamed
@@ -102,7 +103,7 @@ class SessionStats(Shown):
     """Items, at most one for each slot of a session, that wait for a slot of a gate."""
 
 
-def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[SessionStats]:
+async def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> SessionStats:
     """Count the sessions of a queue, and the items in them, by snapshot.
 
     Raises:
@@ -112,14 +113,14 @@ def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Steps[Ses
     """
     span = keys.summed.range()
     reading = started(rows(tr.snapshot, span.start, span.stop))
-    yield from shards.learn(tr)
-    summed = yield from reading
+    await shards.learn(tr)
+    summed = await reading
     if not summed:
         return SessionStats(*[0] * 10)
     counted = [started(read_stats(tr, layout)) for layout in shards.layouts()]
     ready = busy = waiting = 0
     for one in counted:
-        of_shard = yield from one
+        of_shard = await one
         ready, busy = ready + of_shard.available, busy + of_shard.leased
         waiting += of_shard.delayed
     sums = dict.fromkeys(_TOTALS, 0)
@@ -165,20 +166,20 @@ class Listing:
         """Iterate over sessions by their names."""
         span = self._line.keys.records.range()
 
-        def look(row: KeyValue) -> Steps[SessionInfo | None]:
+        async def look(row: KeyValue) -> SessionInfo | None:
             name = row.key[len(self._line.keys.record(b"")) :]
-            info = yield from self._line.items.read(tr, partial(self.info, name=name))
+            info = await self._line.items.read(tr, partial(self.info, name=name))
             fits = info is None or status in (None, info.status) or (status == "paused" and info.paused)
             return info if fits else None
 
         return Browser(Pages(tr, max(span.start, begin), span.stop, layout=self._line.layout), look, limit=limit)
 
-    def info(self, tr: Transaction, name: bytes) -> Steps[SessionInfo | None]:
+    async def info(self, tr: Transaction, name: bytes) -> SessionInfo | None:
         """Describe a session; None if it has nothing."""
         session = self._line.session(name)
-        found = yield from rows(tr.snapshot, session.record_key, session.record_key + b"\x00", limit=1)
+        found = await rows(tr.snapshot, session.record_key, session.record_key + b"\x00", limit=1)
         if not found:
-            yield from check_renamed(tr, self._line.layout)
+            await check_renamed(tr, self._line.layout)
             return None
         record = unpack_record(found[0].value)
         session = self._line.session(name, record.generation)
@@ -186,16 +187,16 @@ class Listing:
             place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
             for place in (IN_QUEUE if record.pointer else ())
         }
-        counted = yield from read_stats(tr, session.layout)
+        counted = await read_stats(tr, session.layout)
         pointers: dict[str, bytes] = {}
         for place, reading in places.items():
-            pointers[place] = yield from reading
+            pointers[place] = await reading
         status, consumer, since, until = _where(record, pointers)
         running = int(status == "busy")
         gate: SessionName | None = None
         if record.slots:
-            entries = yield from self._line.slots.entries(tr.snapshot, session)
-            of_slots = yield from self._pointers(tr, entries)
+            entries = await self._line.slots.entries(tr.snapshot, session)
+            of_slots = await self._pointers(tr, entries)
             running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
             # A session is busy if one of its slots is, and waits if all of them do.
             first = next((place for place, values in of_slots.items() if values), "")
@@ -223,25 +224,25 @@ class Listing:
             record.paused,
         )
 
-    def _pointers(self, tr: Transaction, entries: Entries) -> Steps[dict[str, list[bytes]]]:
+    async def _pointers(self, tr: Transaction, entries: Entries) -> dict[str, list[bytes]]:
         """Read the pointers of a session's slots in the line."""
         pointers: dict[str, list[bytes]] = {}
         for place in ("leased", "available", "delayed"):
             keys = [getattr(self._line.shards.at(entry.place), place).key(entry.place) for entry in entries.values()]
             for reading in [started(_one(tr, key)) for key in keys]:
-                value = yield from reading
+                value = await reading
                 pointers.setdefault(place, []).extend([value] if value else [])
         return pointers
 
-    def stats(self, tr: Transaction) -> Steps[SessionStats]:
+    async def stats(self, tr: Transaction) -> SessionStats:
         """Count sessions and items.
 
         Raises:
             QueueRenamed: there never was a session, and the queue has another name now.
         """
-        stats = yield from read_session_stats(tr, self._line.keys, self._line.shards)
+        stats = await read_session_stats(tr, self._line.keys, self._line.shards)
         if not stats.enqueued:
-            yield from check_renamed(tr, self._line.layout)
+            await check_renamed(tr, self._line.layout)
         return stats
 
     def browse_gates(self, tr: Transaction | Database, *, begin: bytes, limit: int | None) -> Browser[GateInfo]:
@@ -254,21 +255,21 @@ class Listing:
         found = Pages(tr, max(keys.gate(), begin), behind(keys.gate()), layout=self._line.layout)
         return Browser(found, look, limit=limit)
 
-    def gate(self, tr: Transaction, gate: bytes) -> Steps[GateInfo | None]:
+    async def gate(self, tr: Transaction, gate: bytes) -> GateInfo | None:
         """Describe a gate; None if nothing is stored of it."""
         keys = self._line.keys
         recording, counting = tr.snapshot.get(keys.gate(gate)), tr.snapshot.get(keys.waiters(gate))
-        stored, waiters = (yield recording), (yield counting)
+        stored, waiters = await value_of(recording), await value_of(counting)
         if not stored.present():
-            yield from check_renamed(tr, self._line.layout)
+            await check_renamed(tr, self._line.layout)
             return None
         record = unpack_gate_record(bytes(stored))
         waiting = int.from_bytes(bytes(waiters), "little", signed=True) if waiters.present() else 0
         return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
 
 
-def _one(tr: Transaction, key: bytes) -> Steps[bytes]:
-    found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
+async def _one(tr: Transaction, key: bytes) -> bytes:
+    found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
     return found[0].value if found else b""
 
 

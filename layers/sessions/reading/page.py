@@ -12,7 +12,6 @@ from fdbqueue.lowlevel import (
     Layout,
     PagePart,
     Shown,
-    Steps,
     TextTable,
     Transaction,
     fdb_tuple,
@@ -107,13 +106,13 @@ class SessionsPage(Shown):
             yield TextTable(f"largest sessions{part}", ("session", "items", "delayed", "dead"), cells)
 
 
-def read_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
+async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
     """Read what a queue's page says of its sessions, by snapshot; None if it never had any.
 
     *Cost:* three reads; if it had sessions four more, one for each shard, and one for each session that is counted.
     """
     keys, shards = _of(layout)
-    totals = yield from read_session_stats(tr, keys, shards)
+    totals = await read_session_stats(tr, keys, shards)
     if not totals.enqueued:
         return None
     view = tr.snapshot
@@ -123,13 +122,13 @@ def read_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
     last = started(rows(view, span.start, span.stop, limit=MOST_COUNTED, reverse=True))
     busy: list[BusySession] = []
     for steps in held:
-        busy += [one for row in (yield from steps) if (one := _busy(row)) is not None]
-    head = yield from first
-    found = {row.key: row for row in [*head[:MOST_COUNTED], *(yield from last)]}
+        busy += [one for row in await steps if (one := _busy(row)) is not None]
+    head = await first
+    found = {row.key: row for row in [*head[:MOST_COUNTED], *await last]}
     counting = [started(_counted(tr, keys, row)) for row in found.values()]
     sizes = []
     for counted in counting:
-        size = yield from counted
+        size = await counted
         if size is not None:
             sizes.append(size)
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
@@ -139,12 +138,12 @@ def read_page(tr: Transaction, layout: Layout) -> Steps[SessionsPage | None]:
     return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
 
 
-def read_totals(tr: Transaction, layout: Layout) -> Steps[SessionStats | None]:
+async def read_totals(tr: Transaction, layout: Layout) -> SessionStats | None:
     """Read the totals for a list of queues, by snapshot; None if the queue never had a session.
 
     *Cost:* two reads, then one for each shard.
     """
-    totals = yield from read_session_stats(tr, *_of(layout))
+    totals = await read_session_stats(tr, *_of(layout))
     return totals if totals.enqueued else None
 
 
@@ -177,11 +176,11 @@ def _busy(row: KeyValue) -> BusySession | None:
         return None  # a newer version wrote it, or it is damaged: a check reports it
 
 
-def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> Steps[LargeSession | None]:
+async def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> LargeSession | None:
     packed = row.key[len(keys.record(b"")) :]
     try:
         name, generation = name_of(packed), unpack_record(row.value).generation
-        there = yield from read_stats(tr, Layout.at(keys.items + packed + fdb_tuple.pack((generation,))))
+        there = await read_stats(tr, Layout.at(keys.items + packed + fdb_tuple.pack((generation,))))
     except (FormatError, *UNREADABLE):
         return None
     return LargeSession(name, there.available, there.delayed, there.dead)

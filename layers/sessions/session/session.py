@@ -189,7 +189,7 @@ class Session:
         moves.finish()
         return positions
 
-    def look(self, tr: Transaction, *, limit: int) -> Steps[SessionHead]:
+    async def look(self, tr: Transaction, *, limit: int) -> SessionHead:
         """Read the first items, by snapshot.
 
         A caller that acts on their absence adds `add_conflicts_with_arrivals`. *Cost:* one read; three more, in
@@ -198,7 +198,7 @@ class Session:
         layout = self.layout
         # These keys are adjacent: dead letters, delayed items, timers, available items. In most sessions there are only
         # the last.
-        found = yield from rows(tr.snapshot, layout.dead.begin, layout.end, limit=limit)
+        found = await rows(tr.snapshot, layout.dead.begin, layout.end, limit=limit)
         if not found or found[0].key >= layout.begin:
             return SessionHead(found)
         available = started(rows(tr.snapshot, layout.begin, layout.end, limit=limit))
@@ -206,9 +206,9 @@ class Session:
         timers = started(rows(tr.snapshot, *span, limit=NEXT_TIMERS))
         dead = started(rows(tr.snapshot, layout.dead.begin, layout.dead.end, limit=1))
         delayed = started(rows(tr.snapshot, layout.delayed.begin, layout.delayed.end, limit=1))
-        first_delayed = yield from delayed
-        head = SessionHead((yield from available), dead=bool((yield from dead)))
-        next_timers = yield from timers
+        first_delayed = await delayed
+        head = SessionHead(await available, dead=bool(await dead))
+        next_timers = await timers
         head.timers = bool(next_timers)
         if first_delayed:
             known = list(readable(layout, next_timers))
@@ -226,7 +226,7 @@ class Session:
         key: bytes = self.slots_prefix + b"\x00\x00" + packed
         return key
 
-    def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> Steps[SessionHead]:
+    async def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> SessionHead:
         """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
 
         One call removes a limited number. It then returns no row, and a head that is due at once. Timers that are due
@@ -237,7 +237,7 @@ class Session:
 
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
-        head = yield from (self._look_beside(tr, held) if held else self.look(tr, limit=1))
+        head = await (self._look_beside(tr, held) if held else self.look(tr, limit=1))
         if head.rows and not head.timers and head.wake_at_us is None and self.asks is None:
             notes = notes_if_readable(head.rows[0].value)
             if not notes.ttl_at_us and not notes.group:
@@ -245,11 +245,11 @@ class Session:
         moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
         try:
             limit = FIRE_LIMIT + len(held)
-            due = (yield from due_timers(tr, self.layout, now_us, limit=limit)) if head.timers else []
+            due = await due_timers(tr, self.layout, now_us, limit=limit) if head.timers else []
             fireable = list(self._fireable(tr, due, held))
             if fireable:
-                yield from fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
-                head = yield from self._look_beside(tr, held)
+                await fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
+                head = await self._look_beside(tr, held)
             more = moves.any and len(due) >= limit
             for _ in range(EXPIRED_LIMIT):
                 if not head.rows:
@@ -258,8 +258,8 @@ class Session:
                 notes = notes_if_readable(row.value)
                 over = is_over(notes, now_us)
                 if self.asks is not None and not over:
-                    over = yield from self.says_over(tr, row, notes, now_us)
-                if not over and not (notes.group and (yield from groups.is_cancelled(tr, self.home, notes.group))):
+                    over = await self.says_over(tr, row, notes, now_us)
+                if not over and not (notes.group and await groups.is_cancelled(tr, self.home, notes.group)):
                     break
                 packed = self.layout.available.packed(row.key)
                 tr.add_read_conflict_key(self.mark(packed))
@@ -269,19 +269,19 @@ class Session:
                     moves.vanish(packed, row.value, "expired")
                 else:
                     moves.vanish(packed, row.value, "deleted", how="cancelled")
-                head = yield from self._look_beside(tr, held)
+                head = await self._look_beside(tr, held)
             else:
                 head.rows, more = [], True
             if more:
                 head.wake_at_us = now_us
             elif head.is_due(now_us):  # slots hold the items, or a newer version of the library wrote them
                 head.wake_at_us = now_us + UNSETTLED_US
-            yield from moves.settle()
+            await moves.settle()
         finally:
             moves.finish()
         return head
 
-    def says_over(self, tr: Transaction, row: KeyValue, notes: Notes, now_us: int) -> Steps[bool]:
+    async def says_over(self, tr: Transaction, row: KeyValue, notes: Notes, now_us: int) -> bool:
         """Return whether the predicate of an item's type says that it is outdated (`MessageType.expires`).
 
         An item that can't be read, or whose predicate fails, is not: a worker that takes it finds that out.
@@ -289,13 +289,13 @@ class Session:
         if self.asks is None or notes.ttl_at_us:
             return False
         try:
-            item = yield from self.queue.item(tr, self.layout.position_of(row.key), row.value)
+            item = await self.queue.item(tr, self.layout.position_of(row.key), row.value)
             return self.asks(item.value, now_us, item.position)
         except UNTAKEABLE:
             return False
 
-    def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> Steps[SessionHead]:
-        head = yield from self.look(tr, limit=1 + len(held))
+    async def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> SessionHead:
+        head = await self.look(tr, limit=1 + len(held))
         return head.without({self.layout.available.key(packed) for packed in held}) if held else head
 
     def _fireable(self, tr: Transaction, due: list[KeyValue], held: frozenset[bytes]) -> Iterator[KeyValue]:
@@ -328,12 +328,12 @@ def _packed_of(layout: Layout, key: bytes) -> bytes | None:
     return None if timer is None else pack(timer[1])
 
 
-def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[int]:
+async def last_index(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> int:
     """Return the highest index of the items between two keys, or of items that were there before they were taken away.
 
     By snapshot. It sees what this transaction has written itself.
     """
     last = started(rows(tr.snapshot, begin, end, limit=1, reverse=True))
-    tail = yield from read_high_water_mark(tr, layout)
-    found = yield from last
+    tail = await read_high_water_mark(tr, layout)
+    found = await last
     return max([tail.index, *(layout.position_of(row.key).index for row in found)])

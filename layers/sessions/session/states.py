@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue import OtherCodec, Queue
 from fdbqueue.engine.keys import below
-from fdbqueue.lowlevel import Database, Steps, Transaction, rows
+from fdbqueue.lowlevel import Database, Transaction, rows, value_of
 from fdbqueue.stored.catalogue import fits, is_known, note_checked
 from fdbqueue.stored.known import RAW, Registration
 
@@ -42,7 +42,7 @@ class StateCodec:
         """Decode a state. It raises what the codec raises."""
         return self._states.codec.decode(stored)
 
-    def check_read(self, tr: Transaction | Database) -> Steps[None]:
+    async def check_read(self, tr: Transaction | Database) -> None:
         """Refuse to decode states that another codec has written.
 
         Raises:
@@ -53,17 +53,17 @@ class StateCodec:
         if self._states.layout.known.decodes_in(tr):
             return
 
-        def read(tr: Transaction) -> Steps[Any]:
-            return (yield tr.snapshot.get(self._key))
+        async def read(tr: Transaction) -> Any:
+            return await value_of(tr.snapshot.get(self._key))
 
-        value = yield from self._queue.read(tr, read)
+        value = await self._queue.read(tr, read)
         if not value.present():
             return
         if not fits(self.name, written := bytes(value).decode()):
             raise self._refusal(written)
         note_checked(tr, self._states.layout)
 
-    def check_write(self, tr: Transaction) -> Steps[None]:
+    async def check_write(self, tr: Transaction) -> None:
         """Refuse to write a state by a codec that has not written the others. Store the name of the first one.
 
         Raises:
@@ -74,13 +74,13 @@ class StateCodec:
         """
         if is_known(tr, self._own):
             return
-        value = yield tr.get(self._key)
+        value = await value_of(tr.get(self._key))
         if value.present() and fits(self.name, bytes(value).decode()):
             note_checked(tr, self._states.layout)
             self._own.known_until, self._own.known_in = self._own.checked_until, self._own.checked_in
             return
         # Whether this transaction commits is not known here. So the next write reads the key again.
-        if not (yield from rows(tr, *below(self._key), limit=1)):
+        if not await rows(tr, *below(self._key), limit=1):
             tr.set(self._key, self.name.encode())
         elif value.present():
             raise self._refusal(bytes(value).decode())

@@ -48,14 +48,14 @@ class KeptSession(Generic[V]):
         self.handed_over = False
         """Whether a thread does what is left to do."""
 
-    def lease(self) -> Steps[SessionLease[V] | None]:
+    async def lease(self) -> SessionLease[V] | None:
         """Make the call, and return the lease of the next item.
 
         A call that is cancelled goes on in a thread, which then gives the session back. So does a thread after an error
         that leaves the commit in doubt.
         """
         try:
-            return (yield from finish(self._work(), self))
+            return await finish(self._work(), self)
         except Exception:
             raise
         except BaseException:
@@ -63,20 +63,20 @@ class KeptSession(Generic[V]):
                 in_thread(self.inherit())
             raise
 
-    def inherit(self) -> Steps[None]:
+    async def inherit(self) -> None:
         """Give the session back, if it was kept."""
         if self._pointer is not None:
-            yield from self._working.give_back(self._db, self._pointer)
+            await self._working.give_back(self._db, self._pointer)
 
-    def _work(self) -> Steps[SessionLease[V] | None]:
+    async def _work(self) -> SessionLease[V] | None:
         try:
-            self._pointer = yield from self._queue.transact(self._db, self._attempt)
+            self._pointer = await self._queue.transact(self._db, self._attempt)
         except FDBError as error:
             if self._tried is not None and leaves_in_doubt(error):
                 in_thread(self._working.give_back(self._db, self._tried))
             raise
-        return None if self._pointer is None else (yield from self._working.opened(self._db, self._pointer))
+        return None if self._pointer is None else await self._working.opened(self._db, self._pointer)
 
-    def _attempt(self, tr: Transaction) -> Steps[Lease[Held] | None]:
-        self._tried = yield from self._body(tr)
+    async def _attempt(self, tr: Transaction) -> Lease[Held] | None:
+        self._tried = await self._body(tr)
         return self._tried

@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pack, started, value_of
 
 from ...leases import FollowUp, Lease
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
@@ -100,13 +100,13 @@ class Turns(Generic[V]):
         self._line = line
         self._working = working
 
-    def begin(self, db: Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+    async def begin(self, db: Database, pointer: Lease[Held]) -> SessionLease[V] | None:
         """Return the lease of a session's first item; None if it has none.
 
         Raises:
             FormatError, CodecError: the item can't be read, and the session is blocked.
         """
-        return (yield from self._working.opened(db, pointer))
+        return await self._working.opened(db, pointer)
 
     def quota(self, lease: SessionLease[V]) -> int:
         """Return how many items the session's turn has.
@@ -116,18 +116,18 @@ class Turns(Generic[V]):
         """
         return self._line.quota(lease.session)
 
-    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+    async def block(self, db: Database, pointer: Lease[Held], reason: str) -> None:
         """Block a leased session, of whose turn no item has begun."""
-        yield from self._working.block(db, pointer, reason)
+        await self._working.block(db, pointer, reason)
 
     def key(self, pointer: Lease[Held], done: TurnDone) -> bytes:
         """Return the key of an item that is done."""
         held = pointer.value.pointer
         return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
 
-    def look(
+    async def look(
         self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[TurnDone], limit: int, acked: bytes = b""
-    ) -> Steps[Ahead | None]:
+    ) -> Ahead | None:
         """Read the next items of a leased session; None if the lease is lost. It writes nothing.
 
         Args:
@@ -140,9 +140,9 @@ class Turns(Generic[V]):
         stated = tr.snapshot.get(session.state_key)
         now_us = self._line.leases.now_us()
         others = started(self._line.others_wait(tr, now_us, None))
-        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=limit + len(done))
-        wait = yield from others
-        state = yield stated
+        turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=limit + len(done))
+        wait = await others
+        state = await value_of(stated)
         if turn is None or turn.notes.token != pointer.token:
             return None
         left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
@@ -150,22 +150,22 @@ class Turns(Generic[V]):
         over = len(left)
         for at, row in enumerate(left):
             # Of a session with slots, another slot may take the next item.
-            if turn.record.limit or (yield from is_out(tr, session, row, now_us)):
+            if turn.record.limit or await is_out(tr, session, row, now_us):
                 over = at
                 break
         leaves = _is_stopped(turn)
         if turn.pointer.edits and done:  # the ack of these would be refused, and all that is done behind them
-            compared = yield from look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
+            compared = await look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
             leaves = leaves or compared.changed is not None
         if turn.pointer.slot and not leaves:
             leaves = turn.record.slots > turn.record.limit
-            leaves = leaves or (yield from self._line.slots.gates.is_over(tr, turn.record.gates))
-        wait = wait or (yield from self._line.slots.gates.others_wait(tr, turn.record.gates))
+            leaves = leaves or await self._line.slots.gates.is_over(tr, turn.record.gates)
+        wait = wait or await self._line.slots.gates.others_wait(tr, turn.record.gates)
         others_wait = wait or head.is_due(now_us)
         stored = bytes(state) if state.present() else None
         return Ahead(left[:over], stored, others_wait, leaves, turn.pointer.edits, turn.pointer.acked)
 
-    def may_go_on(self, tr: Transaction, pointer: Lease[Held], *, first: bytes, edits: int) -> Steps[bool]:
+    async def may_go_on(self, tr: Transaction, pointer: Lease[Held], *, first: bytes, edits: int) -> bool:
         """Return whether a turn may go on with items that were read ahead, at the end of a quantum.
 
         It may if no other session waits, no more urgent item has come, and nobody has changed the session or its items.
@@ -180,32 +180,32 @@ class Turns(Generic[V]):
         held = pointer.value.pointer
         session, now_us = self._line.session(held.name, held.generation), self._line.leases.now_us()
         others = started(self._line.others_wait(tr, now_us, None))
-        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=1)
-        if (yield from others) or turn is None or turn.notes.token != pointer.token:
+        turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        if await others or turn is None or turn.notes.token != pointer.token:
             return False
         if not head.rows or head.rows[0].key < first or head.is_due(now_us):
             return False
         return turn.pointer.edits == edits and not (_is_stopped(turn) or turn.record.limit)
 
-    def why_taken(self, tr: Transaction, pointer: Lease[Held], begun: Sequence[Begun]) -> Steps[str]:
+    async def why_taken(self, tr: Transaction, pointer: Lease[Held], begun: Sequence[Begun]) -> str:
         """Return how a call by position took away the first of some items that the consumer has begun; "" if none did.
 
         *Conflicts:* none. *Cost:* up to five reads for each.
         """
         held = pointer.value.pointer
         session = self._line.session(held.name, held.generation)
-        return (yield from self._working.why_taken(tr, session, [one.packed for one in begun]))
+        return await self._working.why_taken(tr, session, [one.packed for one in begun])
 
-    def item(
+    async def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
-    ) -> Steps[SessionLease[V]]:
+    ) -> SessionLease[V]:
         """Return the lease of a further item.
 
         Raises:
             FormatError, CodecError: it can't be read.
         """
         held = Held(pointer.value.pointer, row, state)
-        return (yield from self._working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value)))
+        return await self._working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value))
 
     def encoded(self, result: Any) -> Any:
         """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
@@ -215,7 +215,7 @@ class Turns(Generic[V]):
         """
         return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
 
-    def settle(self, tr: Transaction, settlements: list[Settlement]) -> Steps[list[SettledTurn]]:
+    async def settle(self, tr: Transaction, settlements: list[Settlement]) -> list[SettledTurn]:
         """Ack the finished items of several turns, and end the turns that are over."""
         moves = self._line.moves(tr)
         # Two slots of one session must see each other: the first of each is done together with the others.
@@ -223,12 +223,12 @@ class Turns(Generic[V]):
         under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}
         outcomes = []
         for at, one in enumerate(settlements):
-            settled = yield from under_way.get(at) or self._settle(tr, moves, one)
+            settled = await (under_way.get(at) or self._settle(tr, moves, one))
             outcomes.append(settled)
         moves.finish()
         return outcomes
 
-    def _settle(self, tr: Transaction, moves: PointerMoves, one: Settlement) -> Steps[SettledTurn]:
+    async def _settle(self, tr: Transaction, moves: PointerMoves, one: Settlement) -> SettledTurn:
         held = one.pointer.value.pointer
         session = self._line.session(held.name, held.generation)
         begun, count = [done.begun for done in one.done], len(one.done)
@@ -236,22 +236,22 @@ class Turns(Generic[V]):
             begun.append(one.current)
         packed = pack(one.pointer.position)
         limit = 0 if held.slot else count + 1  # a slot looks for its next item itself
-        turn, head = yield from read_turn(tr, self._line, packed, session, limit=limit)
+        turn, head = await read_turn(tr, self._line, packed, session, limit=limit)
         if turn is None or turn.notes.token != one.pointer.token:
-            return SettledTurn(live=False, reason=(yield from self.why_taken(tr, one.pointer, begun)))
-        compared = yield from look_at_begun(tr, turn, begun, head, known=one.acked)
+            return SettledTurn(live=False, reason=await self.why_taken(tr, one.pointer, begun))
+        compared = await look_at_begun(tr, turn, begun, head, known=one.acked)
         fenced, before = compared.changed is not None, min(compared.acked, count)
         reason = ""
         if compared.changed is not None:
-            reason = yield from self._working.why_changed(tr, session, compared.changed.packed)
+            reason = await self._working.why_changed(tr, session, compared.changed.packed)
         found = compared.rows[: count - before]
-        yield from self._working.remove_done(tr, session, one.done[before:], found)
+        await self._working.remove_done(tr, session, one.done[before:], found)
         acked = before + len(found)
         pointer = replace(turn.pointer, used=turn.pointer.used + len(found))
         left = head.without({key for key, _ in found})
         if one.leaving is not None:
             now_us = self._line.leases.now_us()
-            yield from self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
+            await self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
         elif found:
             # If nothing was found, a verb of a later item has acked these, and noted that item. An item is noted only
             # as it is stored: from then on a call that changes it ends the lease.

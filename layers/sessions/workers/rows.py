@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from fdbqueue.lowlevel import Notes, Steps, Transaction, started
+from fdbqueue.lowlevel import Notes, Transaction, started
 
 from ...leases.enqueueing import Encoded
 from .._sessions import Sessions
@@ -30,7 +30,7 @@ Terms: TypeAlias = tuple[int, Notes]
 """A level and notes."""
 
 
-def append_rows(tr: Transaction, sessions: Sessions, items: Iterable[SessionRow]) -> Steps[None]:
+async def append_rows(tr: Transaction, sessions: Sessions, items: Iterable[SessionRow]) -> None:
     """Append items to their sessions. Items of one level of a session keep their order.
 
     Raises:
@@ -45,7 +45,7 @@ def append_rows(tr: Transaction, sessions: Sessions, items: Iterable[SessionRow]
             started(working.append(tr, items=some, level=level, notes=notes)) for (level, notes), some in wave.items()
         ]
         for appending in under_way:
-            yield from appending
+            await appending
 
 
 def _waves(items: Iterable[SessionRow]) -> list[dict[Terms, list[Encoded]]]:

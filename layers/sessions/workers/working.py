@@ -36,6 +36,7 @@ from fdbqueue.lowlevel import (
     register,
     rows,
     started,
+    value_of,
 )
 from fdbqueue.moves.admission import is_marked
 from fdbqueue.moves.outcomes import encode_result
@@ -93,7 +94,7 @@ class Working(Generic[V]):
         self._consumer = consumer
         self._bypassed = hasattr(queue.codec, "is_over")
 
-    def opened(self, tr: Transaction | Database, pointer: Lease[Held]) -> Steps[SessionLease[V] | None]:
+    async def opened(self, tr: Transaction | Database, pointer: Lease[Held]) -> SessionLease[V] | None:
         """Return the lease of a session from the lease of its pointer.
 
         Returns None if the session had no item that is available, and puts its pointer where it belongs.
@@ -105,16 +106,16 @@ class Working(Generic[V]):
             held = pointer.value
             if held.row is None and held.pointer.current:
                 # Another process granted this lease, or it was read of the database.
-                held = yield from self._queue.read(tr, partial(self._read_held, held=held))
+                held = await self._queue.read(tr, partial(self._read_held, held=held))
             if held.row is not None:
-                return (yield from self.open(tr, pointer, held))
-            yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
+                return await self.open(tr, pointer, held)
+            await self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError, CheckFailed) as error:
             if not isinstance(error, OtherCodec):
                 blocked = cut(str(error), ERROR_BYTES)
-                yield from self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
+                await self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
             elif is_database(tr):  # the session is whole, and this object is not made for it
-                yield from self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0)
+                await self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0)
             raise
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
@@ -123,9 +124,9 @@ class Working(Generic[V]):
             raise
         return None
 
-    def open(
+    async def open(
         self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: Behind | None = None
-    ) -> Steps[SessionLease[V]]:
+    ) -> SessionLease[V]:
         """Return a session's lease with an item that was read."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
         row = held.row
@@ -133,12 +134,12 @@ class Working(Generic[V]):
             raise RuntimeError("a session's lease without an item can't be opened")
         if is_chunked(row.value):
             position = session.layout.position_of(row.key)
-            item = yield from self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
+            item = await self._queue.read(tr, lambda tr: session.queue.item(tr, position, row.value))
         else:
             found = session.queue.look_at(tr, row)
-            item = found if isinstance(found, Item) else cast(Item[V], (yield from found))
+            item = found if isinstance(found, Item) else cast(Item[V], await found)
         if held.state is not None:
-            yield from self._states.check_read(tr)
+            await self._states.check_read(tr)
         notes = notes_of(row.value)
         if session.asks is not None and not notes.ttl_at_us:
             session.asks(item.value, self._line.leases.now_us(), item.position)  # it raises if the predicate fails
@@ -162,53 +163,53 @@ class Working(Generic[V]):
             enqueued_at=notes.enqueued_at_us / 1e6 if notes.enqueued_at_us > 0 else None,
         )
 
-    def _read_held(self, tr: Transaction, held: Held) -> Steps[Held]:
+    async def _read_held(self, tr: Transaction, held: Held) -> Held:
         """Read the item in progress, and the state, of a session that this process has leased."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
         key = session.layout.available.key(held.pointer.current)
         stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
-        found = yield from rows(tr.snapshot, key, key + b"\x00", limit=1)
-        state = yield stated
-        record = record_of((yield recorded))
+        found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
+        state = await value_of(stated)
+        record = record_of(await value_of(recorded))
         # The session may have been paused after another process granted this lease.
         row = found[0] if found and record is not None and not record.paused and not record.blocked else None
         return Held(held.pointer, row, bytes(state) if state.present() else None)
 
-    def lease(self, tr: Transaction, duration: float) -> Steps[SessionLease[V] | None]:
+    async def lease(self, tr: Transaction, duration: float) -> SessionLease[V] | None:
         """Lease the first ready session in the caller's transaction."""
         consumer = this_consumer(self._consumer)
-        yield from self._line.shards.learn(tr)
+        await self._line.shards.learn(tr)
         if self._line.shards.number > 1:
-            yield from self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
+            await self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
         for shard in self._line.shards.order():
             leases = self._line.leases.of_shard(shard)
-            while pointer := (yield from leases.lease.steps(tr, duration=duration, consumer=consumer)):
-                lease = yield from self.opened(tr, pointer)
+            while pointer := await leases.lease.steps(tr, duration=duration, consumer=consumer):
+                lease = await self.opened(tr, pointer)
                 if lease is not None:
                     return lease
         return None
 
-    def block(self, db: Database, pointer: Lease[Held], reason: str) -> Steps[None]:
+    async def block(self, db: Database, pointer: Lease[Held], reason: str) -> None:
         """Block a session, and end its lease. Its items stay where they are."""
         body = partial(self._part, pointer=pointer, blocked=cut(reason, ERROR_BYTES) or "It can't be worked on.")
-        yield from self._queue.transact(db, body)
+        await self._queue.transact(db, body)
 
-    def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> Steps[None]:
+    async def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> None:
         """End the lease of a session whose first item is missing or unreadable."""
         held = pointer.value.pointer
         session = self._line.session(held.name, held.generation)
-        turn, head = yield from read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=1)
         if turn is None or turn.notes.token != pointer.token:
             return  # the lease has expired
         if blocked:
             turn.record = replace(turn.record, blocked=blocked)
         moves, now_us = self._line.moves(tr), self._line.leases.now_us()
         if not head.rows and head.is_due(now_us):
-            head = yield from session.first(tr, now_us=now_us)  # it knows which timers can't be fired
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+            head = await session.first(tr, now_us=now_us)  # it knows which timers can't be fired
+        await self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
-    def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> Steps[list[Position]]:
+    async def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> list[Position]:
         """Append items to the sessions that label them."""
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
@@ -218,35 +219,35 @@ class Working(Generic[V]):
         entering = started(self._enter(tr))
         moves = self._line.moves(tr)
         under_way = [(places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()]
-        yield from entering
+        await entering
         entered = []
         for places, entry in under_way:
-            entered.append((places, *(yield from entry)))
+            entered.append((places, *await entry))
         new = next((session for _, session, record, _ in entered if record is None), None)
         if new is not None and not self._line.rules.gates:  # with gates its pointer may have to wait there
-            yield from self._line.find_end(tr, moves, new.name)
+            await self._line.find_end(tr, moves, new.name)
         # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
         for places, session, record, index in entered:
             appended = session.append(tr, index, [items[at][:2] for at in places], level, notes)
             positions.update(zip(places, appended, strict=True))
-            yield from self._line.arrived(
+            await self._line.arrived(
                 tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places)
             )
         moves.finish()
         return [positions[at] for at in range(len(items))]
 
-    def _enter(self, tr: Transaction) -> Steps[None]:
+    async def _enter(self, tr: Transaction) -> None:
         """Refuse a queue that takes no items in sessions, or not by this object."""
-        if (yield from register(tr, self._queue.layout)) and (yield from is_marked(tr, self._line.layout)):
+        if await register(tr, self._queue.layout) and await is_marked(tr, self._line.layout):
             doubt(self._queue.layout)  # the next enqueue looks again, too
             raise bypassed(self._queue)
         if not self._line.shards.is_known():
-            yield from self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
+            await self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
-    def _enter_session(
+    async def _enter_session(
         self, tr: Transaction, name: bytes, level: int
-    ) -> Steps[tuple[Session, SessionRecord | None, int]]:
+    ) -> tuple[Session, SessionRecord | None, int]:
         """Return the generation of a session that takes items, its record, and the last index of a level.
 
         Raises:
@@ -258,17 +259,17 @@ class Working(Generic[V]):
         tr.add_read_conflict_key(session.guard_key)
         recorded = tr.snapshot.get(session.record_key)
         last = started(session.last_index(tr, level))
-        record = record_of((yield recorded))
+        record = record_of(await value_of(recorded))
         if record is not None:
             generation = generation_to_enter(self._queue, name, record)
             if generation:
                 session = self._line.session(name, generation)
                 last = started(session.last_index(tr, level))
-        return session, record, (yield from last)
+        return session, record, await last
 
-    def session_for_enqueue(self, tr: Transaction, name: bytes) -> Steps[Session]:
+    async def session_for_enqueue(self, tr: Transaction, name: bytes) -> Session:
         """Return the generation of a session that items are enqueued into, by snapshot."""
-        record = record_of((yield tr.snapshot.get(self._line.session(name).record_key)))
+        record = record_of(await value_of(tr.snapshot.get(self._line.session(name).record_key)))
         if record is None:
             return self._line.session(name)
         return self._line.session(name, record.generation + (record.closing == RENEWING))
@@ -287,9 +288,9 @@ class Working(Generic[V]):
         known = self._line.named(ref.session, ref.generation)
         return self._line.session(pack_name(ref.session), ref.generation) if known is None else known
 
-    def turn(
+    async def turn(
         self, tr: Transaction, session: Session, ref: SessionRef, *, limit: int = 1
-    ) -> Steps[tuple[Turn, SessionHead]]:
+    ) -> tuple[Turn, SessionHead]:
         """Read what a lease is about, and the session's first items. Ack what its consumer has done before.
 
         Raises:
@@ -298,25 +299,25 @@ class Working(Generic[V]):
         """
         behind = ref.behind if isinstance(ref, SessionLease) else None
         if behind is None:
-            turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
+            turn, head = await read_turn(tr, self._line, pack(ref.turn), session, limit=limit)
             if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
-                raise (yield from self._lost(tr, ref))
+                raise await self._lost(tr, ref)
             return turn, head
         current = Begun(pack(ref.position), behind.own)
         begun = [*(one.begun for one in behind.done), current]
-        turn, head = yield from read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(behind.done))
+        turn, head = await read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(behind.done))
         if turn is None or turn.notes.token != ref.token:
-            raise (yield from self._lost(tr, ref))
-        compared = yield from look_at_begun(tr, turn, begun, head, known=behind.acked)
+            raise await self._lost(tr, ref)
+        compared = await look_at_begun(tr, turn, begun, head, known=behind.acked)
         if compared.changed is not None or not compared.rows:
-            raise (yield from self._lost(tr, ref, compared.changed))
+            raise await self._lost(tr, ref, compared.changed)
         done = compared.rows[:-1]
-        yield from self.remove_done(tr, session, behind.done[compared.acked :], done)
+        await self.remove_done(tr, session, behind.done[compared.acked :], done)
         acked = begun[-2].packed if behind.done else turn.pointer.acked
         turn.pointer = replace(turn.pointer, current=current.packed, used=turn.pointer.used + len(done), acked=acked)
         return turn, head.without({key for key, _ in done})
 
-    def held(self, tr: Transaction, ref: SessionRef) -> Steps[tuple[Layout, bytes]]:
+    async def held(self, tr: Transaction, ref: SessionRef) -> tuple[Layout, bytes]:
         """Return the item of a live lease: the layout of its keys, and its stored bytes. It acks nothing.
 
         Raises:
@@ -328,17 +329,17 @@ class Working(Generic[V]):
         turn = pack(ref.turn)
         leased = tr.get(self._line.shards.at(turn).leased.key(turn))
         reading = tr.get(session.layout.available.key(packed))
-        stored, value = (yield leased), (yield reading)
+        stored, value = await value_of(leased), await value_of(reading)
         behind = ref.behind if isinstance(ref, SessionLease) else None
         if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
-            raise (yield from self._lost(tr, ref))
+            raise await self._lost(tr, ref)
         if behind is None and pointer_of(bytes(stored)).current != packed:
-            raise (yield from self._lost(tr, ref))
+            raise await self._lost(tr, ref)
         if behind is not None and behind.own not in (b"", bytes(value)):
-            raise (yield from self._lost(tr, ref, Begun(packed, behind.own)))
+            raise await self._lost(tr, ref, Begun(packed, behind.own))
         return session.layout, bytes(value)
 
-    def _lost(self, tr: Transaction, ref: SessionRef, changed: Begun | None = None) -> Steps[LeaseLost]:
+    async def _lost(self, tr: Transaction, ref: SessionRef, changed: Begun | None = None) -> LeaseLost:
         """Return the error of a lost lease. It says why it is lost, if that is known.
 
         Args:
@@ -346,7 +347,7 @@ class Working(Generic[V]):
         """
         session, packed = self.session_of(ref), pack(ref.position)
         taken = packed if changed is None else changed.packed
-        reason = yield from self.why_taken(tr, session, [taken])
+        reason = await self.why_taken(tr, session, [taken])
         why = mostly_lost(ref.position, taker="another worker has the session")
         if changed is not None and changed.packed != packed:
             item = session.layout.available.position(session.layout.prefix + changed.packed)
@@ -356,7 +357,7 @@ class Working(Generic[V]):
         if reason and taken == packed:
             why = f"a call by position took the item away. {reason.rstrip('.')}"
         if changed is not None:
-            reason = reason or (yield from self.why_changed(tr, session, taken))
+            reason = reason or await self.why_changed(tr, session, taken)
         return LeaseLost(
             f"The lease of the session {ref.session!r} for its item {ref.position.text} in {self._queue!r} is lost:"
             f" {why}. Undo what was done for the item, or let it be done again; extend leases whose work takes longer.",
@@ -364,29 +365,29 @@ class Working(Generic[V]):
             reasons={session.layout.available.position(session.layout.prefix + taken): reason} if reason else {},
         )
 
-    def why_taken(self, tr: Transaction, session: Session, places: Sequence[bytes]) -> Steps[str]:
+    async def why_taken(self, tr: Transaction, session: Session, places: Sequence[bytes]) -> str:
         """Return how a call by position took away the first of some items that was in progress; "" if none did."""
         outcomes = {packed: session.home.completions.key(session.address(packed)) for packed in places}
-        reasons = yield from why_lost(tr, session.layout, outcomes)
+        reasons = await why_lost(tr, session.layout, outcomes)
         return next((reasons[packed] for packed in places if packed in reasons), "")
 
-    def why_changed(self, tr: Transaction, session: Session, packed: bytes) -> Steps[str]:
+    async def why_changed(self, tr: Transaction, session: Session, packed: bytes) -> str:
         """Return how a call by position changed an item that a worker has begun.
 
         The call did not know that it was begun, so it may have left no word.
         """
-        if reason := (yield from self.why_taken(tr, session, [packed])):
+        if reason := await self.why_taken(tr, session, [packed]):
             return reason
-        there = yield from locate(tr.snapshot, session.layout, [packed], STATES)
+        there = await locate(tr.snapshot, session.layout, [packed], STATES)
         return f"It was {'changed' if there else MOVED} while this consumer had it."
 
-    def ack(self, tr: Transaction, ack: Ack) -> Steps[None]:
+    async def ack(self, tr: Transaction, ack: Ack) -> None:
         """Remove the item in progress, and give the session back to the end of the line."""
         moves = self._line.moves(tr)
-        yield from self._ack(tr, moves, *ack)
+        await self._ack(tr, moves, *ack)
         moves.finish()
 
-    def _ack(
+    async def _ack(
         self,
         tr: Transaction,
         moves: PointerMoves,
@@ -394,16 +395,16 @@ class Working(Generic[V]):
         ref: SessionRef,
         state: bytes | Unchanged | None,
         done: ItemDone,
-    ) -> Steps[None]:
+    ) -> None:
         """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
-        turn, head = yield from self._done(tr, session, ref, state, done)
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
+        turn, head = await self._done(tr, session, ref, state, done)
+        await self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
 
-    def ack_all(self, db: Database, acks: list[Ack]) -> Steps[list[LeaseLost | None]]:
+    async def ack_all(self, db: Database, acks: list[Ack]) -> list[LeaseLost | None]:
         """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
         refused: list[LeaseLost] = []
 
-        def body(tr: Transaction) -> Steps[list[LeaseLost | None]]:
+        async def body(tr: Transaction) -> list[LeaseLost | None]:
             moves = self._line.moves(tr)
             under_way = {}
             if len(acks) > 1:
@@ -414,7 +415,7 @@ class Working(Generic[V]):
             refused.clear()
             for at, ack in enumerate(acks):
                 try:
-                    yield from under_way.get(at) or self._ack(tr, moves, *ack)
+                    await (under_way.get(at) or self._ack(tr, moves, *ack))
                 except LeaseLost as error:
                     results.append(error)
                     refused.append(error)
@@ -426,30 +427,30 @@ class Working(Generic[V]):
             return results
 
         try:
-            return (yield from self._queue.transact(db, body))
+            return await self._queue.transact(db, body)
         except LeaseLost:
             return [*refused]
 
-    def ack_and_next(
+    async def ack_and_next(
         self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int
-    ) -> Steps[Lease[Held] | None]:
+    ) -> Lease[Held] | None:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         session = self.session_of(ref)
         stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
-        stopped = yield from keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
-        turn, head = yield from self._done(tr, session, ref, state, done)
+        stopped = await keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
+        turn, head = await self._done(tr, session, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
-        row = (yield from self._line.slots.following(tr, turn)) if turn.record.limit else next(iter(head.rows), None)
+        row = await self._line.slots.following(tr, turn) if turn.record.limit else next(iter(head.rows), None)
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not head.is_due(now_us):
-            over = yield from self._line.others_wait(tr, now_us, turn.record)
+            over = await self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = self._line.moves(tr)
         stopped = stopped or turn.record.paused or bool(turn.record.blocked)
-        if row is None or over or stopped or (yield from is_out(tr, turn.session, row, now_us)):
+        if row is None or over or stopped or await is_out(tr, turn.session, row, now_us):
             to: Literal["place", "tail"] = "tail" if over else "place"
-            yield from self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
+            await self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()
             return None
         current = turn.session.layout.available.packed(row.key)
@@ -458,97 +459,95 @@ class Working(Generic[V]):
         kept = self._line.keep(tr, moves, turn, current, used, now_us + duration_us)
         moves.finish()
         if stating is not None:
-            value = yield stating
+            value = await value_of(stating)
             state = bytes(value) if value.present() else None
         held = Held(replace(turn.pointer, current=current), row, None if isinstance(state, Unchanged) else state)
         return Lease(ref.turn, held, {}, kept.token, kept.expires_at_us / 1e6, 1, kept.consumer)
 
-    def followed(
+    async def followed(
         self, tr: Transaction | Database, body: Callable[[Transaction], Steps[Lease[Held] | None]]
-    ) -> Steps[SessionLease[V] | None]:
+    ) -> SessionLease[V] | None:
         """Run a body as `ack_and_next`, and return the lease of the session's next item."""
         if is_database(tr):
-            return (yield from KeptSession(self, self._queue, cast(Database, tr), body).lease())
-        pointer = yield from body(cast(Transaction, tr))
-        return None if pointer is None else (yield from self.opened(tr, pointer))
+            return await KeptSession(self, self._queue, cast(Database, tr), body).lease()
+        pointer = await body(cast(Transaction, tr))
+        return None if pointer is None else await self.opened(tr, pointer)
 
-    def give_back(self, db: Database, pointer: Lease[Held]) -> Steps[None]:
+    async def give_back(self, db: Database, pointer: Lease[Held]) -> None:
         """End the lease of a session that was kept for a worker that has gone, uncounted.
 
         The commit that keeps it may have taken effect, may never do so, or may be still under way. Then it conflicts
         with this transaction.
         """
 
-        def body(tr: Transaction) -> Steps[None]:
+        async def body(tr: Transaction) -> None:
             packed = pack(pointer.position)
             key = self._line.shards.at(packed).leased.key(packed)
-            value = yield tr.get(key)
+            value = await value_of(tr.get(key))
             # The lease keeps its token, so the item tells whether that commit took effect.
             if value.present() and pointer_of(bytes(value)).current == pointer.value.pointer.current:
-                yield from self._part(tr, pointer, "")
+                await self._part(tr, pointer, "")
             else:
                 tr.add_write_conflict_key(key)
 
-        yield from self._queue.transact(db, body)
+        await self._queue.transact(db, body)
 
-    def _done(
+    async def _done(
         self, tr: Transaction, session: Session, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
-    ) -> Steps[tuple[Turn, SessionHead]]:
+    ) -> tuple[Turn, SessionHead]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         packed = pack(ref.position)
         key = session.layout.available.key(packed)
-        turn, head = yield from self.turn(tr, session, ref, limit=2)
+        turn, head = await self.turn(tr, session, ref, limit=2)
         stored = next((row.value for row in head.rows if row.key == key), b"")
         if not stored:  # urgent items are in front of it
-            value = yield tr.get(key)
+            value = await value_of(tr.get(key))
             if not value.present():
-                raise (yield from self._lost(tr, ref))
+                raise await self._lost(tr, ref)
             stored = bytes(value)
         result = encode_result(done.result) if notes_of(stored).keep_s else b""
-        yield from self.check_state(tr, state)
+        await self.check_state(tr, state)
         for follow_up in done.follow_ups:
-            yield from follow_up.carry_out(tr)
+            await follow_up.carry_out(tr)
         if done.follow_ups:  # some may be in this session
-            now, head = yield from read_turn(tr, self._line, turn.packed, session, limit=2)
+            now, head = await read_turn(tr, self._line, turn.packed, session, limit=2)
             turn.record = turn.record if now is None else now.record
         left = head.without({key})
         ends = self._line.ends(turn, left)
         if ends:
             session.add_conflicts_with_arrivals(tr)
             left.is_alone = True
-        yield from remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us(), ends=ends)
+        await remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us(), ends=ends)
         self.write_state(tr, session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             turn.pointer = replace(turn.pointer, acked=packed)
         return turn, left
 
-    def nack(
-        self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool
-    ) -> Steps[Disposition]:
+    async def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool) -> Disposition:
         """Count a failed attempt of the item in progress."""
-        turn, head = yield from self.turn(tr, self.session_of(ref), ref, limit=2)
-        value = yield tr.get(turn.session.layout.available.key(turn.pointer.current))
+        turn, head = await self.turn(tr, self.session_of(ref), ref, limit=2)
+        value = await value_of(tr.get(turn.session.layout.available.key(turn.pointer.current)))
         if not value.present():
-            raise (yield from self._lost(tr, ref))
+            raise await self._lost(tr, ref)
         moves = self._line.moves(tr)
         now_us = self._line.leases.now_us()
-        fate = yield from self._line.fail(
+        fate = await self._line.fail(
             tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error, last=last
         )
         moves.finish()
         return fate
 
-    def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> Steps[None]:
+    async def snooze(self, tr: Transaction, ref: SessionRef, delay_us: int) -> None:
         """Give the session back for some time."""
-        turn, head = yield from self.turn(tr, self.session_of(ref), ref)
+        turn, head = await self.turn(tr, self.session_of(ref), ref)
         moves = self._line.moves(tr)
-        yield from self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
+        await self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
 
-    def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> Steps[None]:
+    async def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> None:
         """Write the state of a leased session."""
-        yield from self.check_state(tr, state)
-        turn, _ = yield from self.turn(tr, self.session_of(ref), ref)
+        await self.check_state(tr, state)
+        turn, _ = await self.turn(tr, self.session_of(ref), ref)
         self.write_state(tr, turn.session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             moves = self._line.moves(tr)
@@ -556,9 +555,9 @@ class Working(Generic[V]):
             self._line.keep(tr, moves, turn, pointer.current, pointer.used, turn.notes.expires_at_us)
             moves.finish()
 
-    def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> Steps[int]:
+    async def extend(self, tr: Transaction, ref: SessionRef, duration_us: int) -> int:
         """Extend the lease. Return its new end."""
-        turn, _ = yield from self.turn(tr, self.session_of(ref), ref)
+        turn, _ = await self.turn(tr, self.session_of(ref), ref)
         expires_at_us = self._line.leases.now_us() + duration_us
         moves = self._line.moves(tr)
         self._line.keep(tr, moves, turn, turn.pointer.current, turn.pointer.used, expires_at_us)
@@ -601,9 +600,9 @@ class Working(Generic[V]):
                 f" {reason_of(error)}. Give Sessions the state_codec that wrote it."
             ) from error
 
-    def remove_done(
+    async def remove_done(
         self, tr: Transaction, session: Session, done: Sequence[TurnDone], rows: list[tuple[bytes, bytes]]
-    ) -> Steps[None]:
+    ) -> None:
         """Remove items that a consumer has done. Store their results, and write their states.
 
         Args:
@@ -611,28 +610,28 @@ class Working(Generic[V]):
         """
         results = {pack(one.position): one.result for one in done}
         for one in done[: len(rows)]:
-            yield from self.check_state(tr, one.state)
-        yield from remove(tr, session, rows, results, self._line.leases.now_us())
+            await self.check_state(tr, one.state)
+        await remove(tr, session, rows, results, self._line.leases.now_us())
         for one in done[: len(rows)]:
             self.write_state(tr, session, one.state)
 
-    def stored_state(self, tr: Transaction, key: bytes) -> Steps[Any]:
+    async def stored_state(self, tr: Transaction, key: bytes) -> Any:
         """Read a session's state, and decode it.
 
         Raises:
             CodecError, OtherCodec: it can't be decoded.
         """
-        value = yield tr.get(key)
+        value = await value_of(tr.get(key))
         if not value.present():
-            yield from check_renamed(tr, self._line.layout)
+            await check_renamed(tr, self._line.layout)
             return None
-        yield from self._states.check_read(tr)
+        await self._states.check_read(tr)
         return self.decoded_state(bytes(value))
 
-    def check_state(self, tr: Transaction, state: bytes | Unchanged | None) -> Steps[None]:
+    async def check_state(self, tr: Transaction, state: bytes | Unchanged | None) -> None:
         """Refuse to write an encoded state if another codec has written those of the queue."""
         if isinstance(state, bytes):
-            yield from self._states.check_write(tr)
+            await self._states.check_write(tr)
 
     def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
         """Write an encoded state."""
@@ -666,7 +665,7 @@ def bypassed(queue: Queue) -> ChecksBypassed:
     )
 
 
-def remove(
+async def remove(
     tr: Transaction,
     session: Session,
     done: list[tuple[bytes, bytes]],
@@ -674,7 +673,7 @@ def remove(
     now_us: int,
     *,
     ends: bool = False,
-) -> Steps[None]:
+) -> None:
     """Remove items that are done.
 
     Args:
@@ -687,5 +686,5 @@ def remove(
         packed = session.layout.available.packed(key)
         moves.leave_available(packed, notes_of(stored), cleared=ends)
         moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
-    yield from moves.settle()
+    await moves.settle()
     moves.finish()

@@ -22,7 +22,6 @@ from fdbqueue.lowlevel import (
     Named,
     PagePart,
     Shown,
-    Steps,
     Subspace,
     TextTable,
     Transaction,
@@ -33,6 +32,7 @@ from fdbqueue.lowlevel import (
     only_database,
     positive,
     run,
+    value_of,
     verb,
 )
 
@@ -71,25 +71,25 @@ class RateLimited(Named):
         return f"RateLimited({self.queue!r}, limit={self._limit})"
 
     @verb
-    def take(self, tr: Transaction | Database) -> Steps[fdbqueue.Item[Any] | None]:
+    async def take(self, tr: Transaction | Database) -> fdbqueue.Item[Any] | None:
         """Take the first item out; None if there is none, or if the period has given out enough.
 
         *Conflicts:* with every other take. *Cost:* as `Queue.dequeue`, and one read and write.
         """
-        return (yield from self.queue.transact(tr, self._take, takes=True))
+        return await self.queue.transact(tr, self._take, takes=True)
 
     @verb
-    def opens_in(self, tr: Transaction | Database) -> Steps[float]:
+    async def opens_in(self, tr: Transaction | Database) -> float:
         """Return in how many seconds an item may be taken; 0: now."""
-        window = yield from self.queue.read(tr, lambda tr: read_window(tr, self.layout))
+        window = await self.queue.read(tr, lambda tr: read_window(tr, self.layout))
         left_us = 0 if window is None or window.taken < self._limit else window.ends_at_us - int(self._clock() * 1e6)
         return max(0, left_us) / 1e6
 
     @verb
-    def enqueue(self, tr: Transaction | Database, value: Any, *, delay: float = 0.0) -> Steps[Position]:
+    async def enqueue(self, tr: Transaction | Database, value: Any, *, delay: float = 0.0) -> Position:
         """Append an item."""
         not_negative(delay, "delay")
-        return (yield from self.queue.enqueue.steps(tr, value))
+        return await self.queue.enqueue.steps(tr, value)
 
     def enqueue_soon(self, db: Database, value: Any) -> None:
         """Append an item in one transaction with those of other threads: the first one writes for all."""
@@ -109,18 +109,18 @@ class RateLimited(Named):
         for _, event in batch:
             event.set()
 
-    def _append(self, tr: Transaction, values: list[Any]) -> Steps[None]:
+    async def _append(self, tr: Transaction, values: list[Any]) -> None:
         for value in values:
-            yield from self.queue.enqueue.steps(tr, value)
+            await self.queue.enqueue.steps(tr, value)
 
-    def _take(self, tr: Transaction) -> Steps[fdbqueue.Item[Any] | None]:
+    async def _take(self, tr: Transaction) -> fdbqueue.Item[Any] | None:
         now_us = int(self._clock() * 1e6)
-        window = yield from read_window(tr, self.layout)
+        window = await read_window(tr, self.layout)
         if window is None or window.ends_at_us <= now_us:
             window = Window(now_us + self._period_us, 0)  # the timer is over: any call that takes begins a new period
         if window.taken >= self._limit:
             return None
-        item: fdbqueue.Item[Any] | None = yield from self.queue.dequeue.steps(tr)
+        item: fdbqueue.Item[Any] | None = await self.queue.dequeue.steps(tr)
         if item is not None:
             tr.set(own(self.layout).pack(("window",)), fdb_tuple.pack((window.ends_at_us, window.taken + 1)))
         return item
@@ -131,9 +131,9 @@ def own(layout: Layout) -> Subspace:
     return layout.space["rate"]
 
 
-def read_window(tr: Transaction, layout: Layout) -> Steps[Window | None]:
+async def read_window(tr: Transaction, layout: Layout) -> Window | None:
     """Read the present period. The read conflicts with every other take."""
-    stored = yield tr.get(own(layout).pack(("window",)))
+    stored = await value_of(tr.get(own(layout).pack(("window",))))
     return Window(*fdb_tuple.unpack(bytes(stored))) if stored.present() else None
 
 
@@ -161,9 +161,9 @@ class RateSection:
         yield TextTable("rate", ("taken",), ((self.window.taken,),))
 
 
-def section(tr: Transaction, layout: Layout) -> Steps[RateSection | None]:
+async def section(tr: Transaction, layout: Layout) -> RateSection | None:
     """Read the section."""
-    window = yield from read_window(tr, layout)
+    window = await read_window(tr, layout)
     return None if window is None else RateSection(window)
 
 

@@ -446,7 +446,7 @@ def test_wrong_terms_are_named_before_any_key_is_touched(db: Any, leases: Leases
 def test_a_second_call_during_a_call_is_refused(db: Any, leases: Leases, blobs: Blobs) -> None:
     out = blobs.write(db)
     under_way = out.write.steps(data_of(100))
-    next(under_way)
+    under_way.send(None)
     with pytest.raises(RuntimeError, match="is in a call already: await each call"):
         out.write(b"x")
     under_way.close()

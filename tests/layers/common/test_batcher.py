@@ -12,7 +12,7 @@ import pytest
 
 from fdbqueue import CodecError, LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.engine.steps import Steps, run, run_async
+from fdbqueue.engine.steps import run, run_async, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.common import batcher as _batcher
 from fdbqueue.layers.common.batcher import Alarm, Batcher, CallQueue, PendingCall
@@ -264,8 +264,8 @@ class _Resting(Batcher[None, None]):
         super().__init__()
         self.gate, self.watch = Promise(), _Watch()
 
-    def serve(self, leader: PendingCall[None, None]) -> Steps[Alarm | None]:
-        yield self.gate
+    async def serve(self, leader: PendingCall[None, None]) -> Alarm | None:
+        await value_of(self.gate)
         return [self.watch], None
 
 
@@ -292,14 +292,13 @@ class InOrder(Batcher[str, str]):
         super().__init__()
         self.tried, self.served = Promise(), list[str]()
 
-    def serve_alone(self, db: Any, argument: str, results: list[str]) -> Steps[None]:
-        yield self.tried
+    async def serve_alone(self, db: Any, argument: str, results: list[str]) -> None:
+        await value_of(self.tried)
 
-    def serve(self, leader: PendingCall[str, str]) -> Steps[Alarm | None]:
+    async def serve(self, leader: PendingCall[str, str]) -> Alarm | None:
         [first, *_] = self.calls.first(1)
         self.served.append(first.argument)
         self.calls.settle(first, first.argument)
-        yield from ()
         return None
 
 

@@ -23,7 +23,6 @@ from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._session_run import SessionRun
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.layers.subscriptions._waiters import Waiters
-from fdbqueue.lowlevel import Steps
 from tests.helpers.clock import Clock
 from tests.helpers.consuming import until
 from tests.helpers.held import HeldDatabase
@@ -96,8 +95,7 @@ def test_leases_that_cannot_be_given_back_end_a_run_and_are_not_held_for_ever(
 ) -> None:
     queue.enqueue_many(db, names(40))
 
-    def fails(*args: Any, **terms: Any) -> Steps[Any]:
-        yield from ()
+    async def fails(*args: Any, **terms: Any) -> Any:
         raise FDBError(TRANSACTION_TIMED_OUT)
 
     monkeypatch.setattr("fdbqueue.layers.consumer._run.all_not_lost", fails)
@@ -118,11 +116,10 @@ def test_a_drain_looks_again_if_its_last_call_left_items(
     misses = iter([True, False, True, True, *[False] * 100])
     take = StagedQueue._take
 
-    def now_and_then(self: StagedQueue, *args: Any) -> Steps[list[Any]]:
+    async def now_and_then(self: StagedQueue, *args: Any) -> list[Any]:
         if next(misses):
-            yield from ()
             return []
-        return (yield from take(self, *args))
+        return await take(self, *args)
 
     monkeypatch.setattr(StagedQueue, "_take", now_and_then)
 
@@ -135,8 +132,8 @@ def test_a_drain_waits_for_an_item_in_hand_that_may_come_back(
     queue.enqueue(db, "a")
     took_nothing, take = threading.Event(), StagedQueue._take
 
-    def telling(self: StagedQueue, *args: Any) -> Steps[list[Any]]:
-        taken = yield from take(self, *args)
+    async def telling(self: StagedQueue, *args: Any) -> list[Any]:
+        taken = await take(self, *args)
         if not taken:
             took_nothing.set()
         return taken

@@ -141,7 +141,7 @@ def test_a_watch_set_before_the_ack_commits_sees_it(db: Any, leases: Leases) -> 
     with pytest.raises(TimeoutError):
         completion.wait(timeout=0)
     waiting = completion.wait.steps()
-    future = next(waiting)
+    future = waiting.send(None)
     while not _is_a_wait(future):
         future = waiting.send(future.wait())
     tr.commit().wait()
@@ -153,7 +153,7 @@ def test_a_wait_misses_no_end_whenever_the_ack_commits(db: Any, leases: Leases, 
     completion = Results(leases).enqueue(db, "x")
     lease = lease_of(leases, db)
     waiting = completion.wait.steps()
-    future = next(waiting)
+    future = waiting.send(None)
     for _ in range(futures):
         if not _is_a_wait(future):
             future = waiting.send(future.wait())

@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "a worker leaves its session though no other waits",
         WORKING,
-        (("over = yield from self._line.others_wait(tr, now_us, turn.record)", "over = True"),),
+        (("over = await self._line.others_wait(tr, now_us, turn.record)", "over = True"),),
     ),
     Mutant(
         "slots of one session are lent without a look at each other",
@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         "a consumer goes on though another session waits",
         AHEAD,
-        (("if (yield from others) or turn is None", "if turn is None"),),
+        (("if await others or turn is None", "if turn is None"),),
     ),
     Mutant(
         "a consumer goes on though an item was changed",
@@ -172,8 +172,8 @@ MUTANTS = (
         GATES,
         (
             (
-                "while found := (yield from self._first(tr, gate))",
-                "while found := (yield from self._first(tr.snapshot, gate))",
+                "while found := await self._first(tr, gate)",
+                "while found := await self._first(tr.snapshot, gate)",
             ),
         ),
     ),
@@ -200,20 +200,20 @@ MUTANTS = (
     Mutant(
         "a session that is ready is taken though the limit of its gate was lowered",
         SLOTS,
-        (("own.stage == RESTING or (yield from self.gates.is_over(tr, record.gates))", "own.stage == RESTING"),),
+        (("own.stage == RESTING or await self.gates.is_over(tr, record.gates)", "own.stage == RESTING"),),
     ),
     Mutant(
         "a session that waits at a gate leaves its pointer behind",
         SLOTS,
-        (("yield from self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
+        (("await self.gates.leave(tr, record.gates[entry.stage][0], session, entry.place)", "pass"),),
     ),
     Mutant(
         "a turn does not end for sessions that wait at its gate",
         LINE,
         (
             (
-                "return record is not None and (yield from self.slots.gates",
-                "return False and (yield from self.slots.gates",
+                "return record is not None and await self.slots.gates",
+                "return False and await self.slots.gates",
             ),
         ),
     ),
@@ -251,7 +251,7 @@ MUTANTS = (
     Mutant(
         "a worker that waits does not look for new shards",
         QUEUE,
-        (("        yield from self._line.shards.learn(tr, seconds=0.0)\n", ""),),
+        (("        await self._line.shards.learn(tr, seconds=0.0)\n", ""),),
         tests=("sessions/test_sessions_shards_workers",),
     ),
     Mutant(
@@ -259,8 +259,8 @@ MUTANTS = (
         QUEUE,
         (
             (
-                "        got += yield from self._part(shard).collect(tr, some, left)",
-                "        got += yield from super().collect(tr, some, left)",
+                "        got += await self._part(shard).collect(tr, some, left)",
+                "        got += await super().collect(tr, some, left)",
             ),
         ),
     ),
@@ -272,6 +272,6 @@ MUTANTS = (
     Mutant(
         "a turn does not end for sessions of other shards",
         LINE,
-        (("ready or (self.shards.number > 1 and (yield from self.shards.any_ready(tr, now_us)))", "ready"),),
+        (("ready or (self.shards.number > 1 and await self.shards.any_ready(tr, now_us))", "ready"),),
     ),
 )

@@ -10,7 +10,6 @@ import pytest
 from fdbqueue import FDBError, Queue
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.layers import Gate, Results, Sessions, Watchdog
-from fdbqueue.lowlevel import Steps
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, fill, lease_of
 
@@ -58,8 +57,7 @@ def test_what_ends_for_a_caller_that_has_gone_prints_no_traceback(monkeypatch: p
     told: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
 
-    def steps() -> Steps[None]:
-        yield from ()
+    async def steps() -> None:
         raise FDBError(1031)
 
     in_thread(steps())

@@ -8,7 +8,7 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import delivery as _delivery
 from fdbqueue.layers.staged.delivery import HeadDelivery
@@ -35,9 +35,9 @@ class Looks:
         """Return how many requests and due timers, and which items a look found."""
         requests, delivery = self.requests, self.delivery
 
-        def body(tr: Any) -> Steps[tuple[int, int, list[str]]]:
-            found, head = yield from delivery.look_behind(tr, requests.begin, requests.end, limit=limit, others=100)
-            due, items = yield from delivery.see(tr, head)
+        async def body(tr: Any) -> tuple[int, int, list[str]]:
+            found, head = await delivery.look_behind(tr, requests.begin, requests.end, limit=limit, others=100)
+            due, items = await delivery.see(tr, head)
             return len(found), len(due), [row.value[1:].decode() for row in items]
 
         return run(body(self.db.create_transaction()))

@@ -10,7 +10,6 @@ import pytest
 
 from fdbqueue import FormatError, Position, Queue, SelectorError, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -463,7 +462,7 @@ def test_an_owner_that_waits_keeps_its_subscription(
     own = subscriptions.subscribe(db, "own", selector=selector, exclusive=True, ownership=3.0)
     rests = 0
 
-    def rest(alarms: Any, *limits: float | None) -> Steps[None]:
+    async def rest(alarms: Any, *limits: float | None) -> None:
         nonlocal rests
         rests += 1
         clock.now += min(limit for limit in limits if limit is not None)
@@ -471,7 +470,6 @@ def test_an_owner_that_waits_keeps_its_subscription(
             subscriptions.subscribe(db, "rival")
         if rests == 10:
             subscriptions.leases.enqueue(db, "x", headers={"n": 1})
-        yield from ()
 
     monkeypatch.setattr("fdbqueue.layers.common.batcher.until_changed", rest)
     lease = own.lease(db, timeout=100)

@@ -15,7 +15,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
@@ -311,11 +311,11 @@ def test_a_call_does_not_miss_an_item_because_the_leader_stands_still(
     everything, late = subscriptions.subscribe(db, "all"), Promise()
     take, stands = everything._take, threading.Event()
 
-    def slow(tr: Any, terms: Any) -> Any:
+    async def slow(tr: Any, terms: Any) -> Any:
         if not stands.is_set():
             stands.set()
-            yield late
-        return (yield from take(tr, terms))
+            await value_of(late)
+        return await take(tr, terms)
 
     monkeypatch.setattr(everything, "_take", slow)
 

@@ -13,7 +13,7 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
@@ -95,10 +95,10 @@ def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
         subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
         take, taking, cancelled = red._take, asyncio.Event(), Promise()
 
-        def slow(tr: Any, terms: Any) -> Any:
-            taken = yield from take(tr, terms)
+        async def slow(tr: Any, terms: Any) -> Any:
+            taken = await take(tr, terms)
             taking.set()
-            yield cancelled
+            await value_of(cancelled)
             return taken
 
         red._take = slow  # type: ignore[method-assign]
@@ -418,8 +418,8 @@ def test_idle_calls_of_one_process_do_not_look_at_each_other_again_and_again(
     rests: list[float] = []
     serve = Awaiting.serve
 
-    def watched(self: Awaiting, leader: Any) -> Any:
-        alarm = yield from serve(self, leader)
+    async def watched(self: Awaiting, leader: Any) -> Any:
+        alarm = await serve(self, leader)
         if alarm is not None and alarm[1] is not None:
             rests.append(alarm[1])
         return alarm

@@ -24,7 +24,7 @@ MUTANTS = (
     Mutant(
         "the end of a unique call is not noted",
         LANE,
-        (("        yield from mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))\n", ""),),
+        (("        await mark(tr, at.layout, at.packed, delayed=delayed, beside=(part,))\n", ""),),
         tests=("tasks/test_unique",),
     ),
     Mutant(
@@ -53,7 +53,12 @@ MUTANTS = (
     Mutant(
         "two workers move a schedule without a conflict",
         SCHEDULES,
-        (("stored = yield tr.get(self._key(plan.name))", "stored = yield tr.snapshot.get(self._key(plan.name))"),),
+        (
+            (
+                "stored = await value_of(tr.get(self._key(plan.name)))",
+                "stored = await value_of(tr.snapshot.get(self._key(plan.name)))",
+            ),
+        ),
         tests=("tasks/test_schedules",),
     ),
     Mutant(
@@ -62,8 +67,8 @@ MUTANTS = (
         (
             ("        tr.set(self._key(plan.name), _encode(moved))\n", "        self._later = moved\n"),
             (
-                "record = yield from self.queue.transact(db, partial(self._fire, plan=plan))\n",
-                ("record = yield from self.queue.transact(db, partial(self._fire, plan=plan))\n"
+                "record = await self.queue.transact(db, partial(self._fire, plan=plan))\n",
+                ("record = await self.queue.transact(db, partial(self._fire, plan=plan))\n"
                 "                if hasattr(self, '_later'):\n"
                 "                    db[self._key(plan.name)] = _encode(self.__dict__.pop('_later'))\n"),
             ),
@@ -144,7 +149,7 @@ MUTANTS = (
     Mutant(
         "a body is committed without the ack",
         RUNNING,
-        (("        yield from self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))\n", ""),),
+        (("        await self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))\n", ""),),
         tests=("tasks/test_running",),
     ),
     Mutant(
@@ -162,7 +167,7 @@ MUTANTS = (
     Mutant(
         "buckets of many names stay for ever",
         BUCKET,
-        (("            yield from self._clear_full(tr, now_us)\n", "            pass\n"),),
+        (("            await self._clear_full(tr, now_us)\n", "            pass\n"),),
         tests=("common/test_token_bucket",),
     ),
     Mutant(

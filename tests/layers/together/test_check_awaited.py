@@ -82,10 +82,10 @@ def pages_that_wait(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threadi
     reached, go_on = threading.Event(), threading.Event()
     read = _browse.Pages.next
 
-    def waiting(self: Any) -> Any:
+    async def waiting(self: Any) -> Any:
         reached.set()
         assert go_on.wait(20)
-        return (yield from read(self))
+        return await read(self)
 
     patch.setattr(_browse.Pages, "next", waiting)
     return reached, go_on

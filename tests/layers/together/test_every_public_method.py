@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import GeneratorType, ModuleType
+from typing import Any, cast
 
 import pytest
 
@@ -174,6 +174,10 @@ def _methods(kind: type) -> Iterator[tuple[str, inspect.Signature]]:
             yield name, signature.replace(parameters=list(signature.parameters.values())[1:])
 
 
+FOR_EVENT_LOOPS = {"aio", "AgentServer.start", "AgentServer.stop"}
+"""Coroutines that need an event loop. All others are steps, which `run` drives."""
+
+
 def forms(scene: Scene, name: str) -> list[Callable[..., Any]]:
     """Return a method of an object of the scene, and its awaitable form."""
     kind, _, method = name.rpartition(".")
@@ -188,10 +192,10 @@ def forms(scene: Scene, name: str) -> list[Callable[..., Any]]:
 
     def finished(*args: Any, **terms: Any) -> None:
         result = called(*args, **terms)
-        if inspect.iscoroutine(result):
+        if name in FOR_EVENT_LOOPS:
             asyncio.run(result)
-        elif inspect.isgenerator(result):
-            run(result)
+        elif isinstance(result, Coroutine | GeneratorType):
+            run(cast("Coroutine[Any, Any, Any]", result))
         elif isinstance(result, AbstractContextManager):
             with result:
                 pass

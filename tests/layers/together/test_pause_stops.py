@@ -21,7 +21,7 @@ from fdbqueue.layers.consumer._terms import ConsumerReport
 from fdbqueue.layers.sessions.session.records import Held
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
-from fdbqueue.lowlevel import Layout, Permit, Steps, pack, run
+from fdbqueue.lowlevel import Layout, Permit, pack, run
 from fdbqueue.moves.exclusive import LOOK_SECONDS, made_exclusive
 from fdbqueue.moves.pausing import write_pause
 from tests.helpers.consuming import until
@@ -103,9 +103,8 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
 def permit_that(answers: Iterator[bool], moved: Moved, seconds: float = 0.0) -> Permit:
     """Return a permit whose reads take so long."""
 
-    def look() -> Steps[bool]:
+    async def look() -> bool:
         moved.now += seconds
-        yield from ()
         return next(answers)
 
     return Permit(look)
@@ -383,14 +382,14 @@ class StandsStill:
             monkeypatch.setattr(kind, "serve", self._late(kind.serve))
 
     def _late(self, serve: Any) -> Any:
-        def late(one: Any, leader: Any) -> Any:
+        async def late(one: Any, leader: Any) -> Any:
             if threading.current_thread() is threading.main_thread():
-                return (yield from serve(one, leader))
+                return await serve(one, leader)
             with self._may:
                 assert self._may.wait_for(lambda: not self._stands, 20)
                 self._inside += 1
             try:
-                return (yield from serve(one, leader))
+                return await serve(one, leader)
             finally:
                 self._inside -= 1
 

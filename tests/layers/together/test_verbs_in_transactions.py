@@ -12,7 +12,6 @@ import fdbqueue
 import fdbqueue.layers
 import fdbqueue.spark
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.layers import (
@@ -27,8 +26,8 @@ from fdbqueue.layers.smart._deadlines import ClaimedDeadline, Deadline
 from tests.helpers.verbs import Call, Scene, driven
 
 
-def _nothing(tr: Any) -> Steps[None]:
-    yield from ()
+async def _nothing(tr: Any) -> None:
+    pass
 
 
 def _row(scene: Scene) -> Any:
