@@ -230,25 +230,54 @@ def nested_told(one: bytes, other: bytes) -> str:
     )
 
 
-async def refuse_nested(tr: Transaction, layout: Layout) -> None:
+async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False) -> None:
     """Refuse to register a queue whose name lies within that of a registered one, or around it.
 
+    Args:
+        inside: whether only names within its own are refused.
+
     Raises:
-        NestedQueue: it does.
+        NestedQueue: there is such a name.
 
     *Conflicts:* with the registration of such a name: of two at the same time, one runs again and is refused. Only a
     queue at a prefix that is no tuple may be missed then; `check` reports it. *Cost:* as `nested_with`.
     """
     found = await nested_with(tr, layout)
+    if inside:
+        found = [one for one in found if is_within(one, layout.prefix)]
     if found:
+        remedy = (
+            "Clear the inner queue first."
+            if inside
+            else f"Give {layout.describe()} another name: none may begin with all elements of the other."
+        )
         raise NestedQueue(
-            f"{nested_told(layout.prefix, found[0])} Nothing was written. Give {layout.describe()} another name: none"
-            " may begin with all elements of the other. Or move the other queue out of the way:"
-            f" fdbqueue.rename(db, {described(name_of(found[0]))}, …)."
+            f"{nested_told(layout.prefix, found[0])} Nothing was changed. {remedy} Or move the other queue out of the"
+            f" way: fdbqueue.rename(db, {described(name_of(found[0]))}, …)."
         )
     tr.add_read_conflict_range(*below(layout.catalogue_key))
-    for one in names_above(layout.prefix):
+    for one in () if inside else names_above(layout.prefix):
         tr.add_read_conflict_key(CATALOGUE + one)
+
+
+async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> None:
+    """Refuse a call whose keys would be among those of another queue; for calls that do not register the queue.
+
+    A registered queue may go on. It is not cleared with the keys of another one.
+
+    Args:
+        clears: whether the call removes all keys of the queue.
+
+    Raises:
+        NestedQueue: the queue is not registered, and its name lies within that of a registered one, or around it. Or
+            the call clears a queue with another one within it.
+
+    *Conflicts:* as `refuse_nested`. *Cost:* one read; then as `refuse_nested` if the queue is not registered, or is
+    cleared.
+    """
+    registered = (await value_of(tr.snapshot.get(layout.catalogue_key))).present()
+    if clears or not registered:
+        await refuse_nested(tr, layout, inside=registered)
 
 
 async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> None:

@@ -37,7 +37,7 @@ from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import count_members, settle
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
-from fdbqueue.stored.catalogue import check_decodes, forget_queue, path_of
+from fdbqueue.stored.catalogue import check_decodes, path_of, refuse_others_keys
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
 from fdbqueue.stored.items import (
@@ -68,7 +68,7 @@ from fdbqueue.writes.adaptive_limit import AdaptiveLimit
 from fdbqueue.writes.appending import append_items
 from fdbqueue.writes.batches import Encoding, Payloads
 from fdbqueue.writes.bulk import enqueue_in_batches, enqueue_in_transaction
-from fdbqueue.writes.indices import forget, reserve
+from fdbqueue.writes.indices import clear_keys, reserve
 from fdbqueue.writes.once import Once
 
 if TYPE_CHECKING:  # `inspect` and `check` import these when they are called
@@ -343,8 +343,13 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     async def clear(self, tr: Transaction | Database) -> None:
         """Remove all items and everything else that the queue owns.
 
-        *Conflicts:* with every transaction that reads the queue. *Cost:* one write. The embedded engine removes each
-        key, about a second for a million items, and other commits wait meanwhile.
+        Raises:
+            NestedQueue: the name of another queue lies within this one's, so its items would go, too. Or the queue is
+                not registered, and its name lies within that of another one. Nothing was changed.
+
+        *Conflicts:* with every transaction that reads the queue, and with the registration of such a name. *Cost:* as
+        many reads as the name has elements, and two more, in two round trips; one write. The embedded engine removes
+        each key, about a second for a million items, and other commits wait meanwhile.
         """
 
         await self.read(tr, self._clear)
@@ -748,10 +753,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return encoding._replace(encode=_as_it_is, takes_bytes=True), Payloads(given.payloads(self.encode))
 
     async def _clear(self, tr: Transaction) -> None:
-        asks_marker(tr)
-        tr.clear_range(*self.layout.whole_range())
-        forget_queue(tr, self.layout)
-        forget(tr, self.layout)
+        await refuse_others_keys(tr, self.layout, clears=True)
+        clear_keys(tr, self.layout)
 
 
 def _as_it_is(payload: bytes) -> bytes:

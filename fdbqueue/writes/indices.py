@@ -11,9 +11,11 @@ from typing import Any
 
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import value_of
 from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart, refuse_plain_items
 from fdbqueue.moves.quotas import Quota, check_room
+from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.layout import Layout
 
 
@@ -75,6 +77,14 @@ async def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | Non
     following.index += wanted
     give_up_to(tr, layout, following.index - 1, order)
     return index
+
+
+def clear_keys(tr: Transaction, layout: Layout) -> None:
+    """Remove all keys of a queue, also of one that is part of another."""
+    asks_marker(tr)
+    tr.clear_range(*layout.whole_range())
+    forget_queue(tr, layout)
+    forget(tr, layout)
 
 
 def forget(tr: Transaction, layout: Layout) -> None:

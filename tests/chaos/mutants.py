@@ -1237,6 +1237,18 @@ MUTANTS = (
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(
+        "a clear removes a queue within this one",
+        "fdbqueue/verbs/queue.py",
+        (("        await refuse_others_keys(tr, self.layout, clears=True)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_clear_keeps_a_queue_that_lies_within",),
+    ),
+    Mutant(
+        "a clear of a registered queue removes one within it",
+        "fdbqueue/stored/catalogue.py",
+        (("    if clears or not registered:\n", "    if not registered:\n"),),
+        tests=("tests/queue/test_names.py::test_a_clear_of_a_registered_queue_keeps_one_that_lies_within",),
+    ),
+    Mutant(
         "two registrations of names within each other do not conflict",
         "fdbqueue/stored/catalogue.py",
         (

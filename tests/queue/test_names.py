@@ -367,6 +367,48 @@ def test_of_two_names_at_the_same_time_one_is_registered(nested: tuple[Name, Nam
     assert registered(db, space) == [nested[0]]
 
 
+def test_a_clear_keeps_a_queue_that_lies_within(db: Any, space: Subspace) -> None:
+    inner = Queue(space["inner"], codec="str")
+    outer = Queue(space, codec="str")
+    inner.enqueue_many(db, ["1", "2"])
+    with pytest.raises(NestedQueue, match="Nothing was changed") as raised:
+        outer.clear(db)
+    assert inner.layout.describe() in str(raised.value)
+    assert inner.stats(db).available == 2
+
+
+def test_a_clear_of_a_registered_queue_keeps_one_that_lies_within(db: Any, space: Subspace) -> None:
+    inner = Queue(space["inner"], codec="str")
+    outer = Queue(space, codec="str")
+    inner.enqueue(db, "1")
+    registered_before(db, space)
+    with pytest.raises(NestedQueue, match="Clear the inner queue first") as raised:
+        outer.clear(db)
+    assert f"rename(db, {inner.layout.describe()}" in str(raised.value)
+    assert inner.stats(db).available == 1
+    inner.clear(db)
+    outer.clear(db)
+    assert registered(db, space) == []
+
+
+def test_a_clear_of_a_name_within_a_queue_keeps_the_queue(db: Any, space: Subspace) -> None:
+    outer = Queue(space, codec="str")
+    outer.enqueue(db, "1")
+    with pytest.raises(NestedQueue, match="lies within"):
+        Queue(space["count"], codec="str").clear(db)
+    assert outer.stats(db).available == 1
+
+
+def test_a_clear_and_a_registration_within_it_at_the_same_time_conflict(db: Any, space: Subspace) -> None:
+    clears, enqueues = db.create_transaction(), db.create_transaction()
+    Queue(space, codec="str").clear(clears)
+    Queue(space["inner"], codec="str").enqueue(enqueues, "1")
+    enqueues.commit().wait()
+    with pytest.raises(FDBError) as raised:
+        clears.commit().wait()
+    assert raised.value.code == 1020
+
+
 def test_names_beside_each_other_are_registered_without_conflicts(db: Any, space: Subspace) -> None:
     names = [space["a"], space["a\x00b"], space["b"], space["a"], space[b"a"], space[("a",)], space[("a", None)]]
     trs = [db.create_transaction() for _ in names]

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.rename_marks import refuse_old_name
+from fdbqueue.writes.indices import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem
 from ...leases.browsing import OnBad, check_on_bad, opened, or_unreadable
@@ -412,7 +413,7 @@ class Operators(Items[V]):
         """
 
         async def body(tr: Transaction) -> None:
-            await self.line.queue.clear.steps(tr)
+            clear_keys(tr, self.line.queue.layout)
             self.line.keys.clear(tr)
             self.line.shards.clear(tr)
 
