@@ -149,4 +149,10 @@ def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:
         return
     if not is_terminal(sys.stdin):
         raise typer.BadParameter(f"to {verb} {what} unasked, say --yes", param_hint="--yes")
-    typer.confirm(f"{verb.capitalize()} {what}?", abort=True, err=True)
+    try:
+        typer.confirm(f"{verb.capitalize()} {what}?", abort=True, err=True)
+    except typer.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # a signal, and not an answer
+            typer.echo(err=True)
+            raise error.__context__ from None
+        raise

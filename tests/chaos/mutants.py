@@ -1237,6 +1237,12 @@ MUTANTS = (
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(
+        "a signal at a question is taken for a no",
+        "fdbqueue/cli/where.py",
+        (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),
+        tests=("tests/cli/test_terminal.py::test_a_signal_at_a_question_ends_the_command_by_its_own_exit_code",),
+    ),
+    Mutant(
         "a clear removes a queue within this one",
         "fdbqueue/verbs/queue.py",
         (("        await refuse_others_keys(tr, self.layout, clears=True)\n", ""),),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
@@ -143,6 +145,29 @@ def test_clear_asks_on_a_terminal_and_clears_on_yes(file_url: str) -> None:
 
     assert code == 0
     assert items_left(file_url) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["clear", *at_night("cancel --all")])
+def test_a_signal_at_a_question_ends_the_command_by_its_own_exit_code(
+    file_url: str, command: str, number: signal.Signals
+) -> None:
+    terminal, end = pty.openpty()
+    verb, *options = command.split()
+    process = forked.Popen([*COMMAND, verb, "orders", *options, "--url", file_url], stdin=end, stdout=end, stderr=end)
+    os.close(end)
+    shown = b""
+    while b"?" not in shown:
+        shown += os.read(terminal, 65_536)
+    process.send_signal(number)
+    with suppress(OSError):  # Linux's way to say that the other end was closed
+        while some := os.read(terminal, 65_536):
+            shown += some
+    os.close(terminal)
+
+    assert process.wait(timeout=60) == 128 + number
+    assert f"Stopped by {number.name}" in shown.decode()
+    assert items_left(file_url) == 2
 
 
 @pytest.mark.parametrize("command", ["dequeue", *at_night("lease", "stats")])
