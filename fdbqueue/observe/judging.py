@@ -275,7 +275,7 @@ def _stopped_schedule(seen: Seen) -> Trouble | None:
     now_us, found = int(seen.now * 1e6), []
     for (name,), row in own_rows(seen.layout, "schedule", seen.read.schedules):
         with suppress(FormatError):  # a check names it
-            at = stopped_at(row.value, now_us)
+            at = stopped_at(seen.layout, row.key, row.value, now_us)
             if at is not None:
                 found.append((at, name))
     if not found:

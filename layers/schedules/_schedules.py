@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -12,10 +12,11 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 from msgspec import structs
 
-from fdbqueue import FormatError, Queue
+from fdbqueue import Queue
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import (
     Database,
+    Layout,
     Named,
     Shown,
     Steps,
@@ -28,6 +29,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import decoded
 
 from .ticks import NEVER_US, Cron, Every, Times, first_after, last_until
 
@@ -37,6 +39,7 @@ LATE_US = 60_000_000
 AT_ONCE = 100
 """How many ticks of one schedule a transaction enqueues at most."""
 NAME_BYTES = 200
+_REMEDY = "Remove the schedule: a worker that has it in its code makes it again when it starts."
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -198,7 +201,7 @@ class Schedules(Named):
         key = self._key(name)
 
         async def body(tr: Transaction) -> None:
-            await self._stored(tr, name)
+            await self._present(tr, name)  # it may be one that can't be read
             tr.clear(key)
 
         await self.queue.transact(tr, body)
@@ -218,7 +221,7 @@ class Schedules(Named):
         reads = [(plan, tr.get(self._key(plan.name))) for plan in plans]
         for plan, read in reads:
             stored = await value_of(read)
-            was = _decode(bytes(stored)) if stored.present() else None
+            was = self._decoded(plan.name, stored) if stored.present() else None
             if was is None or was.code != plan.rule:
                 was = was or ScheduleRecord(plan.task, plan.rule, plan.rule, 0)
                 now = structs.replace(was, task=plan.task, rule=plan.rule, code=plan.rule)
@@ -238,7 +241,8 @@ class Schedules(Named):
         """
         only_database(db, "Schedules.fire", "Ticks are enqueued by committed transactions of their own.")
         _check_plans(plans)
-        known = await self.queue.read(db, self.records)
+        # A record of another program's that can't be read stops no tick here.
+        known = await self.queue.read(db, partial(self.records, names={plan.name for plan in plans}))
         next_us = NEVER_US
         for plan in plans:
             record = known.get(plan.name)
@@ -250,7 +254,7 @@ class Schedules(Named):
 
     async def _fire(self, tr: Transaction, plan: Plan) -> ScheduleRecord | None:
         stored = await value_of(tr.get(self._key(plan.name)))  # of two workers that read it, one commits
-        record = _decode(bytes(stored)) if stored.present() else None
+        record = self._decoded(plan.name, stored) if stored.present() else None
         now_us = self._now_us()
         if record is None or record.paused or record.next_us > now_us:
             return record
@@ -268,12 +272,22 @@ class Schedules(Named):
         tr.set(self._key(plan.name), _encode(moved))
         return moved
 
-    async def records(self, tr: Transaction) -> dict[str, ScheduleRecord]:
-        """Return all records by their names. For the layer."""
+    async def records(self, tr: Transaction, names: Collection[str] | None = None) -> dict[str, ScheduleRecord]:
+        """Return the records by their names, all or those with these names. For the layer.
+
+        Raises:
+            FormatError: one of them can't be read.
+        """
         only_transaction(tr, "Schedules.records")
         span = self._space.range()
         found = await rows(tr.snapshot, span.start, span.stop)
-        return {parts[0]: _decode(row.value) for parts, row in own_rows(self.queue.layout, "schedule", found)}
+        own = own_rows(self.queue.layout, "schedule", found)
+        return {name: self._decoded(name, row.value) for (name,), row in own if names is None or name in names}
+
+    async def _names(self, tr: Transaction) -> Sequence[str]:
+        span = self._space.range()
+        found = await rows(tr.snapshot, span.start, span.stop)
+        return [name for (name,), _ in own_rows(self.queue.layout, "schedule", found)]
 
     async def _change(
         self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]
@@ -288,11 +302,17 @@ class Schedules(Named):
         return self._shown(name, await self.queue.transact(tr, body))
 
     async def _stored(self, tr: Transaction, name: str) -> ScheduleRecord:
+        return self._decoded(name, await self._present(tr, name))
+
+    async def _present(self, tr: Transaction, name: str) -> bytes:
         stored = await value_of(tr.get(self._key(name)))
         if not stored.present():
-            known = ", ".join(await self.records(tr)) or "none"
+            known = ", ".join(await self._names(tr)) or "none"
             raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
-        return _decode(bytes(stored))
+        return bytes(stored)
+
+    def _decoded(self, name: str, stored: Any) -> ScheduleRecord:
+        return read_schedule(self.queue.layout, self._key(name), bytes(stored))
 
     def _from_now(self, record: ScheduleRecord) -> ScheduleRecord:
         # Not before the last tick: a worker whose clock was ahead may have enqueued ticks that are still to come here.
@@ -320,16 +340,22 @@ def is_stopped(record: ScheduleRecord, now_us: int) -> bool:
     return not record.paused and record.next_us < now_us - LATE_US
 
 
-def stopped_at(stored: bytes, now_us: int) -> float | None:
+def read_schedule(layout: Layout, key: bytes, stored: bytes) -> ScheduleRecord:
+    """Return the stored record of a schedule.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    return decoded(layout, key, stored, _decode, _REMEDY)
+
+
+def stopped_at(layout: Layout, key: bytes, stored: bytes, now_us: int) -> float | None:
     """Return the tick of a stored schedule that no worker has enqueued; None if it is on time, or paused.
 
     Raises:
         FormatError: it can't be read.
     """
-    try:
-        record = _decode(stored)
-    except msgspec.MsgspecError as error:
-        raise FormatError(f"A schedule can't be read: {error}.") from error
+    record = read_schedule(layout, key, stored)
     return record.next_us / 1e6 if is_stopped(record, now_us) else None
 
 

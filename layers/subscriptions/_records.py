@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE, Layout, fdb_tuple
+from fdbqueue.lowlevel import Layout, fdb_tuple
+from fdbqueue.stored.own_values import decoded
 
 VERSION = 1
 NO_LOOK = -1
@@ -108,7 +109,7 @@ def read_registration(layout: Layout, name: str, stored: bytes) -> SubscriptionR
     Raises:
         FormatError: the registration can't be read.
     """
-    found: SubscriptionRecord = _decoded(_registrations, layout, name, stored)
+    found: SubscriptionRecord = _decoded(_registrations, layout, layout.subscriptions.pack((name,)), name, stored)
     return found
 
 
@@ -118,17 +119,13 @@ def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPlace:
     Raises:
         FormatError: the pointer can't be read.
     """
-    found: BrowserPlace = _decoded(_pointers, layout, name, stored)
+    found: BrowserPlace = _decoded(_pointers, layout, pointer_key(layout, name), name, stored)
     return found
 
 
-def _decoded(decoder: Any, layout: Layout, name: str, stored: bytes) -> Any:
-    try:
-        record = decoder.decode(stored)
-    except UNREADABLE as error:
-        raise FormatError(
-            f"{_named(layout, name)} can't be read: {error}. Unsubscribe it, and subscribe again."
-        ) from error
+def _decoded(decoder: Any, layout: Layout, key: bytes, name: str, stored: bytes) -> Any:
+    remedy = f"Unsubscribe {name!r}, and subscribe again."
+    record = decoded(layout, key, stored, decoder.decode, remedy)
     if record.version > VERSION:
         raise FormatError(
             f"{_named(layout, name)} was written by a newer version of fdbqueue. Update fdbqueue here.", newer=True

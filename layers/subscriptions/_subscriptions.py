@@ -470,7 +470,7 @@ class Subscriptions(Named, ByPosition[V]):
 
     async def _unsubscribe(self, tr: Transaction, name: str) -> bool:
         layout = self._layout
-        registered = await self._registered(tr, name)
+        registered = await self._stored(tr, name)  # not decoded: this is the way out for one that can't be read
         if name not in registered:
             await check_renamed(tr, layout)
             return False
@@ -484,7 +484,11 @@ class Subscriptions(Named, ByPosition[V]):
         return True
 
     async def _registered(self, tr: Transaction, name: str) -> dict[str, SubscriptionRecord]:
-        """Read a subscription, and the first two subscriptions by name.
+        found = await self._stored(tr, name)
+        return {one: read_registration(self._layout, one, stored) for one, stored in found.items()}
+
+    async def _stored(self, tr: Transaction, name: str) -> dict[str, bytes]:
+        """Read the stored registrations of a subscription, and of the first two subscriptions by name.
 
         That is enough to know whether there is another, and whether another is exclusive: an exclusive subscription is
         the only one, so it is among the first two. The reads are plain. If there is only one subscription, the whole
@@ -499,8 +503,7 @@ class Subscriptions(Named, ByPosition[V]):
         stored = await value_of(own)
         if stored.present():
             found[own_key] = bytes(stored)
-        names = {key: parts_of(layout, "subscriptions", key)[0] for key in found}
-        return {names[key]: read_registration(layout, names[key], value) for key, value in found.items()}
+        return {parts_of(layout, "subscriptions", key)[0]: value for key, value in found.items()}
 
 
 def _selector_of(selector: str | Selects | None) -> tuple[str | None, Selects | None]:

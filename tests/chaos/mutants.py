@@ -1502,4 +1502,26 @@ MUTANTS = (
         (("            _check_sizes(file.metadata)\n", ""),),
         tests=("tests/transfer/test_export.py::test_a_column_that_is_larger_than_any_of_an_export_is_not_decoded",),
     ),
+    Mutant(
+        "the removal of a schedule reads its record",
+        "layers/schedules/_schedules.py",
+        (("            await self._present(tr, name)  #", "            await self._stored(tr, name)  #"),),
+        tests=(
+            "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_names_its_key_and_can_be_removed",
+        ),
+    ),
+    Mutant(
+        "a damaged schedule of another program stops all ticks",
+        "layers/schedules/_schedules.py",
+        (("partial(self.records, names={plan.name for plan in plans})", "self.records"),),
+        tests=(
+            "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_of_another_program_stops_no_tick",
+        ),
+    ),
+    Mutant(
+        "unsubscribe reads the registration",
+        "layers/subscriptions/_subscriptions.py",
+        (("registered = await self._stored(tr, name)  #", "registered = await self._registered(tr, name)  #"),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_subscription_is_unsubscribed",),
+    ),
 )

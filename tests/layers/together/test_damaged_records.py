@@ -1,0 +1,78 @@
+"""Records whose values are damaged: each error is a FormatError that names the key, and there is a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fdbqueue import FormatError, Queue
+from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases, Subscriptions, Tasks
+from tests.helpers.clock import Clock
+
+
+def error_about(key: bytes, verb: Callable[[], Any]) -> str:
+    """Return the text of a verb's error, which names the key."""
+    with pytest.raises(FormatError) as told:
+        verb()
+    assert repr(key) in str(told.value)
+    return str(told.value)
+
+
+def app_with_ticks(space: Subspace, clock: Clock) -> Tasks:
+    """Return an app with one task that ticks each minute."""
+    app = Tasks(space, clock=clock)
+
+    @app.task(name="one")
+    def tick() -> None:
+        pass
+
+    app.periodic(every=60.0)(tick)
+    return app
+
+
+def test_a_damaged_schedule_names_its_key_and_can_be_removed(db: Any, space: Subspace) -> None:
+    clock = Clock(1_700_000_000.0)
+    app = app_with_ticks(space, clock)
+    app.run_due(db)
+    key = app.queue.layout.space["schedule"].pack(("one",))
+    db[key] = b"garbage"
+    schedules = app.schedules
+    for verb in (
+        partial(app.run_due, db),
+        partial(schedules.fire, db, app.plans),
+        partial(schedules.list, db),
+        partial(schedules.pause, db, "one"),
+    ):
+        assert "Remove the schedule" in error_about(key, verb)
+
+    with pytest.raises(LookupError, match="It has: one"):
+        app.schedules.remove(db, "other")
+    app.schedules.remove(db, "one")
+    app.run_due(db)
+    assert [one.name for one in app.schedules.list(db)] == ["one"]
+
+
+def test_a_damaged_schedule_of_another_program_stops_no_tick(db: Any, space: Subspace) -> None:
+    clock = Clock(1_700_000_000.0)
+    app = app_with_ticks(space, clock)
+    app.run_due(db)
+    db[app.queue.layout.space["schedule"].pack(("other",))] = b"garbage"
+    clock.now += 61.0
+    app.schedules.fire(db, app.plans)
+    assert app.queue.stats(db).enqueued == 1
+
+
+def test_a_damaged_subscription_is_unsubscribed(db: Any, space: Subspace) -> None:
+    subscriptions = Subscriptions(Leases(Queue(space)))
+    layout = subscriptions.leases.layout
+    subscriptions.subscribe(db, "one")
+    key = layout.subscriptions.pack(("one",))
+    db[key] = b"garbage"
+    assert "Unsubscribe 'one'" in error_about(key, partial(subscriptions.subscribe, db, "one"))
+    assert subscriptions.unsubscribe(db, "one")
+    assert not subscriptions.unsubscribe(db, "one")
+    subscriptions.subscribe(db, "one")
