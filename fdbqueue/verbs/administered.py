@@ -16,7 +16,7 @@ from fdbqueue.moves.admission import without_quota
 from fdbqueue.moves.exclusive import made_exclusive, wall_us
 from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of
-from fdbqueue.stored.catalogue import set_about
+from fdbqueue.stored.catalogue import refuse_others_keys, set_about
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed
@@ -77,9 +77,11 @@ class Administered(ByPosition[V]):
 
         Raises:
             TypeError: an argument is no text. ValueError: it is over 1,000 bytes, or `by` is empty. QueueRenamed: the
-                queue has another name now.
+                queue has another name now. NestedQueue: the queue is not registered, and its name lies within that of
+                another queue, or around it.
 
-        *Conflicts:* with staged dequeues that take items at this moment. *Cost:* one read, three writes.
+        *Conflicts:* with staged dequeues that take items at this moment. *Cost:* two reads, three writes. A queue that
+        is not registered: three reads more, and one for each element of its name but the last.
 
         >>> import fdbqueue
         >>> from fdbqueue import Queue
@@ -106,6 +108,7 @@ class Administered(ByPosition[V]):
             paused = await value_of(tr.get(self.layout.paused_key))
             if paused.present():
                 refuse_renamed(bytes(paused))
+            await refuse_others_keys(tr, self.layout)
             write_pause(tr, self.layout, who, reason, wall_us())
 
         await self.read(tr, body)
@@ -167,9 +170,9 @@ class Administered(ByPosition[V]):
             TypeError, ValueError: `items` is no integer from 1 on, `size_bytes` none from 1,000,000 on, or `when_full`
                 is neither.
             ChecksBypassed: the queue is smart, or has sessions, which have limits of their own.
-            QueueRenamed: the queue has another name now. In all cases nothing was changed.
+            QueueRenamed: the queue has another name now. NestedQueue: as `pause`. In all cases nothing was changed.
 
-        *Conflicts:* with the first smart enqueue; not with other enqueues. *Cost:* two reads, one write. After that
+        *Conflicts:* with the first smart enqueue; not with other enqueues. *Cost:* as `pause`, one write. After that
         each enqueue reads the counters, or the size, too.
 
         >>> import fdbqueue
@@ -203,6 +206,7 @@ class Administered(ByPosition[V]):
             span = self.layout.space["session"].range()
             if await rows(tr, span.start, span.stop, limit=1):
                 raise without_quota(self.layout)
+            await refuse_others_keys(tr, self.layout)
             tr.set(self.layout.type_key, pack_quota(quota))
 
         await self.read(tr, body)

@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
+from fdbqueue.stored.catalogue import refuse_others_keys
 from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
 
@@ -161,7 +162,8 @@ class Groups(Named, QueueWithLeases[Any]):
 
         Raises:
             GroupError: there is a group of this name already.
-            ItemTooLarge: the follow-ups are too many. QueueRenamed: the queue has another name now.
+            ItemTooLarge: the follow-ups are too many. QueueRenamed: the queue has another name now. NestedQueue: as
+                `Queue.pause`.
 
         *Conflicts:* with another call that opens a group of this name. *Cost:* two reads in parallel, three writes;
         that of an enqueue for each follow-up.
@@ -179,6 +181,7 @@ class Groups(Named, QueueWithLeases[Any]):
             if (found := await group_record(tr, self.leases.layout, name)) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
             await named
+            await refuse_others_keys(tr, self.leases.layout)
             held = []
             for follow_up in follow_ups:
                 held += await follow_up.hold(tr)

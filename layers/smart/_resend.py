@@ -75,6 +75,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
+from fdbqueue.stored.catalogue import refuse_others_keys
 
 from ..common.waiting import long_wait
 from ..leases import Leases
@@ -349,6 +350,7 @@ class Resend:
             return
         if len(registry.numbers) >= MOST_RECIPIENTS:
             raise ValueError(f"{self!r} has {MOST_RECIPIENTS} recipients, and can't have more. Unregister some.")
+        await refuse_others_keys(tr, self._layout)
         registry.last += 1
         registry.numbers[recipient] = registry.last
         self._copies.recipients.write(tr, registry)

@@ -33,7 +33,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
-from fdbqueue.stored.catalogue import check_decodes
+from fdbqueue.stored.catalogue import check_decodes, refuse_others_keys
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.rename_marks import check_renamed
@@ -119,7 +119,7 @@ class Subscriptions(Named, ByPosition[V]):
             SelectorError: the selector is empty, or no condition; line and column mark the fault.
             SubscriptionError: the queue has an exclusive subscription with a live owner. Or this one would be
                 exclusive, and the queue has others.
-            QueueRenamed: the queue has another name now.
+            QueueRenamed: the queue has another name now. NestedQueue: as `Queue.pause`.
 
         *Conflicts:* with leases of the same subscription, with other changes of it and of the first two subscriptions
         by name. With any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
@@ -416,6 +416,7 @@ class Subscriptions(Named, ByPosition[V]):
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
         await is_paused(tr, layout)  # refuses a queue that was renamed
+        await refuse_others_keys(tr, layout)
         registered = await self._registered(tr, name)
         for other, registration in registered.items():
             if registration.owner and registration.owned_until_us > now_us:

@@ -1237,6 +1237,52 @@ MUTANTS = (
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(
+        "a pause is written among the keys of another queue",
+        "fdbqueue/verbs/administered.py",
+        (
+            (
+                "            await refuse_others_keys(tr, self.layout)\n            write_pause(",
+                "            write_pause(",
+            ),
+        ),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
+        "a quota is written among the keys of another queue",
+        "fdbqueue/verbs/administered.py",
+        (
+            (
+                "            await refuse_others_keys(tr, self.layout)\n            tr.set(self.layout.type_key",
+                "            tr.set(self.layout.type_key",
+            ),
+        ),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
+        "a subscription is written among the keys of another queue",
+        "layers/subscriptions/_subscriptions.py",
+        (("        await refuse_others_keys(tr, layout)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
+        "a group is written among the keys of another queue",
+        "layers/groups/_groups.py",
+        (("            await refuse_others_keys(tr, self.leases.layout)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
+        "a recipient is written among the keys of another queue",
+        "layers/smart/_resend.py",
+        (("        await refuse_others_keys(tr, self._layout)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
+        "a setting of sessions is written among the keys of another queue",
+        "layers/sessions/operators/operators.py",
+        (("            await refuse_others_keys(tr, self.queue.layout)\n", ""),),
+        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+    ),
+    Mutant(
         "a signal at a question is taken for a no",
         "fdbqueue/cli/where.py",
         (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),

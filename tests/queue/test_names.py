@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -407,6 +408,38 @@ def test_a_clear_and_a_registration_within_it_at_the_same_time_conflict(db: Any,
     with pytest.raises(FDBError) as raised:
         clears.commit().wait()
     assert raised.value.code == 1020
+
+
+SETTINGS: dict[str, Callable[[Any, Any], object]] = {
+    "pause": lambda db, queue: queue.pause(db),
+    "set_quota": lambda db, queue: queue.set_quota(db, 10),
+    "subscribe": lambda db, queue: Subscriptions(queue).subscribe(db, "red"),
+    "open a group": lambda db, queue: Groups(Leases(queue)).open(db, "batch"),
+    "register a recipient": lambda db, queue: smart_queue(queue.layout.space).resend.register(db, "ann"),
+    "pause a session": lambda db, queue: Sessions(queue).pause(db, "ann"),
+    "remove a session": lambda db, queue: Sessions(queue).remove(db, "ann"),
+    "set the concurrency of a session": lambda db, queue: Sessions(queue).set_concurrency(db, "ann", 2),
+    "set the limit of a gate": lambda db, queue: Sessions(queue).set_limit(db, "g", 2),
+    "set the shards": lambda db, queue: Sessions(queue).set_shards(db, 2),
+}
+"""The calls that write keys of a queue, and do not register it."""
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_of_a_name_within_a_queue_is_refused(setting: str, db: Any, space: Subspace) -> None:
+    outer = Queue(space, codec="str")
+    outer.enqueue(db, "1")
+    with pytest.raises(NestedQueue, match="Nothing was changed"):
+        SETTINGS[setting](db, Queue(space[0], codec="str"))
+    assert outer.dequeue(db) is not None
+    assert outer.check(db).problems == ()
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_of_a_queue_that_has_no_items_yet_is_kept(setting: str, db: Any, space: Subspace) -> None:
+    SETTINGS[setting](db, Queue(space["new"], codec="str"))
+    Queue(space["other"], codec="str").enqueue(db, "1")
+    assert registered(db, space) == [(*fdbqueue.engine.tuple.unpack(space.key()), "other")]
 
 
 def test_names_beside_each_other_are_registered_without_conflicts(db: Any, space: Subspace) -> None:

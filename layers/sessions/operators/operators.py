@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from fdbqueue import CheckReport, Position, Queue
 from fdbqueue.engine.blocking import blocking
@@ -22,6 +22,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
+from fdbqueue.stored.catalogue import refuse_others_keys
 from fdbqueue.stored.rename_marks import refuse_old_name
 from fdbqueue.writes.indices import clear_keys
 
@@ -40,6 +41,7 @@ from ..workers.working import Working
 from .by_position import Items
 from .changes import Later, Operating
 
+T = TypeVar("T")
 ITEMS_AT_ONCE = 100
 
 
@@ -47,6 +49,19 @@ class Operators(Items[V]):
     """The verbs of `Sessions` for operators and monitoring."""
 
     _working: Working[V]
+
+    async def _set(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
+        """Run a body that writes settings. It may be the first to write keys of this queue.
+
+        Raises:
+            NestedQueue: the queue is not registered, and its name lies within that of another queue, or around it.
+        """
+
+        async def checked(tr: Transaction) -> T:
+            await refuse_others_keys(tr, self.queue.layout)
+            return await body(tr)
+
+        return await self.queue.transact(tr, checked)
 
     @verb
     async def pause(self, tr: Transaction | Database, session: SessionName) -> None:
@@ -58,7 +73,7 @@ class Operators(Items[V]):
         a few reads and writes.
         """
         name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
+        await self._set(tr, partial(Operating(self.line).pause, name=name))
 
     @verb
     async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
@@ -84,7 +99,7 @@ class Operators(Items[V]):
         if concurrency is not None:
             check_concurrency(concurrency)
         name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+        await self._set(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
 
     @verb
     async def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> None:
@@ -104,7 +119,7 @@ class Operators(Items[V]):
         if limit is not None:
             check_gate_limit(limit)
         body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
-        while await self.queue.transact(tr, body):
+        while await self._set(tr, body):
             pass
 
     @verb
@@ -129,7 +144,7 @@ class Operators(Items[V]):
             await refuse_old_name(tr, self.line.layout)
             await self.line.shards.grow(tr, number=shards)
 
-        await self.queue.transact(tr, body)
+        await self._set(tr, body)
 
     @verb
     async def gate(self, tr: Transaction | Database, gate: SessionName) -> GateInfo | None:
@@ -171,7 +186,7 @@ class Operators(Items[V]):
         if later not in ("refuse", "renew"):
             raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
         name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
+        await self._set(tr, partial(Operating(self.line).remove, name=name, later=later))
 
     @verb
     async def skip(self, tr: Transaction | Database, session: SessionName) -> bool:
