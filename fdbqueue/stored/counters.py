@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fdbqueue.base.reprs import Shown
-from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.steps import rows
+from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import own_rows
@@ -78,24 +78,40 @@ async def read_level_counts(tr: Transaction, layout: Layout) -> dict[int, int]:
     """Read how many items of each counted rank are available, by snapshot."""
     span = layout.level_counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "level_counts", found)}
+    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in own_rows(layout, "level_counts", found)}
 
 
 async def read_counts(tr: Transaction, layout: Layout) -> dict[str, int]:
     """Read all counters, by snapshot."""
     span = layout.counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[0]: _number(layout, row) for parts, row in own_rows(layout, "counts", found)}
+    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in own_rows(layout, "counts", found)}
 
 
-def _number(layout: Layout, row: KeyValue) -> int:
+def number_of(layout: Layout, key: bytes, stored: bytes) -> int:
+    """Return the number in a stored counter.
+
+    Raises:
+        FormatError: it can't be read.
+    """
     try:
-        number: int = _COUNT.unpack(row.value)[0]
+        number: int = _COUNT.unpack(stored)[0]
     except struct.error as error:
         raise FormatError(
-            f"The counter {row.key!r} of {layout.describe()} can't be read: it has {len(row.value)} bytes and not 8."
+            f"The counter {key!r} of {layout.describe()} can't be read: it has {len(stored)} bytes and not 8."
         ) from error
     return number
+
+
+async def read_unannounced(tr: Transaction, layout: Layout) -> int:
+    """Read how many items were enqueued without a record of their arrival, by snapshot."""
+    keys = [layout.count_key(name) for name in ("enqueued", "announced")]
+    reads = [tr.snapshot.get(key) for key in keys]
+    values = [await value_of(read) for read in reads]
+    enqueued, announced = (
+        number_of(layout, key, bytes(value)) if value.present() else 0 for key, value in zip(keys, values, strict=True)
+    )
+    return enqueued - announced
 
 
 async def read_own_stats(tr: Transaction, layout: Layout) -> Stats:

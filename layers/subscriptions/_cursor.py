@@ -16,6 +16,7 @@ from typing import Any
 from fdbqueue import SubscriptionError
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Transaction, rows, started, value_of
 from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
+from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import refuse_renamed
@@ -127,14 +128,14 @@ class Cursor(Head):
         layout, name = self._layout, self._name
         pointed = tr.get(pointer_key(layout, name))
         trimmed = tr.snapshot.get(layout.trimmed_key)
-        counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
+        unannounced = started(read_unannounced(tr, layout))
         version = tr.get_read_version()
         stored = await value_of(pointed)
         self._pointer = (
             read_pointer(layout, name, bytes(stored)) if stored.present() else SubscriptionPointer([], 0, NO_LOOK, 0)
         )
         self._trimmed = _number(await value_of(trimmed), "big")
-        self._unannounced = _number(await value_of(counts[0])) - _number(await value_of(counts[1]))
+        self._unannounced = await unannounced
         self._seen = await value_of(version)
         await self._look_for_arrivals(tr, fresh)
 

@@ -39,7 +39,6 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Named,
-    Steps,
     Transaction,
     V,
     attempts,
@@ -52,6 +51,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.arrivals import arrivals_since, span_of
+from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import refuse_renamed
 
@@ -119,7 +119,7 @@ class FirstPlace:
         if stored.present() and not is_new:
             self.place, self.there = read_pointer(layout, name, bytes(stored)), set()
             return
-        counts = _unannounced(tr, layout)
+        counts = started(read_unannounced(tr, layout))
         last = started(rows(tr.snapshot, layout.begin, layout.end, limit=LAST_ITEMS, reverse=True))
         version = await value_of(tr.get_read_version())
         place = BrowserPlace([], version, await counts, self._now_us, keep_us=self._keep_us)
@@ -143,20 +143,6 @@ class FirstPlace:
                 tr.add_read_conflict_key(row.key)  # it may be alive after all
                 tr.clear(row.key)
                 tr.clear(key)
-
-
-def _unannounced(tr: Transaction, layout: Layout) -> Steps[int]:
-    """Read how many items were enqueued without a record of their arrival."""
-    counts = [tr.snapshot.get(layout.count_key(counter)) for counter in ("enqueued", "announced")]
-    return started(_difference(counts))
-
-
-async def _difference(counts: list[Any]) -> int:
-    numbers = []
-    for count in counts:
-        value = await value_of(count)
-        numbers.append(int.from_bytes(bytes(value), "little", signed=True) if value.present() else 0)
-    return numbers[0] - numbers[1]
 
 
 _Told: TypeAlias = tuple[StoredItem[V] | Exception, BrowserPlace]
@@ -327,7 +313,7 @@ class Follower(Named, Generic[V]):
         """Read the next items behind the place; set watches if there are none."""
         layout, view, place = self._layout, tr.snapshot, self._place
         registered = view.get(layout.subscriptions.pack((self.name,)))
-        trimmed, unannounced = view.get(layout.trimmed_key), _unannounced(tr, layout)
+        trimmed, unannounced = view.get(layout.trimmed_key), started(read_unannounced(tr, layout))
         reading = tr.get_read_version()
         notes = started(rows(view, *self._unread(place), limit=ARRIVALS_AT_ONCE))
         if not (await value_of(registered)).present():

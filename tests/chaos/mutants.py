@@ -1570,4 +1570,21 @@ MUTANTS = (
         (("registered = await self._stored(tr, name)  #", "registered = await self._registered(tr, name)  #"),),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_subscription_is_unsubscribed",),
     ),
+    Mutant(
+        "the value of an own record raises what its decoder raises",
+        "fdbqueue/stored/own_values.py",
+        (("except (FormatError, *UNREADABLE, *NOT_A_TUPLE)", "except FormatError"),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_slot_of_a_session_is_named",),
+    ),
+    Mutant(
+        "a check does not read the codec of states",
+        "layers/sessions/reading/check.py",
+        (
+            (
+                "    if stored.present():\n        read_codec_name(",
+                "    if not stored.present():\n        read_codec_name(",
+            ),
+        ),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_codec_of_states_is_named",),
+    ),
 )

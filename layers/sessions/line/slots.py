@@ -19,6 +19,7 @@ from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.engine.keys import bytes_behind
 from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Transaction, fdb_tuple, new_random, rows, value_of
 from fdbqueue.stored.items import notes_if_readable
+from fdbqueue.stored.own_values import decoded
 
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups
@@ -65,12 +66,16 @@ class Slots:
         """Read the entries of a session."""
         begin = session.slots_prefix
         found = await rows(tr, *bytes_behind(begin))  # a slot's id is random bytes
-        return {row.key[len(begin) :]: Entry(*fdb_tuple.unpack(row.value)) for row in found}
+        return {row.key[len(begin) :]: self._decoded(row.key, row.value) for row in found}
 
     async def entry(self, tr: ReadTransaction, session: Session, slot: bytes) -> Entry | None:
         """Read one entry of a session."""
-        value = await value_of(tr.get(session.slots_prefix + slot))
-        return Entry(*fdb_tuple.unpack(bytes(value))) if value.present() else None
+        key = session.slots_prefix + slot
+        value = await value_of(tr.get(key))
+        return self._decoded(key, bytes(value)) if value.present() else None
+
+    def _decoded(self, key: bytes, value: bytes) -> Entry:
+        return decoded(self._line.items.layout, key, value, _entry)
 
     def note(
         self,
@@ -336,6 +341,13 @@ async def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) 
     if is_over(notes, now_us) or (session.asks is not None and await session.says_over(tr, row, notes, now_us)):
         return True
     return bool(notes.group) and await CancelledGroups().is_cancelled(tr, session.home, notes.group)
+
+
+def _entry(stored: bytes) -> Entry:
+    place, current, *stage = fdb_tuple.unpack(stored)
+    if not isinstance(place, bytes) or not isinstance(current, bytes) or not all(type(one) is int for one in stage):
+        raise TypeError("it is no entry of a slot")
+    return Entry(place, current, *stage)
 
 
 def _held(entries: Entries) -> frozenset[bytes]:

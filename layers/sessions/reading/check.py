@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, value_of
 from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
@@ -21,6 +21,7 @@ from ..line.slots import Entries
 from ..line.tracking import with_items
 from ..session.records import SessionRecord, name_of, pointer_of, unpack_record
 from ..session.session import Session
+from ..session.states import read_codec_name
 from .gate_check import GateCheck
 
 ChecksSession: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
@@ -109,6 +110,10 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
     certain += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
     problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.unsure]
     problems += pointers.unreadable
+    try:
+        read(partial(_codec_of_states, line=line))
+    except FormatError as error:
+        certain.append(str(error))
     records = dict(_records(tr, line, problems))
     gates = GateCheck(tr, line)
     for name, generation, wrong in of_sessions:
@@ -119,7 +124,11 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
             problems.append(f"{told} has items, and no record.")
     for name, record in records.items():
         there = pointers.places.pop((name, record.generation), [])
-        entries = read(partial(_entries, line=line, session=line.session(name, record.generation)))
+        try:
+            entries = read(partial(_entries, line=line, session=line.session(name, record.generation)))
+        except FormatError as error:
+            certain.append(str(error))
+            continue
         if len(entries) != record.slots:
             problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
         held = [entry.current for entry in entries.values() if entry.current]
@@ -160,6 +169,12 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
 
 async def _entries(tr: Transaction, line: Line, session: Session) -> Entries:
     return await line.slots.entries(tr.snapshot, session)
+
+
+async def _codec_of_states(tr: Transaction, line: Line) -> None:
+    stored = await value_of(tr.snapshot.get(line.keys.states))
+    if stored.present():
+        read_codec_name(line.items.layout, line.keys.states, bytes(stored))
 
 
 def _has_work(tr: Transaction | Database, line: Line, name: bytes, record: SessionRecord) -> bool:

@@ -10,9 +10,10 @@ from typing import Any
 
 from fdbqueue import OtherCodec, Queue
 from fdbqueue.engine.keys import below
-from fdbqueue.lowlevel import Database, Transaction, rows, value_of
+from fdbqueue.lowlevel import Database, Layout, Transaction, rows, value_of
 from fdbqueue.stored.catalogue import fits, is_known, note_checked
 from fdbqueue.stored.known import RAW, Registration
+from fdbqueue.stored.own_values import decoded
 
 
 class StateCodec:
@@ -42,6 +43,9 @@ class StateCodec:
         """Decode a state. It raises what the codec raises."""
         return self._states.codec.decode(stored)
 
+    def _name_in(self, value: Any) -> str:
+        return read_codec_name(self._queue.layout, self._key, bytes(value))
+
     async def check_read(self, tr: Transaction | Database) -> None:
         """Refuse to decode states that another codec has written.
 
@@ -59,7 +63,7 @@ class StateCodec:
         value = await self._queue.read(tr, read)
         if not value.present():
             return
-        if not fits(self.name, written := bytes(value).decode()):
+        if not fits(self.name, written := self._name_in(value)):
             raise self._refusal(written)
         note_checked(tr, self._states.layout)
 
@@ -75,7 +79,7 @@ class StateCodec:
         if is_known(tr, self._own):
             return
         value = await value_of(tr.get(self._key))
-        if value.present() and fits(self.name, bytes(value).decode()):
+        if value.present() and fits(self.name, self._name_in(value)):
             note_checked(tr, self._states.layout)
             self._own.known_until, self._own.known_in = self._own.checked_until, self._own.checked_in
             return
@@ -83,7 +87,7 @@ class StateCodec:
         if not await rows(tr, *below(self._key), limit=1):
             tr.set(self._key, self.name.encode())
         elif value.present():
-            raise self._refusal(bytes(value).decode())
+            raise self._refusal(self._name_in(value))
 
     def _refusal(self, written: str) -> OtherCodec:
         given = f"state_codec={written!r}"
@@ -93,3 +97,12 @@ class StateCodec:
             f" given here. Nothing was changed. Give Sessions {given}.{shown} Another codec can write states when no"
             " session has one."
         )
+
+
+def read_codec_name(layout: Layout, key: bytes, stored: bytes) -> str:
+    """Return the stored name of the codec of states.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    return decoded(layout, key, stored, bytes.decode)

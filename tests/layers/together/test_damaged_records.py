@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import FormatError, Queue
+from fdbqueue import FormatError, Queue, check
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Leases, Subscriptions, Tasks
+from fdbqueue.layers import Gate, Leases, Sessions, Subscriptions, Tasks
 from tests.helpers.clock import Clock
 
 
@@ -76,3 +76,45 @@ def test_a_damaged_subscription_is_unsubscribed(db: Any, space: Subspace) -> Non
     assert subscriptions.unsubscribe(db, "one")
     assert not subscriptions.unsubscribe(db, "one")
     subscriptions.subscribe(db, "one")
+
+
+def told_by_check(db: Any, queue: Queue[Any], key: bytes) -> bool:
+    """Return whether a check names a key."""
+    return any(repr(key) in problem for problem in check(db, queue).problems)
+
+
+def test_a_damaged_slot_of_a_session_is_named(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    sessions = Sessions(queue, gates=lambda name: [Gate("one", 1)])
+    sessions.enqueue(db, b"item", session="mine")
+    assert sessions.lease(db) is not None
+    slots = queue.layout.space["slot"].range()
+    (row,) = db.get_range(slots.start, slots.stop)
+    for damaged in (b"garbage", b"\x02text\x00\x01\x00", b""):
+        db[row.key] = damaged
+        error_about(row.key, lambda: list(sessions.list(db)))
+        assert told_by_check(db, queue, row.key)
+
+
+def test_a_damaged_counter_is_named_by_a_subscription(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    subscription = Subscriptions(Leases(queue)).subscribe(db, "one")
+    queue.enqueue(db, b"item")
+    key = queue.layout.count_key("enqueued")
+    db[key] = b"\xff" * 9
+    error_about(key, partial(subscription.lease, db))
+    assert told_by_check(db, queue, key)
+
+
+def test_a_damaged_codec_of_states_is_named(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    sessions = Sessions(queue, state_codec="json")
+    for item in (b"first", b"second"):
+        sessions.enqueue(db, item, session="mine")
+    lease = sessions.lease(db)
+    assert lease is not None
+    sessions.ack(db, lease, state=5)
+    key = queue.layout.space["state"].key()
+    db[key] = b"\xff" * 4
+    error_about(key, partial(Sessions(queue, state_codec="json").state, db, "mine"))
+    assert told_by_check(db, queue, key)
