@@ -22,7 +22,7 @@ from fdbqueue.cli.terms import ItemTerms
 from fdbqueue.cli.values import from_json
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
-from fdbqueue.errors import CodecError, ItemTooLarge
+from fdbqueue.errors import CodecError, ItemTooLarge, NestedQueue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.moves.quotas import note_interrupt
 
@@ -129,6 +129,8 @@ async def _append(tr: Transaction, leases: Leases, batch: list[ItemToEnqueue], t
         try:
             _check_rank(one, leases.queue.rank(one.value, arguments["headers"]))
             entered.append(await way.enqueue(tr, one.value, **arguments))
+        except NestedQueue:
+            raise  # it is about the queue, and not about this value
         except (CodecError, ItemTooLarge, ValueError) as error:
             raise BadValue(f"{one.where}{error}") from error
     return entered

@@ -1283,6 +1283,12 @@ MUTANTS = (
         tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
     ),
     Mutant(
+        "a name within another one is told as a bad value",
+        "fdbqueue/cli/records.py",
+        (("        except NestedQueue:\n            raise  # it is about the queue, and not about this value\n", ""),),
+        tests=("tests/cli/test_queues.py::test_a_name_within_a_queue_is_wrong_usage_and_the_remedy_is_a_command",),
+    ),
+    Mutant(
         "a signal at a question is taken for a no",
         "fdbqueue/cli/where.py",
         (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),

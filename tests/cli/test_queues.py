@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from fdbqueue.cli.output import Output
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Subscriptions
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run, beside
@@ -163,6 +166,36 @@ def test_a_mistyped_name_is_an_error_that_proposes_the_nearest(db: Any, space: S
     assert "Did you mean" in refused.stderr
     assert "Did you mean" not in run("dequeue", right, "--all").stderr
     assert run("stats", right).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "enqueue {} 1",
+        "enqueue {} 1 --session ann",
+        "pause {} --create",
+        "quota {} --items 10 --create",
+        "register {} --create",
+        "subscribe {} red --create",
+        "rename {from} {}",
+        "clear {} --yes",
+    ],
+)
+def test_a_name_within_a_queue_is_wrong_usage_and_the_remedy_is_a_command(
+    db: Any, space: Subspace, run: Run, name: str, command: str
+) -> None:
+    Queue(space, codec="json").enqueue(db, 1)
+    inner = msgspec.json.encode([*msgspec.json.decode(name), 0]).decode()
+    run("enqueue", beside(name), "1")
+    words = [{"{}": inner, "{from}": beside(name)}.get(word, word) for word in command.split()]
+    if words[0] == "clear":
+        db.add(Layout(space[0]).count_key("returned"), bytes(8))
+
+    refused = run(*words)
+
+    assert refused.exit_code == 2, refused.stderr
+    assert "Nothing was changed" in refused.stderr
+    assert f"`fdbqueue rename {shlex.quote(queue_text(space.key()))} NEW`" in refused.stderr
 
 
 def test_the_shell_completes_names(db: Any, url: str, space: Subspace) -> None:
