@@ -28,6 +28,7 @@ from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import FollowUps, Micros, Seconds, check_follow_ups
 from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import decoded
 
 WITNESSES = 8
 """From so many open members a transaction chooses its witness."""
@@ -110,6 +111,19 @@ def read_group(stored: bytes) -> GroupRecord:
     return group
 
 
+def named_group(layout: Layout, name: str, stored: bytes) -> GroupRecord:
+    """Return the group's record in stored bytes.
+
+    Raises:
+        FormatError: this version of the library can't read it. The message names the key, the group and a way out.
+    """
+    remedy = (
+        f"It is the record of the group {name!r}. With the newest version of fdbqueue, cancel the group: Group.cancel"
+        " writes the record again, and its follow-ups stay held."
+    )
+    return decoded(layout, group_keys(layout, name).record, stored, read_group, remedy)
+
+
 async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecord | None:
     """Return a group's record, or None.
 
@@ -117,7 +131,7 @@ async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecor
     the group is made, cancelled, done or removed.
     """
     value = await value_of(tr.get(group_keys(layout, name).record))
-    return read_group(bytes(value)) if value.present() else None
+    return named_group(layout, name, bytes(value)) if value.present() else None
 
 
 def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) -> None:

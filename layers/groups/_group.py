@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import structs
 
-from fdbqueue import CompletionError
+from fdbqueue import CompletionError, FormatError
 from fdbqueue.base.reprs import pairs
 from fdbqueue.lowlevel import (
     Database,
@@ -32,7 +32,7 @@ from fdbqueue.moves.groups import (
     begin_sweep,
     encode_group,
     group_keys,
-    read_group,
+    named_group,
     read_member_counts,
     settle,
 )
@@ -53,6 +53,8 @@ BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
 NAME_BYTES = 100
 TOKEN_BYTES = 1_000
+DAMAGED_KEEP_S = 86_400
+"""How long a group is kept whose record could not be read: as by the default of `Groups.open`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -208,7 +210,8 @@ class Group(Named):
 
         Members at work run to their end. Given a database, this call then removes the waiting members, in many
         transactions if needed. In a transaction, the consumers of the queue remove them later. The group's follow-ups
-        are removed.
+        are removed. A record that can't be read is written again as that of a cancelled group; its follow-ups stay
+        held.
 
         Raises:
             GroupError: there is no such group, or it is done.
@@ -276,7 +279,10 @@ class Group(Named):
 
     async def _cancel(self, tr: Transaction) -> GroupStats:
         value = await value_of(tr.get(self._keys.record))
-        group = read_group(bytes(value)) if value.present() else None
+        try:
+            group = named_group(self._layout, self.name, bytes(value)) if value.present() else None
+        except FormatError:  # this call is the way out that its message names
+            group = GroupRecord(keep_s=DAMAGED_KEEP_S)
         if group is None or group.state == "done":
             raise self._groups.refused(self.name, group)
         if group.state != "cancelled":
@@ -308,7 +314,7 @@ class Group(Named):
                 " for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )
-        group = read_group(bytes(value))
+        group = named_group(self._layout, self.name, bytes(value))
         counts = await read_member_counts(tr, self._layout, self.name)
         members = {state: counts.get(state, 0) for state in MEMBER_STATES}
         return group, GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from fdbqueue import FormatError
 from fdbqueue.lowlevel import Database, Layout, Transaction, pages
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.groups import group_keys, named_group
 from fdbqueue.stored.own_rows import own_rows
 
 from .outcome_check import Tracked
@@ -26,7 +27,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
         if notes.group and state in _OPEN:
             wanted.add(group_keys(layout, notes.group).members + packed)
             there[notes.group, _OPEN[state]] += 1
-    surplus = []
+    surplus, damaged = [], []
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()
     for page in pages(tr, span.start, span.stop):
@@ -34,9 +35,14 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
             if kind == "member":
                 surplus += [] if row.key in wanted else [row.key]
                 wanted.discard(row.key)
+            elif kind == "record":
+                try:
+                    named_group(layout, name, row.value)
+                except FormatError as error:
+                    damaged.append(str(error))
             elif kind == "count" and rest[0] in _OPEN:
                 counted[name, rest[0]] = int.from_bytes(row.value, "little", signed=True)
-    problems = [f"The member {key!r} of a group has no item in the queue." for key in surplus]
+    problems = damaged + [f"The member {key!r} of a group has no item in the queue." for key in surplus]
     problems += [f"The member {key!r} of a group is missing." for key in sorted(wanted)]
     for name, state in sorted(there.keys() | counted.keys()):
         if there[name, state] != counted[name, state]:

@@ -1593,4 +1593,10 @@ MUTANTS = (
         ),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_codec_of_states_is_named",),
     ),
+    Mutant(
+        "a cancel needs the record of its group",
+        "layers/groups/_group.py",
+        (("        except FormatError:  # this", "        except ZeroDivisionError:  # this"),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_group_is_named_and_can_be_cancelled",),
+    ),
 )

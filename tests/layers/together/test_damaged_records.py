@@ -10,7 +10,8 @@ import pytest
 
 from fdbqueue import FormatError, Queue, check
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Gate, Leases, Sessions, Subscriptions, Tasks
+from fdbqueue.layers import Gate, Groups, Leases, Sessions, Subscriptions, Tasks
+from fdbqueue.moves.groups import group_keys
 from tests.helpers.clock import Clock
 
 
@@ -118,3 +119,23 @@ def test_a_damaged_codec_of_states_is_named(db: Any, space: Subspace) -> None:
     db[key] = b"\xff" * 4
     error_about(key, partial(Sessions(queue, state_codec="json").state, db, "mine"))
     assert told_by_check(db, queue, key)
+
+
+def test_a_damaged_group_is_named_and_can_be_cancelled(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    leases = Leases(queue)
+    groups = Groups(leases)
+    group = groups.open(db, "mine")
+    groups.enqueue(db, b"member", group=group)
+    leases.enqueue(db, b"other")
+    key = group_keys(queue.layout, "mine").record
+    db[key] = b"\xff" * 9
+    assert "the group 'mine'" in error_about(key, partial(leases.lease, db))
+    error_about(key, partial(group.stats, db))
+    assert told_by_check(db, queue, key)
+    assert group.cancel(db).state == "cancelled"
+    lease = leases.lease(db)
+    assert lease is not None
+    assert lease.value == b"other"
+    leases.ack(db, lease)
+    assert check(db, queue).ok
