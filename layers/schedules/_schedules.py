@@ -242,7 +242,7 @@ class Schedules(Named):
         only_database(db, "Schedules.fire", "Ticks are enqueued by committed transactions of their own.")
         _check_plans(plans)
         # A record of another program's that can't be read stops no tick here.
-        known = await self.queue.read(db, partial(self.records, names={plan.name for plan in plans}))
+        known = await self.queue.read(db, partial(self._records, names={plan.name for plan in plans}))
         next_us = NEVER_US
         for plan in plans:
             record = known.get(plan.name)
@@ -272,13 +272,17 @@ class Schedules(Named):
         tr.set(self._key(plan.name), _encode(moved))
         return moved
 
-    async def records(self, tr: Transaction, names: Collection[str] | None = None) -> dict[str, ScheduleRecord]:
-        """Return the records by their names, all or those with these names. For the layer.
+    async def records(self, tr: Transaction) -> dict[str, ScheduleRecord]:
+        """Return the records by their names. For the layer.
 
         Raises:
             FormatError: one of them can't be read.
         """
         only_transaction(tr, "Schedules.records")
+        return await self._records(tr)
+
+    async def _records(self, tr: Transaction, names: Collection[str] | None = None) -> dict[str, ScheduleRecord]:
+        """Return the records, all or those with these names."""
         span = self._space.range()
         found = await rows(tr.snapshot, span.start, span.stop)
         own = own_rows(self.queue.layout, "schedule", found)

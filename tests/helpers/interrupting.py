@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -50,11 +52,15 @@ def _interrupted_at(call: Callable[[], Any], of: tuple[str, ...], number: int) -
         return trace
 
     before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
+    with warnings.catch_warnings():
+        # An interruption between a call that makes a coroutine and its first step leaves one that has done nothing.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        sys.settrace(trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        gc.collect(0)
     return place

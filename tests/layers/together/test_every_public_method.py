@@ -255,9 +255,14 @@ def arguments(
 
 @pytest.mark.parametrize("name", public())
 def test_a_public_method_refuses_wrong_arguments_by_its_own_words(
-    db: Any, space: Subspace, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    db: Any,
+    space: Subspace,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a text may be taken for a path
-    logging.getLogger("fdbqueue").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, logger="fdbqueue")  # until the end of this test
 
     assert list(mistakes(Scene(db, space), name, public()[name])) == []
