@@ -302,10 +302,10 @@ def _enqueued(
     at_us = 0
     for row in first:
         try:
+            if place is not None:
+                place.position(row.key)  # first: of a foreign key, the value says nothing
             opened = parse(row.value)
             at_us = opened.notes.enqueued_at_us
-            if place is not None:
-                place.position(row.key)
             if codec is not None and opened.chunked is None and opened.blob is None:
                 codec.decode(opened.payload)
         except FormatError as error:

@@ -1599,4 +1599,10 @@ MUTANTS = (
         (("        except FormatError:  # this", "        except ZeroDivisionError:  # this"),),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_group_is_named_and_can_be_cancelled",),
     ),
+    Mutant(
+        "a foreign key among the items is read as an item",
+        "fdbqueue/observe/figures.py",
+        (("                place.position(row.key)  # first", "                pass  # first"),),
+        tests=("tests/observe/test_troubles.py::test_a_foreign_key_among_the_items_is_no_newer_format",),
+    ),
 )
