@@ -335,7 +335,7 @@ def test_foreign_keys_anywhere_break_no_look(own: Any) -> None:
 def test_a_foreign_key_among_the_items_is_no_newer_format(own: Any) -> None:
     queue = Queue("orders")
     queue.enqueue(own, b"item")
-    own[queue.layout.prefix + b"\x14\x05"] = b"\x07"  # as the value of a newer format
+    own[queue.layout.prefix + b"\x14\x05"] = b"x"  # as the value of a newer format
     (found,) = (one for one in fdbqueue.troubles(own) if one.kind in ("unreadable", "newer_format"))
     assert found.kind == "unreadable"
     assert found.command == "fdbqueue check orders --remove-foreign"
