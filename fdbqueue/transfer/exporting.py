@@ -21,6 +21,7 @@ from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack
+from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers
@@ -104,7 +105,7 @@ def export_items(
     file = path_of(path, "an export's file")
     format, parts = format_of(file, "an export"), Parts(file)
     layout, header = queue.layout, parts.header
-    if header is not None and (header.queue, header.codec) != (layout.describe(), codec):
+    if header is not None and (header.queue, header.codec) != (queue_text(layout.prefix), codec):
         raise TransferError(
             f"{parts.folder}: an export of {header.queue} with the codec {header.codec!r} was begun there, and not one"
             f" of {queue!r}. Finish that one, remove the folder, or give another path."
@@ -158,4 +159,4 @@ async def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> F
     layout = queue.layout
     await refuse_layers(tr, layout, "an export")
     mark = await read_high_water_mark(tr, layout)
-    return FileHeader(FORMAT, layout.describe(), codec, mark.order, mark.index, where)
+    return FileHeader(FORMAT, queue_text(layout.prefix), codec, mark.order, mark.index, where)

@@ -5,7 +5,7 @@ A line is a JSON object. Its payload is exact under one of three names: ``value`
 Times are microseconds since 1970. The first line describes the queue. The last line has the number of the items and
 their digest::
 
-    {"fdbqueue":1,"queue":"'orders'","codec":"json","order":null,"last_index":7}
+    {"fdbqueue":1,"queue":"orders","codec":"json","order":null,"last_index":7}
     {"position":"7:72616e646f6d","state":"available","value":{"sku":7}}
     {"items":1,"digest":"6d7…"}
 """
@@ -54,6 +54,7 @@ class FileHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     fdbqueue: int
     """The format."""
     queue: str
+    """The text of the queue's name. Older versions wrote the name as Python has it."""
     codec: str
     order: str | None
     """The name of the queue's order."""

@@ -21,6 +21,7 @@ from fdbqueue import ChecksBypassed, OrderError, Queue, SelectorError, StreamErr
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, PriorityQueue, Results, Sessions
+from fdbqueue.stored.names import queue_text
 from fdbqueue.transfer import export_items, exporting, files, import_items, importing, parquet
 from fdbqueue.transfer.records import Digest, FileHeader, from_line
 from tests.helpers.smart import Progress, smart_queue
@@ -116,6 +117,28 @@ def test_lines_are_readable(db: Any, space: Subspace, tmp_path: Path) -> None:
     assert (line["position"], line["value"], line["headers"]) == (position.text, {"sku": "teapot"}, {"color": "red"})
     table = pq.read_table(exported(db, queue, tmp_path, "parquet"))
     assert table.column("value").to_pylist() == [b'{"sku":"teapot"}']
+
+
+@pytest.mark.parametrize("name", ["a\x00b", ("shop", 7), "'orders'"])
+def test_the_header_has_the_text_of_the_queues_name(db: Any, space: Subspace, tmp_path: Path, name: Any) -> None:
+    queue = Queue(space[name], codec="json")
+    queue.enqueue(db, 1)
+    header = msgspec.json.decode(exported(db, queue, tmp_path).read_text().splitlines()[0])
+    assert header["queue"] == queue_text(queue.layout.prefix)
+
+
+@pytest.mark.parametrize("written", ["'a\\x00b'", "('shop', 7)", "a"])
+def test_a_file_is_imported_however_its_header_names_the_queue(
+    db: Any, space: Subspace, tmp_path: Path, written: str
+) -> None:
+    queue = Queue(space["from"], codec="json")
+    queue.enqueue(db, 1)
+    file = exported(db, queue, tmp_path)
+    first, *rest = file.read_text().splitlines()
+    header = {**msgspec.json.decode(first), "queue": written}
+    file.write_text("\n".join([msgspec.json.encode(header).decode(), *rest, ""]))
+    other = Queue(space["to"], codec="json")
+    assert import_items(db, other, file).items == 1
 
 
 def test_an_interrupted_export_resumes_behind_its_last_part(
