@@ -26,7 +26,7 @@ from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, read_all
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
-from fdbqueue.stored.names import name_text, queue_text
+from fdbqueue.stored.names import name_text, queue_text, session_named, session_text
 from fdbqueue.web import AdminApp
 from tests.helpers.counted import Counted
 from tests.helpers.troubles import NEVER_TOGETHER, PLANTS, plant
@@ -367,3 +367,15 @@ def test_a_subscription_that_has_looked_at_everything_breaks_no_look(db: Any, sp
     [figures] = read_all(db, Wanted([queue_text(layout.prefix)]))
     assert figures.lags == {"red": 0}
     assert queue.inspect(db).troubles == []
+
+
+@pytest.mark.parametrize("name", [("vip", 7), '["vip", 7]', b"ann", "a\u202eb"])
+def test_a_sentence_has_the_one_text_of_a_sessions_name(db: Any, space: Subspace, name: Any) -> None:
+    sessions = Sessions(Queue(space, codec="str"))
+    sessions.enqueue(db, "x", session=name)
+    sessions.pause(db, name)
+
+    [paused] = [one for one in fdbqueue.troubles(db, space) if one.kind == "paused_session"]
+
+    assert paused.text == f"The session '{session_text(name)}' is paused."
+    assert session_named(paused.text.split("'")[1]) == name
