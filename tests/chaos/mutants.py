@@ -1565,7 +1565,7 @@ MUTANTS = (
     Mutant(
         "a damaged schedule of another program stops all ticks",
         "layers/schedules/_schedules.py",
-        (("partial(self.records, names={plan.name for plan in plans})", "self.records"),),
+        (("partial(self._records, names={plan.name for plan in plans})", "self._records"),),
         tests=(
             "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_of_another_program_stops_no_tick",
         ),
