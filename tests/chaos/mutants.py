@@ -160,8 +160,8 @@ MUTANTS = (
     ),
     Mutant(
         "a clear asks for no marker",
-        "fdbqueue/verbs/queue.py",
-        (("        asks_marker(tr)\n        tr.clear_range(", "        tr.clear_range("),),
+        "fdbqueue/writes/indices.py",
+        (("    asks_marker(tr)\n    tr.clear_range(", "    tr.clear_range("),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
         ),
