@@ -181,7 +181,7 @@ class Groups(Named, QueueWithLeases[Any]):
             if (found := await group_record(tr, self.leases.layout, name)) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
             await named
-            await refuse_others_keys(tr, self.leases.layout)
+            await refuse_others_keys(tr, self.queue.layout)
             held = []
             for follow_up in follow_ups:
                 held += await follow_up.hold(tr)

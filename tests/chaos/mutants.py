@@ -1267,7 +1267,7 @@ MUTANTS = (
     Mutant(
         "a group is written among the keys of another queue",
         "layers/groups/_groups.py",
-        (("            await refuse_others_keys(tr, self.leases.layout)\n", ""),),
+        (("            await refuse_others_keys(tr, self.queue.layout)\n", ""),),
         tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
     ),
     Mutant(
