@@ -14,5 +14,5 @@ T = TypeVar("T")
 
 
 def file_verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> BoundVerb[P, T]:
-    """Turn a method that is a generator of steps into a verb. Type checkers match no descriptor with a protocol."""
+    """Turn a method that returns steps into a verb. Type checkers match no descriptor with a protocol."""
     return cast(BoundVerb[P, T], verb(steps))
