@@ -36,6 +36,10 @@ class Contributions(Generic[T]):
         """Return all parts, in the order in which they were added. It imports the library's own."""
         return {name: _loaded(part) if isinstance(part, str) else part for name, part in self._parts.items()}
 
+    def added(self) -> list[T]:
+        """Return the parts that were added, without the library's own."""
+        return [part for part in self._parts.values() if not isinstance(part, str)]
+
 
 def _loaded(place: str) -> Any:
     module, _, name = place.partition(":")

@@ -46,8 +46,9 @@ def check(
     The queue may be in use. If reading it takes more than five seconds, and it changes meanwhile, what looked wrong is
     told apart, as "unsure".
 
-    Keys that fdbqueue did not write are problems, too. --remove-foreign removes them: use the newest version of
-    fdbqueue that this queue is used with, since a newer one may have written them.
+    Keys below the queue's name that fdbqueue did not write are problems, too. --remove-foreign removes them: use the
+    newest version of fdbqueue that this queue is used with, since a newer one may have written them. If programs keep
+    keys of their own below the queue's name, look at the list first: this command does not know these.
 
     --file reads a folder's data file without opening it, and says which queues its damaged pages belong to. No program
     may write there meanwhile. A damaged page ends a process that opens the folder and reads it.

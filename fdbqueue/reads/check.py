@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import TypeVar, cast
 
@@ -21,7 +20,7 @@ from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.reads.browse import pages
-from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told
+from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, passed_by, told_all
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
 from fdbqueue.reads.watched import WatchedRange
@@ -113,6 +112,7 @@ def check_queue(
     *parts: MakesCheck,
     order: OrderCheck | None = None,
     with_contents: bool = True,
+    with_foreign: bool = True,
 ) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, for items in every state. Call it by `checked`.
 
@@ -121,6 +121,8 @@ def check_queue(
         order: checks the items' order; None: as of every queue.
         with_contents: whether to check what items have beside themselves, such as blobs. Items of sessions have it
             elsewhere, and the caller checks it.
+        with_foreign: whether to look for foreign keys beside items, chunks and blobs, and to name all in `problems`.
+            The check of a whole queue does so for its sessions, too.
 
     *Cost:* reads the whole queue once, a page at a time.
     """
@@ -133,8 +135,8 @@ def check_queue(
     previous = b""
     made = [make() for make in parts]
     contents = contents_of(tr, layout) if with_contents else []
-    foreign = list(islice(foreign_keys(tr, layout, bulk=False), SHOWN_KEYS))
-    for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout, foreign.append)):
+    among: list[bytes] = []
+    for packed, name, row in _shown_to([*made, *contents], items_of_all_places(tr, layout, among.append)):
         found[name] += 1
         place = Place(row.key[: -len(packed)])
         problem = _check_item(place.position(row.key), row, large)
@@ -145,7 +147,7 @@ def check_queue(
         previous = packed
         order.see(place.position(row.key), name)
 
-    unsure += _check_chunks(tr, layout, large, foreign)
+    unsure += _check_chunks(tr, layout, large, among)
     mark = read_in(tr, partial(read_high_water_mark, layout=layout))
     levels = _readable(lambda: read_in(tr, partial(read_level_counts, layout=layout)), problems)
     unsure += [] if stats is None else _check_counts(stats, found)
@@ -153,9 +155,15 @@ def check_queue(
     for part in [*contents, *made]:
         unsure += _readable(part.problems, problems) or []
     items = sum(found.values()) + sum(part.items for part in made)
-    problems += [told(layout, key) for key in foreign[:SHOWN_KEYS]]
+    among += [key for part in (*contents, *made) for key in part.foreign]
+    if with_foreign:
+        passed = passed_by(tr, layout) if among else []
+        among = [key for key in among if not any(begin <= key < end for begin, end in passed)]
+        among += foreign_keys(tr, layout, bulk=False)
+        problems += told_all(layout, among)
+        del among[SHOWN_KEYS:]
     counted = all(part.counted for part in made)
-    return CheckReport(items, tuple(problems), counted, foreign=tuple(foreign[:SHOWN_KEYS]), unsure=tuple(unsure))
+    return CheckReport(items, tuple(problems), counted, foreign=tuple(among), unsure=tuple(unsure))
 
 
 def contents_of(tr: Transaction | Database, layout: Layout) -> list[ItemCheck]:

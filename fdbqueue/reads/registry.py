@@ -6,7 +6,7 @@ Tables name what the library's own layers add, by module. A module is imported a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -41,6 +41,8 @@ class ItemCheck:
     """Items that it has read beside those of the queue."""
     counted = True
     """Whether it could compare the counters of those."""
+    foreign: Sequence[bytes] = ()
+    """Keys that it has read and that are not the library's."""
 
     def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
         """Note an item. Items come in the order of their positions, in all states.
@@ -76,6 +78,8 @@ class CheckPart:
     """What it compares, in words."""
     leaves_out: tuple[tuple[str, Callable[[Layout], Subspace]], ...] = ()
     """What it does not look at, in words, and where that is."""
+    owns: tuple[Callable[[Layout], Subspace], ...] = ()
+    """The keys of the layer below the queue's name. A check calls all others foreign that the library did not write."""
 
 
 @dataclass(frozen=True, slots=True)

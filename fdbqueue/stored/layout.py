@@ -80,6 +80,7 @@ never with an in-turn take. (docs/adr/0078)
 """
 _FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
 _AFTER_INTEGERS = b"\x1d"
+_TRUE = b"\x27"  # type code of True
 _BYTES = [bytes((byte,)) for byte in range(256)]
 
 
@@ -570,42 +571,51 @@ OTHERS = (
     Row(("group",), 'name, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
     Row(("group",), 'name, "member", index, random', "empty; a member that has not ended", "groups.py"),
     Row(("group",), 'name, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
-    Row(("group",), 'name, "count", name', "8 bytes, by atomic adds: its members in a state", "groups.py"),
+    Row(("group",), 'name, "count", state of a member', "8 bytes, by atomic adds: its members in a state", "groups.py"),
     Row(("session",), "session", "its record: where its pointer is, whether it is paused, …", "layers/sessions"),
-    Row(
-        ("items",),
-        "…",
-        "session, generation: a session's items, all keys of a queue, a level for a rank",
-        "layers/sessions",
-    ),
-    Row(("line",), "…", "the line of ready sessions: all keys of a queue, whose items are pointers", "layers/sessions"),
-    Row(("lines",), "…", "its further shards, as the line, and how many there are", "layers/sessions"),
-    Row(("lines", "number"), "", "its further shards, as the line, and how many there are", "layers/sessions"),
+    Row(("items",), "session, generation, key of a queue", "a session's items, a level for a rank", "layers/sessions"),
+    Row(("line",), "key of a queue", "the line of ready sessions, whose items are pointers", "layers/sessions"),
+    Row(("lines",), "shard, key of a queue", "its further shards, as the line", "layers/sessions"),
+    Row(("lines", "number"), "", "how many shards there are", "layers/sessions"),
     Row(
         ("slot",),
-        "…",
-        "session, generation, id: where a slot of a session is in the line, and which item it holds",
+        "session, generation, 8 bytes",
+        "where a slot of a session is in the line, and which item it holds",
         "layers/sessions",
     ),
     Row(("gate", "limit"), "gate", "a limit that sessions share, and how many slots are taken", "layers/sessions"),
     Row(("gate", "surplus"), "gate", "8 bytes: how many slots are too many", "layers/sessions"),
     Row(("gate", "waiting"), "gate", "8 bytes, by atomic adds: the pointers that wait there", "layers/sessions"),
     Row(("gate", "line"), "gate, index, random", "a pointer that waits at the gate", "layers/sessions"),
-    Row(("state",), "…", "session: its state; without a session: the codec", "layers/sessions"),
+    Row(("state",), "", "the codec of the states", "layers/sessions"),
+    Row(("state",), "session", "its state", "layers/sessions"),
     Row(("summed",), "name, shard", "8 bytes, by atomic adds: a total of all sessions", "layers/sessions"),
     Row(("stream",), 'stream, "batch", batch', "what a batch has, until it is acked", "layers/streams"),
     Row(("stream",), 'stream, "seen"', "8 bytes: when its reader was last seen", "layers/streams"),
-    Row(("sink",), "…", "rows that wait for their batch's commit", "Spark's sink"),
-    Row(("job",), "…", "which of its rows are in, until it is committed", "Spark's sink"),
+    Row(("sink",), "stream, query, batch, token, part, n", "rows that wait for their batch's commit", "Spark's sink"),
+    Row(("sink",), 'stream, query, batch, "log", "owner", partition', "the attempt that may write", "Spark's sink"),
+    Row(("sink",), 'stream, query, batch, "log", "rows", partition', "counts rows and transactions", "Spark's sink"),
+    Row(
+        ("sink",), 'stream, query, batch, "log", "mark", partition, n', "which rows a transaction wrote", "Spark's sink"
+    ),
+    Row(("job",), 'job, "owner", partition', "the attempt that may write", "Spark's sink"),
+    Row(("job",), 'job, "rows", partition', "counts rows and transactions", "Spark's sink"),
+    Row(("job",), 'job, "mark", partition, n', "which rows a transaction wrote", "Spark's sink"),
+    Row(("job",), 'job, "held", submission, token, type, number, n', "rows that are stored aside", "Spark's sink"),
     Row(("schedule",), "name", "JSON: when a task is enqueued, its next and its last tick", "layers/schedules"),
     Row(
         ("rate",),
-        "name",
+        "bucket",
         "8 bytes: when a token bucket is full again, in microseconds",
         "layers/common/token_bucket.py",
     ),
 )
 """The rows of keys that have no attribute, since a layer makes them."""
+
+
+def _first_element(tail: bytes) -> bytes:
+    """Return the packed element that a key begins with: True, or a text without a NUL."""
+    return tail[:1] if tail[:1] == _TRUE else tail[: tail.find(0) + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,7 +630,8 @@ class Family:
     def parts(self, tail: bytes) -> tuple[Any, ...] | None:
         """Return what follows the first parts in a key; None if it is foreign."""
         for shape in self.shapes:
-            if (parts := shape.parts(tail)) is not None:
+            parts = shape.parts(tail)
+            if parts is not None and (not shape.is_nested or is_own(parts[-1])):
                 return parts
         return None
 
@@ -637,6 +648,28 @@ def _families() -> dict[str, Family]:
 
 FAMILIES = _families()
 """The families of keys, by their attributes, and by their first parts."""
+_BY_BEGIN: dict[bytes, list[Family]] = {}
+"""The families, by the packed element that their keys begin with."""
+for _family in {family.packed: family for family in FAMILIES.values()}.values():
+    _BY_BEGIN.setdefault(_first_element(_family.packed), []).append(_family)
+
+
+def is_own(tail: bytes) -> bool:
+    """Return whether the table has a key. Any other key below a queue's name is foreign.
+
+    Args:
+        tail: what follows the queue's prefix in the key.
+
+    >>> from fdbqueue.lowlevel import fdb_tuple
+    >>> is_own(pack(Position(7, b"random"))), is_own(fdb_tuple.pack(("count", "dead"))), is_own(b"\\x02count")
+    (True, True, False)
+    """
+    if _FIRST_INTEGER <= tail[:1] < _AFTER_INTEGERS:
+        return is_packed(tail)
+    return any(
+        is_within(tail, family.packed) and family.parts(tail[len(family.packed) :]) is not None
+        for family in _BY_BEGIN.get(_first_element(tail), ())
+    )
 
 
 def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:

@@ -22,12 +22,16 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine.keys import NOT_A_TUPLE, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 
-ANYTHING = "…"
 _POSITIONS = {"index, random": "position", "0, client": "place of a client", "0, group": "place of a group"}
 """Parts that are one Position. In some keys a name stands in the place of the random part."""
 TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop"))
 GROUP_KINDS = frozenset(("group", "hold", "sweep"))
 STAGES = frozenset(("near", "missed"))
+MEMBER_STATES = frozenset(("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted"))
+"""What becomes of the members of a group."""
+NESTED, RAW = "key of a queue", "8 bytes"
+"""Ends of keys that are more than one part, or no part of a tuple."""
+RAW_BYTES = 8
 MOST_US = (1 << 62) - 1
 """The last time that a key may have, in microseconds."""
 
@@ -100,6 +104,12 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "key": _bytes,
     "first": _bytes,
     "last": _bytes,
+    "token": _bytes,
+    "submission": _bytes,
+    "part": _number,
+    "partition": _number,
+    "state of a member": lambda value: _text(value) and value in MEMBER_STATES,
+    "bucket": lambda value: True,
     "versionstamp": _stamp,
 }
 """Whether a value may be the part of a key that has this name. A part in quotation marks is this text."""
@@ -109,10 +119,10 @@ class Shape:
     """The parts of the keys of one family, behind its fixed ones.
 
     Args:
-        rest: the names of the parts, as the table of keys has them. With "…" at the end, any bytes may follow.
+        rest: the names of the parts, as the table of keys has them. The last may be `NESTED` or `RAW`.
     """
 
-    __slots__ = ("_checks", "_has_more", "_position_at", "rest")
+    __slots__ = ("_checks", "_is_raw", "_position_at", "is_nested", "rest")
 
     def __init__(self, rest: str) -> None:
         self.rest = rest
@@ -121,16 +131,23 @@ class Shape:
             told = told.replace(position, name)
         names = [name for name in told.split(", ") if name]
         self._position_at = next((at for at, name in enumerate(names) if name in _POSITIONS.values()), None)
-        self._has_more = names[-1:] == [ANYTHING]
-        self._checks = [_is_part(name) for name in names[: -1 if self._has_more else None]]
+        self.is_nested = names[-1:] == [NESTED]
+        """Whether the last part is the end of a key of another queue, which the caller looks at."""
+        self._is_raw = names[-1:] == [RAW]
+        self._checks = [_is_part(name) for name in names if name not in (NESTED, RAW)]
 
     def parts(self, tail: bytes) -> tuple[Any, ...] | None:
         """Return the parts in the end of a key; None if it is foreign. A position is one part."""
-        if self._has_more:
-            return (tail,)
+        more: tuple[bytes, ...] = ()
         try:
-            values: tuple[Any, ...] | None = fdb_tuple.unpack(tail)
-            if values is None or fdb_tuple.pack(values) != tail:
+            if self._is_raw:
+                tail, more = tail[:-RAW_BYTES], (tail[-RAW_BYTES:],)
+            values: Any = fdb_tuple.unpack(tail)
+            if self.is_nested:
+                values = values[: len(self._checks)]
+                begin = fdb_tuple.pack(values)
+                tail, more = tail[: len(begin)], (tail[len(begin) :],)
+            if fdb_tuple.pack(values) != tail:
                 return None  # numbers with a 0 in front, or a versionstamp that is incomplete
         except (*NOT_A_TUPLE, AttributeError):
             return None
@@ -141,12 +158,7 @@ class Shape:
         for check, value in zip(self._checks, values, strict=True):
             if not check(value):
                 return None
-        return values
-
-    @property
-    def is_open(self) -> bool:
-        """Whether anything may follow, so that no key is foreign."""
-        return self._has_more
+        return (*values, *more)
 
     def __repr__(self) -> str:
         return f"Shape({self.rest!r})"

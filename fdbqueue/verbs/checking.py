@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
 from fdbqueue.engine.api import Database, Transaction
@@ -12,7 +13,7 @@ from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.verb import verb
 from fdbqueue.reads.check import CheckReport, check_queue, checked, read_in
-from fdbqueue.reads.foreign import foreign_keys_of_all
+from fdbqueue.reads.foreign import foreign_keys
 from fdbqueue.reads.registry import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue
@@ -42,9 +43,10 @@ class _Check:
         Args:
             tr: a transaction, or a database.
             queue: the queue.
-            remove_foreign: whether to remove the keys among the queue's own that fdbqueue did not write, first. Do this
-                with the newest version of the library that uses the queue: a newer one may have written them. Keys
-                below the queue's name that begin as no key of the library stay.
+            remove_foreign: whether to remove all keys below the queue's name that fdbqueue did not write, first. Do
+                this with the newest version of the library that uses the queue: a newer one may have written them.
+                Keys of a queue whose name is below this one stay, and so do keys that a layer of your own names by
+                `CheckPart.owns` in this process.
 
         Raises:
             TypeError: it is no `Queue`. QueueRenamed: it has another name now.
@@ -93,10 +95,11 @@ def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
             tr.add_read_conflict_key(key)
             tr.clear(key)
 
-    keys = list(foreign_keys_of_all(tr, queue.layout))
-    for start in range(0, len(keys), REMOVED_AT_ONCE):
-        run(queue.transact(tr, partial(remove, keys=keys[start : start + REMOVED_AT_ONCE])))
-    return len(keys)
+    found, removed = foreign_keys(tr, queue.layout), 0
+    while keys := list(islice(found, REMOVED_AT_ONCE)):
+        run(queue.transact(tr, partial(remove, keys=keys)))
+        removed += len(keys)
+    return removed
 
 
 async def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> list[str]:

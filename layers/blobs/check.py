@@ -63,7 +63,10 @@ class BlobCheck(ItemCheck):
         found: dict[bytes, _Pieces] = {}
         span = layout.blobs.range()
         for page in pages(self._tr, span.start, span.stop):
-            for (id, _), row in own_rows(layout, "blobs", page):
+            own = list(own_rows(layout, "blobs", page))
+            if len(own) < len(page):
+                self.foreign = [*self.foreign, *({row.key for row in page} - {row.key for _, row in own})]
+            for (id, _), row in own:
                 pieces = found.setdefault(id, _Pieces())
                 pieces.size_bytes += len(row.value)
                 pieces.crc32 = zlib.crc32(row.value, pieces.crc32)

@@ -1443,15 +1443,45 @@ MUTANTS = (
         tests=("tests/observe/test_troubles.py::test_blocked_sessions_are_looked_for_among_so_many",),
     ),
     Mutant(
-        "a check reads families that have no keys",
+        "a check reads all items of a session twice",
         "fdbqueue/reads/foreign.py",
+        (("        if not bulk and (behind := ", "        if False and (behind := "),),
+        tests=("tests/queue/test_checking.py::test_a_smart_check_and_one_of_sessions_read_each_item_once",),
+    ),
+    Mutant(
+        "a key that begins as no family does is not foreign",
+        "fdbqueue/stored/layout.py",
         (
             (
-                "        if following < behind(begin):\n            yield family",
-                "        yield family",
+                "    return any(\n        is_",
+                "    return _first_element(tail) not in _BY_BEGIN or any(\n        is_",
             ),
         ),
-        tests=("tests/queue/test_checking.py::test_a_check_reads_the_families_that_have_keys_and_no_others",),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_any_key_that_the_table_does_not_have_is_named_and_removed",
+        ),
+    ),
+    Mutant(
+        "no key among those of sessions is foreign",
+        "fdbqueue/stored/layout.py",
+        (("(not shape.is_nested or is_own(parts[-1]))", "True"),),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_any_key_that_the_table_does_not_have_is_named_and_removed",
+        ),
+    ),
+    Mutant(
+        "keys of a user's layer are foreign",
+        "fdbqueue/reads/foreign.py",
+        (("for of in part.owns]", "for of in ()]"),),
+        tests=(
+            "tests/layers/leases/test_leases_foreign_keys.py::test_keys_of_queues_and_layers_below_a_name_are_not_removed",
+        ),
+    ),
+    Mutant(
+        "a key of a job is foreign",
+        "fdbqueue/stored/layout.py",
+        (('Row(("job",), \'job, "owner", partition\'', 'Row(("job",), \'job, "own", partition\''),),
+        tests=("tests/layers/together/test_own_keys.py::test_keys_that_few_programs_write_are_own",),
     ),
     Mutant(
         "a foreign key in front breaks the list of troubles",

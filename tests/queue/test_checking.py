@@ -55,7 +55,8 @@ def test_a_smart_check_and_one_of_sessions_read_each_item_once(db: Any, space: S
     for check, rows in (smart.check, 50 * 2), (sessions.check, ITEMS):  # each smart item has an entry in the index
         counted = Counted(db)
         assert check(counted).ok
-        assert rows <= counted.rows < rows + 70  # one row more for each family that has keys, which saves 40 reads
+        # The look for foreign keys reads a page of a session's items once more, and skips the others.
+        assert rows <= counted.rows < rows + 130
 
 
 def test_the_whole_check_looks_at_plain_items_and_at_sessions(db: Any, space: Subspace) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, value_of
 from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
+from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told_all
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
 
@@ -24,6 +26,8 @@ from ..session.session import Session
 from ..session.states import read_codec_name
 from .gate_check import GateCheck
 
+_check_keys = partial(check_queue, with_contents=False, with_foreign=False)
+"""Checks keys of sessions. The caller checks what their items have elsewhere, and looks for foreign keys."""
 ChecksSession: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
 """Begins a part of the check of one session's items."""
 
@@ -75,13 +79,23 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
     Args:
         more: begins a further part of the check of one session's items.
     """
-    return checked(tr, line.items.layout, partial(_check_sessions, line=line, more=more))
+    layout = line.items.layout
+
+    def look(tr: Transaction | Database) -> CheckReport:
+        report = _check_sessions(tr, line, more)
+        foreign = [*report.foreign, *foreign_keys(tr, layout, bulk=False)]
+        return replace(
+            report, problems=(*report.problems, *told_all(layout, foreign)), foreign=(*foreign[:SHOWN_KEYS],)
+        )
+
+    return checked(tr, layout, look)
 
 
 def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession | None = None) -> CheckReport:
     read = partial(read_in, tr)
     read(line.shards.learn)
     items = 0
+    foreign: list[bytes] = []
     certain: list[str] = []
     problems: list[str] = []
     noted: list[Tracked] = []
@@ -95,15 +109,16 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
             partial(_OfOneSession, session, contents),
             *([] if more is None else [partial(more, tr, session.layout)]),
         ]
-        found = check_queue(tr, session.layout, *parts, order=NoOrderCheck(), with_contents=False)
+        found = _check_keys(tr, session.layout, *parts, order=NoOrderCheck())
         items += found.items
+        foreign += found.foreign
         certain += [f"{_told(name)}: {problem}" for problem in found.problems]
         of_sessions.append((name, generation, list(found.unsure)))
     pointers = _Pointers()
     of_line = [
         _check_line(tr, line, pointers, noted),
         *(
-            check_queue(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers, with_contents=False)
+            _check_keys(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers)
             for layout in line.shards.layouts()[1:]
         ),
     ]
@@ -144,7 +159,9 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
     problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers.places]
     problems += gates.problems()
     problems += [problem for part in contents for problem in part.problems()]
-    return CheckReport(items, tuple(certain), counted=True, unsure=tuple(problems))
+    foreign += [key for report in of_line for key in report.foreign]
+    foreign += [key for part in contents for key in part.foreign]
+    return CheckReport(items, tuple(certain), counted=True, foreign=tuple(foreign), unsure=tuple(problems))
 
 
 def _told(name: bytes) -> str:
@@ -154,7 +171,7 @@ def _told(name: bytes) -> str:
 def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, noted: list[Tracked]) -> CheckReport:
     """Check the first shard of the line, where the outcomes and groups of all sessions' items are kept."""
     timers = partial(TimerCheck, tr, line.layout, lambda: noted)
-    return check_queue(tr, line.layout, timers, lambda: pointers, with_contents=False)
+    return _check_keys(tr, line.layout, timers, lambda: pointers)
 
 
 def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, SessionRecord]]:
@@ -197,7 +214,7 @@ class SessionCheck(ItemCheck):
     def problems(self) -> list[str]:
         """Check the sessions."""
         report = _check_sessions(self._tr, self._line)
-        self.items = report.items
+        self.items, self.foreign = report.items, report.foreign
         return [*report.problems, *report.unsure]
 
 

@@ -167,5 +167,5 @@ async def section(tr: Transaction, layout: Layout) -> RateSection | None:
     return None if window is None else RateSection(window)
 
 
-add_to_check("rate limits", CheckPart(RateCheck, ("periods",)))
+add_to_check("rate limits", CheckPart(RateCheck, ("periods",), owns=(own,)))
 add_to_page("rate limits", PagePart(section))

@@ -117,7 +117,7 @@ def test_the_last_transaction_may_be_the_callers(db: Any, leases: Leases, blobs:
         tr = db.create_transaction()
         position = out.commit(tr)
         assert leases.lease(db) is None
-    tr[space.pack(("own",))] = b"write"
+    tr[space.key() + b"\xffown"] = b"write"
     tr.commit().wait()
 
     lease = leases.lease(db)

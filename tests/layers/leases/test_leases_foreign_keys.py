@@ -10,9 +10,12 @@ import fdbqueue
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.layers import Leases, StagedQueue
+from fdbqueue.layers import Groups, Leases, Sessions, StagedQueue
 from fdbqueue.layers.leases.timers import BEHIND_LIMIT, FIRE_LIMIT
-from fdbqueue.stored.layout import FAMILIES, Layout, pack
+from fdbqueue.lowlevel import CheckPart, ItemCheck, add_to_check
+from fdbqueue.reads.foreign import SHOWN_KEYS
+from fdbqueue.reads.registry import check_parts
+from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, pack
 from tests.helpers.clock import Clock
 
 TIMERS = [
@@ -104,13 +107,78 @@ def test_a_key_among_the_items_without_a_position_is_named_and_removed(db: Any, 
     assert [lease.value for lease in leases.lease_many(db)] == ["teapot"]
 
 
-def test_keys_of_queues_and_layers_below_a_name_are_not_removed(db: Any, space: Subspace) -> None:
+ITEM = fdb_tuple.pack((5, b"r"))
+SESSION = fdb_tuple.pack(("items", "ann", 0))
+STRAYS = [
+    *(b"", b"\x00", b"\x02", b"\x02x", b"\x02\x15\x05", b"\x05\x02", b"\x99", b"\xfe", b"\x27\x15\x01", b"\x14"),
+    *(fdb_tuple.pack((name,)) for name in ("order", "items", "line", "lines", "slot", "sink", "job", "timer", "lease")),
+    *(fdb_tuple.pack((name,)) + b"\x07\x08" for name in ("line", "sub", "items", "count", "state", "job", "sink")),
+    *(fdb_tuple.pack((name, "x", 1.5)) for name in ("lease", "dead", "delay", "chunk", "blob", "claim", "my layer")),
+    *(fdb_tuple.pack(("group", *parts)) for parts in [("p", "count", "zz"), ("p",), ("p", "member", 7)]),
+    *(SESSION + tail for tail in (b"", b"\x15\x05", fdb_tuple.pack(("count",)), fdb_tuple.pack(("chunk", 1)))),
+    *(
+        fdb_tuple.pack(parts) + ITEM
+        for parts in [("items", "ann"), ("items", "ann", 0, "lease", "x"), ("line", "dead", 1, 2)]
+    ),
+    fdb_tuple.pack(("slot", "ann", 0)) + b"seven b",
+    fdb_tuple.pack(("line", "blob", b"id")),
+]
+
+
+@pytest.mark.parametrize("tail", STRAYS, ids=repr)
+def test_any_key_that_the_table_does_not_have_is_named_and_removed(db: Any, space: Subspace, tail: bytes) -> None:
+    leases, sessions = Leases(Queue(space, codec="str")), Sessions(Queue(space, codec="str"))
+    leases.enqueue(db, "teapot")
+    sessions.enqueue(db, "cup", session="ann")
+    key = leases.layout.prefix + tail
+    db[key] = b"stray"
+    report = fdbqueue.check(db, leases.queue)
+    assert (report.foreign, report.items) == ((key,), 2)
+    assert repr(key) in "".join(report.problems)
+    assert sessions.check(db).foreign == (key,) or not is_of_sessions(tail)
+    mended = fdbqueue.check(db, leases.queue, remove_foreign=True)
+    assert (mended.removed, mended.foreign, mended.problems) == (1, (), ())
+    assert db[key] is None
+
+
+def is_of_sessions(tail: bytes) -> bool:
+    return tail.startswith((fdb_tuple.pack(("items",)), fdb_tuple.pack(("line",)), fdb_tuple.pack(("slot",))))
+
+
+def test_more_foreign_keys_than_are_named_are_counted_and_removed(db: Any, leases: Leases[str]) -> None:
+    keys = [leases.layout.space.pack(("stray", number)) for number in range(SHOWN_KEYS + 7)]
+    _set_all(db, keys)
+    report = fdbqueue.check(db, leases.queue)
+    assert report.foreign == tuple(keys[:SHOWN_KEYS])
+    assert "7 more keys" in report.problems[-1]
+    assert fdbqueue.check(db, leases.queue, remove_foreign=True).removed == len(keys)
+
+
+def test_a_stray_counter_of_a_group_breaks_no_call(db: Any, leases: Leases[str]) -> None:
+    group = Groups(leases).open(db, "g")
+    key = leases.layout.groups.pack(("g", "count", "zz"))
+    db[key] = b"no number"
+    assert group.stats(db).available == 0
+    assert fdbqueue.check(db, leases.queue).foreign == (key,)
+
+
+def test_keys_of_queues_and_layers_below_a_name_are_not_removed(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_parts, "_parts", dict(check_parts._parts))
     leases = Leases(Queue(space, codec="str"))
     leases.enqueue(db, "teapot")
-    db[leases.layout.space.pack(("my layer", 1.5))] = b"mine"
-    db[leases.layout.timers.pack(("foreign",))] = b""
-    assert fdbqueue.check(db, leases.queue, remove_foreign=True).removed == 1
-    assert db[leases.layout.space.pack(("my layer", 1.5))] == b"mine"
+    mine, stray = (leases.layout.space.pack((name, 1.5)) for name in ("my layer", "stray"))
+    _set_all(db, [mine, stray], b"mine")
+    inner = leases.layout.space["inner"]
+    db[CATALOGUE + inner.key()] = db[leases.layout.catalogue_key]
+    db[inner.pack((7, b"r"))] = b"item"
+    add_to_check("mine", CheckPart(lambda db, queue: ItemCheck(), (), owns=(lambda layout: layout.space["my layer"],)))
+    report = fdbqueue.check(db, leases.queue, remove_foreign=True)
+    assert (report.removed, report.foreign) == (1, ())
+    assert db[mine] == b"mine"
+    assert db[inner.pack((7, b"r"))] == b"item"
+    assert db[stray] is None
 
 
 def _place(number: int) -> bytes:
