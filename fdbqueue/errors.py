@@ -69,9 +69,10 @@ class ChecksBypassed(FdbQueueError):
 
 
 class NestedQueue(FdbQueueError, ValueError):
-    """A queue would be registered whose name lies within that of another one, or the other way; nothing was written.
+    """The name of a queue lies within that of another one, or around it; nothing was written.
 
-    A queue owns all keys that begin with its name, so the two would change each other.
+    A queue owns all keys that begin with its name, so the two would change each other. Every call that may write to a
+    queue which is not registered raises this, also a take that would find nothing.
     """
 
 

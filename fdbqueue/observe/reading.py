@@ -24,8 +24,9 @@ from fdbqueue.layers.sessions.reading.listing import read_session_stats
 from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, SessionRecord, pointer_of, unpack_record
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.moves.quotas import Quota, quota_of, size_of
+from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
-from fdbqueue.stored.layout import CATALOGUE, DELAY, Layout, names_above, pack
+from fdbqueue.stored.layout import DELAY, Layout, names_above, pack
 from fdbqueue.stored.own_rows import own_rows
 
 MOST_TOLD = 500
@@ -185,7 +186,7 @@ async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     heading = started(rows(view, layout.begin, layout.end, limit=1))
     deeper = started(rows(view, *one.own.deeper, limit=1))
     typing = view.get(layout.type_key)
-    registered = [(prefix, view.get(CATALOGUE + prefix)) for prefix in one.own.above]
+    around = started(queues_around(tr, one.own.above))
     try:
         one.counts = await counting
     except FormatError as error:
@@ -204,9 +205,8 @@ async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     one.has_more = bool(await deeper)
     stored = await value_of(typing)
     one.type = bytes(stored) if stored.present() else b""
-    for prefix, reading in registered:
-        if (await value_of(reading)).present():
-            one.above = prefix
+    for prefix in await around:
+        one.above = prefix
 
 
 async def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> list[KeyValue]:

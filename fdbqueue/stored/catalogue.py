@@ -7,7 +7,7 @@ together with its other reads. If there is none, it writes one in the enqueueing
 of two processes that do this at the same time the first record stays, and neither conflicts.
 
 The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within
-a minute. A queue that is not registered works as any other.
+a minute. A queue that is not registered works as any other, and each call that may write looks at other names.
 
 A name is registered only if it lies within no other, and no other within it: the keys of one would be among those of
 the other. Older versions have registered such names. These go on, and lists and `check` report them.
@@ -20,20 +20,23 @@ the items of every queue as they are stored, so that they can be rescued. It add
 from __future__ import annotations
 
 import time
-from typing import Any, Literal, TypeAlias, cast
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 from weakref import ref
 
 import msgspec
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import below, is_within
-from fdbqueue.engine.steps import rows, started, value_of
+from fdbqueue.engine.steps import Steps, begun, rows, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
 from fdbqueue.stored.places import has_items
+
+T = TypeVar("T")
 
 KNOWN_SECONDS = 60.0
 """How long a queue's object relies on having seen the queue's record."""
@@ -202,6 +205,15 @@ def write_about(tr: Transaction, layout: Layout, about: About) -> None:
     tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
 
 
+async def queues_around(tr: Transaction, names: Iterable[bytes]) -> list[bytes]:
+    """Return which of the names around a queue's own are registered, all by their prefixes, the shortest first.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read for each name, all in parallel.
+    """
+    asked = [(one, tr.snapshot.get(CATALOGUE + one)) for one in names]
+    return [one for one, read in asked if (await value_of(read)).present()]
+
+
 async def nested_with(tr: Transaction, layout: Layout) -> list[bytes]:
     """Return the prefixes of registered queues whose names lie within this one's, or around it: some of each.
 
@@ -212,11 +224,8 @@ async def nested_with(tr: Transaction, layout: Layout) -> list[bytes]:
     # The record in front of this one's place is that of the queue around it, if no other names are nested.
     front = started(rows(view, CATALOGUE, layout.catalogue_key, limit=1, reverse=True))
     inside = started(rows(view, *below(layout.catalogue_key), limit=1))
-    around = [(one, view.get(CATALOGUE + one)) for one in names_above(own)]
-    found = set()
-    for one, read in around:
-        if (await value_of(read)).present():
-            found.add(one)
+    around = started(queues_around(tr, names_above(own)))
+    found = set(await around)
     others = [row.key[len(CATALOGUE) :] for row in [*await front, *await inside]]
     return sorted({*found, *(one for one in others if is_within(own, one) or is_within(one, own))})
 
@@ -260,10 +269,11 @@ async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False
         tr.add_read_conflict_key(CATALOGUE + one)
 
 
-async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> None:
-    """Refuse a call whose keys would be among those of another queue; for calls that do not register the queue.
+async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> bool:
+    """Refuse a call whose keys would be among those of another queue. Every call that may write passes here.
 
-    A registered queue may go on. It is not cleared with the keys of another one.
+    Returns whether the queue is registered. An enqueue registers it instead (`note_registered`). A registered queue may
+    go on. It is not cleared with the keys of another one.
 
     Args:
         clears: whether the call removes all keys of the queue.
@@ -272,12 +282,28 @@ async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = 
         NestedQueue: the queue is not registered, and its name lies within that of a registered one, or around it. Or
             the call clears a queue with another one within it.
 
-    *Conflicts:* as `refuse_nested`. *Cost:* one read; then as `refuse_nested` if the queue is not registered, or is
-    cleared.
+    *Conflicts:* as `refuse_nested`. *Cost:* one read, unless the object has seen the record within the last minute; as
+    `refuse_nested` if the queue is not registered, or is cleared.
     """
+    if not clears and layout.known.is_beside(tr):
+        return True
     registered = (await value_of(tr.snapshot.get(layout.catalogue_key))).present()
     if clears or not registered:
         await refuse_nested(tr, layout, inside=registered)
+    return registered
+
+
+def note_seen(tr: Transaction, layout: Layout) -> None:
+    """Note that this object's queue has a record, whatever its codec: a transaction that has committed saw it."""
+    own: Registration | None = layout.known.registration
+    if own is not None:
+        own.seen_until, own.seen_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
+
+
+async def beside_others(tr: Transaction, *, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> T:
+    """Run a body that may write keys of a queue, after `refuse_others_keys`."""
+    await refuse_others_keys(tr, layout)
+    return await begun(body, tr)
 
 
 async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> None:
@@ -318,7 +344,8 @@ def forget_queue(tr: Transaction, layout: Layout) -> None:
 def doubt(layout: Layout) -> None:
     """Let the next call of this object read the queue's record again."""
     if layout.known.registration is not None:
-        layout.known.registration.known_until = layout.known.registration.checked_until = 0.0
+        own: Registration = layout.known.registration
+        own.known_until = own.checked_until = own.seen_until = 0.0
 
 
 def codec_of(layout: Layout, stored: bytes) -> str:

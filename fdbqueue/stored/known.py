@@ -37,6 +37,9 @@ class Registration:
     """Until this time the object relies on having the codec of the queue's items."""
     checked_in: Any = field(default=no_database, init=False)
     """A weak reference to the database that has these items."""
+    seen_until: float = field(default=0.0, init=False)
+    """The same as `known_until`, for an object that has not compared its codec."""
+    seen_in: Any = field(default=no_database, init=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Registration, (self.codec, self.order, self.path, self.policy)
@@ -56,6 +59,8 @@ class Known:
 
     registration: Registration | None = None
     """What the queue's object registers; None: nothing."""
+    is_part: bool = False
+    """Whether the keys are a part of another queue, which is registered instead, as the line of sessions is."""
     has_high_water_mark: bool = False
     """Whether it has seen a mark, which stays."""
     made: Smartness = field(default_factory=Smartness)
@@ -73,6 +78,22 @@ class Known:
     unpaused_at: int = 0
     timers_passed: bytes | None = None
     """The last key that it has seen behind due timers that can't be fired; None: it reads from the first."""
+
+    def is_beside(self, tr: Any) -> bool:
+        """Return whether the queue's keys are known to lie in no other queue: a record was seen within the last minute.
+
+        Args:
+            tr: a transaction.
+        """
+        own = self.registration
+        if own is None or self.is_part:
+            return self.is_part
+        now, db = monotonic(), getattr(tr, "db", None)
+        return (
+            (own.known_until > now and own.known_in() is db)
+            or (own.checked_until > now and own.checked_in() is db)
+            or (own.seen_until > now and own.seen_in() is db)
+        )
 
     def is_open(self) -> bool:
         """Return whether calls may take items, as far as it found out within the last second (`exclusive.py`)."""

@@ -38,7 +38,6 @@ from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.moves import raise_high_water_mark
-from fdbqueue.stored.catalogue import refuse_nested
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
@@ -279,8 +278,6 @@ class _Copy:
                     " Finish that copy, or end it: release_copy."
                 )
             return
-        if not (await value_of(tr.get(self._layout.catalogue_key))).present():
-            await refuse_nested(tr, self._layout)
         if await has_items(tr, self._layout):
             raise TransferError(
                 f"{self._layout.describe()} has items at the target already, and the items of a copy keep their"

@@ -37,7 +37,12 @@ from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.groups import count_members, settle
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
-from fdbqueue.stored.catalogue import check_decodes, path_of, refuse_others_keys
+from fdbqueue.stored.catalogue import (
+    beside_others,
+    check_decodes,
+    path_of,
+    refuse_others_keys,
+)
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
 from fdbqueue.stored.items import (
@@ -185,7 +190,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         rank = None if self.order is None else self.rank(value, headers)
         if own_transaction:
             body = partial(self._enqueue, stored=stored, chunks=chunks, rank=rank, random=new_random())
-            return self._once.transact(own, body)
+            return self._once.transact(own, body, looks=True)
         return self._enqueue_next(own, stored, chunks, rank)
 
     @verb
@@ -240,7 +245,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             FormatError, CodecError: the first item can't be read. The message names it, and it stays in its place.
             OtherCodec: the queue is registered with another codec; every verb that decodes or encodes checks that.
-            SubscriptionError: the queue has an exclusive subscription.
+            SubscriptionError: the queue has an exclusive subscription. NestedQueue: as `pause`.
 
         *Conflicts:* with every other dequeue of the same item (one of them wins), and with an enqueue that puts an item
         before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
@@ -460,7 +465,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
                 engine that has turns.
 
         Raises:
-            TypeError: `body` is no function.
+            TypeError: `body` is no function. NestedQueue: the queue is not registered, and its name lies within that of
+                another queue, or around it. `body` was not called.
         """
         if not callable(body):
             raise _no_body(body)
@@ -469,7 +475,9 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return self._once.transact(given, body, on_retry=on_retry, takes=takes)
         if not takes:  # one that takes asks when it finds an item, so that a look into an empty queue stays a read
             asks_marker(given)
-        return begun(body, given)
+        if self.layout.known.is_beside(given):
+            return begun(body, given)
+        return beside_others(given, layout=self.layout, body=body)
 
     def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
         """Run an idempotent `body` in the caller's transaction or, given a database, in a new one.

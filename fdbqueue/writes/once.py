@@ -5,7 +5,8 @@ item and lose the first. So a self-committing transaction also writes a commit m
 attempt, and only one caller uses its key at a time. After an unknown outcome the caller reads the marker and learns it.
 (`fdbqueue/engine/marker.py`, docs/adr/0007)
 
-The marker's key is ``(queue, "once", client, slot)``.
+The marker's key is ``(queue, "once", client, slot)``. It must not be among the keys of another queue, so that a call of
+an object that does not know its queue to be registered looks at other names first. (docs/adr/0160)
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
 from fdbqueue.engine.marker import Client, SlotClaim
-from fdbqueue.engine.steps import Steps, value_of
+from fdbqueue.engine.steps import Steps, begun, value_of
 from fdbqueue.engine.transactional import connected
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull
 from fdbqueue.moves.quotas import wait_for_room
+from fdbqueue.stored.catalogue import note_seen, refuse_others_keys
 from fdbqueue.stored.layout import Layout
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ class Once:
         *,
         on_retry: Callable[[FDBError], None] = lambda error: None,
         takes: bool = False,
+        looks: bool = False,
     ) -> T:
         """Run `body` in a transaction of its own, and commit it exactly once.
 
@@ -53,13 +56,16 @@ class Once:
             on_retry: called with the error before each retry, once it is certain that the attempt had no effect. An
                 exception from it ends the call.
             takes: whether the body takes the first items of a queue, and so waits for this process's turn.
+            looks: whether the body looks at other names itself.
 
         Raises:
             FDBError: an error that `Transaction.on_error` does not retry. The outcome is unknown (`leaves_in_doubt`)
                 with 1021 and 1031. 1021 means that no more retries are allowed or that the marker can't be read; its
                 cause says why. 1031 comes from a timeout that the caller set on `db`.
+            NestedQueue: the queue is not registered, and its name lies within that of another queue, or around it.
 
-        *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021.
+        *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021;
+        `refuse_others_keys` once a minute.
         """
         if self._adopted() is not db:
             await connected(db)
@@ -71,13 +77,21 @@ class Once:
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             await value_of(coming)
+        tr = db.create_transaction()
+        guarded = None
+        if not (looks or self._layout.known.is_beside(tr)):
+            body = guarded = _Guarded(self._layout, body)
         claim = SlotClaim(client)
         try:
             while True:
                 try:
-                    return await claim.transact(db.create_transaction(), body, on_retry=on_retry)
+                    result = await claim.transact(tr, body, on_retry=on_retry)
+                    if guarded is not None and guarded.registered:
+                        note_seen(tr, self._layout)
+                    return result
                 except QueueFull as error:
                     await wait_for_room(db, error)
+                    tr = db.create_transaction()
         finally:
             claim.close()
 
@@ -96,6 +110,21 @@ class Once:
         client = self._client = Client(self._layout.markers.key())
         await connected(db)
         await client.sweep(db)
+
+
+class _Guarded(Generic[T]):
+    """A body whose writes are refused if the queue's keys are among those of another one."""
+
+    def __init__(self, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> None:
+        self._layout = layout
+        self._body = body
+        self.registered = False
+        """Whether the queue has a record; known after a call."""
+
+    async def __call__(self, tr: Transaction) -> T:
+        result = await begun(self._body, tr)  # it goes first, since it may set the version to read at
+        self.registered = await refuse_others_keys(tr, self._layout)
+        return result
 
 
 def _nothing() -> None:

@@ -29,7 +29,6 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
-from fdbqueue.stored.catalogue import refuse_others_keys
 from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
 
@@ -181,7 +180,6 @@ class Groups(Named, QueueWithLeases[Any]):
             if (found := await group_record(tr, self.leases.layout, name)) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
             await named
-            await refuse_others_keys(tr, self.queue.layout)
             held = []
             for follow_up in follow_ups:
                 held += await follow_up.hold(tr)

@@ -75,7 +75,6 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.catalogue import refuse_others_keys
 
 from ..common.waiting import long_wait
 from ..leases import Leases
@@ -141,7 +140,7 @@ class Resend:
         """Register a recipient: it gets a copy of every item enqueued from now on. A repeated call does nothing.
 
         Raises:
-            ValueError: the name is empty or over 100 bytes, or there are 32 recipients.
+            ValueError: the name is empty or over 100 bytes, or there are 32 recipients. NestedQueue: as `Queue.pause`.
 
         *Conflicts:* with every smart enqueue under way, which then includes it. *Cost:* one read, one write.
         """
@@ -350,7 +349,6 @@ class Resend:
             return
         if len(registry.numbers) >= MOST_RECIPIENTS:
             raise ValueError(f"{self!r} has {MOST_RECIPIENTS} recipients, and can't have more. Unregister some.")
-        await refuse_others_keys(tr, self._layout)
         registry.last += 1
         registry.numbers[recipient] = registry.last
         self._copies.recipients.write(tr, registry)

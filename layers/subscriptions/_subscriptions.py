@@ -33,7 +33,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
-from fdbqueue.stored.catalogue import check_decodes, refuse_others_keys
+from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.rename_marks import check_renamed
@@ -416,7 +416,6 @@ class Subscriptions(Named, ByPosition[V]):
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
         await is_paused(tr, layout)  # refuses a queue that was renamed
-        await refuse_others_keys(tr, layout)
         registered = await self._registered(tr, name)
         for other, registration in registered.items():
             if registration.owner and registration.owned_until_us > now_us:

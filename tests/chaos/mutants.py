@@ -1259,28 +1259,64 @@ MUTANTS = (
         tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
     ),
     Mutant(
-        "a subscription is written among the keys of another queue",
-        "layers/subscriptions/_subscriptions.py",
-        (("        await refuse_others_keys(tr, layout)\n", ""),),
-        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+        "a call with a transaction of its own writes among the keys of another queue",
+        "fdbqueue/writes/once.py",
+        (("        if not (looks or self._layout.known.is_beside(tr)):\n", "        if False:\n"),),
+        tests=(
+            "tests/layers/together/test_nested_names.py::test_a_call_that_finds_nothing_does_no_harm_to_the_queue_around",
+        ),
     ),
     Mutant(
-        "a group is written among the keys of another queue",
-        "layers/groups/_groups.py",
-        (("            await refuse_others_keys(tr, self.queue.layout)\n", ""),),
-        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+        "a call in the caller's transaction writes among the keys of another queue",
+        "fdbqueue/verbs/queue.py",
+        (("        if self.layout.known.is_beside(given):\n", "        if True:\n"),),
+        tests=("tests/layers/together/test_nested_names.py::test_a_verb_commits_no_key_under_a_nested_name",),
     ),
     Mutant(
-        "a recipient is written among the keys of another queue",
-        "layers/smart/_resend.py",
-        (("        await refuse_others_keys(tr, self._layout)\n", ""),),
-        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
-    ),
-    Mutant(
-        "a setting of sessions is written among the keys of another queue",
+        "a clear of sessions removes a queue within this one",
         "layers/sessions/operators/operators.py",
-        (("            await refuse_others_keys(tr, self.queue.layout)\n", ""),),
-        tests=("tests/queue/test_names.py::test_a_setting_of_a_name_within_a_queue_is_refused",),
+        (("            await refuse_others_keys(tr, self.queue.layout, clears=True)\n", ""),),
+        tests=("tests/layers/together/test_nested_names.py::test_a_clear_of_sessions_keeps_a_queue_that_lies_within",),
+    ),
+    Mutant(
+        "a staged batch of Spark is written among the keys of another queue",
+        "fdbqueue/spark/sink/staging.py",
+        (("        await refuse_others_keys(tr, self._keys.layout)\n", ""),),
+        tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
+    ),
+    Mutant(
+        "a batch of Spark is written among the keys of another queue",
+        "fdbqueue/spark/sink/at_once.py",
+        (("        await refuse_others_keys(tr, keys.layout)\n", "        pass\n"),),
+        tests=(
+            "tests/layers/together/test_nested_names.py::test_a_record_of_spark_is_not_written_under_a_nested_name",
+        ),
+    ),
+    Mutant(
+        "a job is written among the keys of another queue",
+        "fdbqueue/spark/job/job.py",
+        (
+            (
+                "        await refuse_others_keys(tr, keys.layout)\n        await refuse_bypass",
+                "        await refuse_bypass",
+            ),
+        ),
+        tests=(
+            "tests/layers/together/test_nested_names.py::test_a_record_of_spark_is_not_written_under_a_nested_name",
+        ),
+    ),
+    Mutant(
+        "the report of a job is written among the keys of another queue",
+        "fdbqueue/spark/job/job.py",
+        (
+            (
+                "        await refuse_others_keys(tr, keys.layout)\n        await _refuse_other",
+                "        await _refuse_other",
+            ),
+        ),
+        tests=(
+            "tests/layers/together/test_nested_names.py::test_a_record_of_spark_is_not_written_under_a_nested_name",
+        ),
     ),
     Mutant(
         "a name within another one is told as a bad value",
@@ -1320,12 +1356,6 @@ MUTANTS = (
         "fdbqueue/verbs/renaming.py",
         (("        await refuse_nested(tr, target)\n", ""),),
         tests=("tests/queue/test_names.py::test_a_rename_to_a_name_within_another_one_is_refused",),
-    ),
-    Mutant(
-        "a copy takes a name within another one",
-        "fdbqueue/transfer/copying.py",
-        (("            await refuse_nested(tr, self._layout)\n", "            pass\n"),),
-        tests=("tests/queue/test_names.py::test_a_copy_and_an_import_to_a_name_within_another_one_are_refused",),
     ),
     Mutant(
         "a queue may have the registrations among its keys",

@@ -208,8 +208,8 @@ class Call:
     def awaited(self, tr: Any) -> Any:
         return asyncio.run(self.verb.aio(tr, *self._args, **self._terms))
 
-    def waiting(self) -> Call:
-        return Call(self.verb, *self._args, **{**self._terms, "timeout": 5.0})
+    def waiting(self, timeout: float = 5.0) -> Call:
+        return Call(self.verb, *self._args, **{**self._terms, "timeout": timeout})
 
     def forms(self) -> list[Callable[[Any], Any]]:
         return [self, self.awaited] if hasattr(self.verb, "aio") else [self]

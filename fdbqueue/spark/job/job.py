@@ -27,7 +27,7 @@ from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.job.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord, JobReport, decode, encode
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, added
-from fdbqueue.stored.catalogue import refuse_codec
+from fdbqueue.stored.catalogue import refuse_codec, refuse_others_keys
 from fdbqueue.stored.layout import Layout, Name
 
 Clock = Callable[[], int]
@@ -64,7 +64,7 @@ def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = 
 
     Raises:
         JobError: the job began with another header. ChecksBypassed: its queue is smart, and the job is not.
-        OtherCodec: its queue is registered with another codec.
+        OtherCodec: its queue is registered with another codec. NestedQueue: the name of its queue is nested.
 
     *Conflicts:* with a submission that begins the same job; one of the two finds the other's record. *Cost:* one read,
     one write; for a job that began before, one key read per partition.
@@ -78,6 +78,7 @@ def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = 
             counts = await rows(tr.snapshot, *keys.counts_range())
             record = decode(keys.job_id, stored)
             return BegunJob(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
+        await refuse_others_keys(tr, keys.layout)
         await refuse_bypass(tr, keys.layout, header)
         tr.set(keys.record, encode(fresh))
         return BegunJob(encode(fresh), fresh, resumed=False)
@@ -147,6 +148,7 @@ def report_job(
     record = JobRecord(header=header, started_us=started_us, outcome=outcome)
 
     async def body(tr: Transaction) -> None:
+        await refuse_others_keys(tr, keys.layout)
         await _refuse_other_delivery(tr, keys, header)
         tr.set(keys.record, encode(record))
 

@@ -32,6 +32,7 @@ from fdbqueue.spark.job.keys import PartitionKeys
 from fdbqueue.spark.job.partition import JobIsCommitted, RowLog, counted
 from fdbqueue.spark.rows.digests import Multiset
 from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
+from fdbqueue.stored.catalogue import refuse_others_keys
 
 _ENTRIES_A_READ = 16
 
@@ -49,6 +50,8 @@ def begin_batch(db: Database, keys: SinkKeys, *, query: str, batch: int, run_id:
 
 async def _begin(tr: Transaction, keys: SinkKeys, query: str, batch: int, run_id: str) -> bytes | None:
     value = await value_of(tr.get(keys.record))
+    if not value.present():
+        await refuse_others_keys(tr, keys.layout)
     record = decode(bytes(value), keys.name) if value.present() else SinkRecord(query=query)
     if record.query != query or not run_id:
         return None  # the caller refuses another query, or goes on as its successor

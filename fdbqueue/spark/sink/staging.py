@@ -32,7 +32,7 @@ from fdbqueue.spark.rows.backlog import Backlog
 from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
 from fdbqueue.spark.sink.at_once import differ, written
 from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
-from fdbqueue.stored.catalogue import refuse_codec
+from fdbqueue.stored.catalogue import refuse_codec, refuse_others_keys
 from fdbqueue.stored.items import CHUNK_BYTES
 
 Lost: TypeAlias = Literal["fail", "continue"]
@@ -131,7 +131,8 @@ class Staging:
         return True
 
     async def _begin(self, tr: Transaction) -> bool:
-        """Return whether the batch is undecided. Refuse another codec now: the commit could not move such rows."""
+        """Return whether the batch is undecided. Refuse now what no commit could move to the queue."""
+        await refuse_others_keys(tr, self._keys.layout)
         if self._codec is not None:
             await refuse_codec(tr, self._keys.layout, self._codec)
         return await self._is_open(tr)

@@ -43,7 +43,8 @@ ROUNDS_AT_A_SHARD = 8
 def pointers_in(layout: Layout) -> Queue[Held]:
     """Return the queue of the pointers in one shard."""
     queue: Queue[Held] = Queue(layout.space, codec=HeldCodec())
-    queue.layout = queue.home = layout  # the line is not registered
+    queue.layout.known.is_part = layout.known.is_part = True  # the line is not registered
+    queue.layout = queue.home = layout
     return queue
 
 

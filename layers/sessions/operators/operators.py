@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -50,30 +50,20 @@ class Operators(Items[V]):
 
     _working: Working[V]
 
-    async def _set(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
-        """Run a body that writes settings. It may be the first to write keys of this queue.
-
-        Raises:
-            NestedQueue: the queue is not registered, and its name lies within that of another queue, or around it.
-        """
-
-        async def checked(tr: Transaction) -> T:
-            await refuse_others_keys(tr, self.queue.layout)
-            return await body(tr)
-
-        return await self.queue.transact(tr, checked)
-
     @verb
     async def pause(self, tr: Transaction | Database, session: SessionName) -> None:
         """Do no more items of a session, until `resume`. The item in progress ends as usual.
 
         A consumer that has read items ahead begins none of them later than a second after this is committed.
 
+        Raises:
+            NestedQueue: as `Queue.pause`. So do all verbs here that write.
+
         *Conflicts:* with enqueues into this session, and with a transaction that leases, acks or gives it back. *Cost:*
         a few reads and writes.
         """
         name = pack_name(session)
-        await self._set(tr, partial(Operating(self.line).pause, name=name))
+        await self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
 
     @verb
     async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
@@ -93,13 +83,16 @@ class Operators(Items[V]):
             session: its name. It need not have items.
             concurrency: 1 to 256; None: as many as these sessions have by default, and forget the setting.
 
+        Raises:
+            NestedQueue: as `Queue.pause`.
+
         *Conflicts:* as `pause`; with fewer items than the number, also with enqueues into this session. *Cost:* a few
         reads, and two writes for each item that becomes ready.
         """
         if concurrency is not None:
             check_concurrency(concurrency)
         name = pack_name(session)
-        await self._set(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+        await self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
 
     @verb
     async def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> None:
@@ -113,13 +106,16 @@ class Operators(Items[V]):
             gate: its name. No item need have needed it yet.
             limit: 0 to 1,000,000; None: that of the function `gates`, and forget the setting.
 
+        Raises:
+            NestedQueue: as `Queue.pause`.
+
         *Conflicts:* with every transaction that takes or gives back a slot of this gate, or gives one to a waiting
         item. *Cost:* a few reads and writes, and about four reads and six writes for each item that goes on.
         """
         if limit is not None:
             check_gate_limit(limit)
         body = partial(self.line.slots.gates.set_limit, gate=pack_gate(gate), limit=limit, most=ITEMS_AT_ONCE)
-        while await self._set(tr, body):
+        while await self.queue.transact(tr, body):
             pass
 
     @verb
@@ -133,7 +129,7 @@ class Operators(Items[V]):
             shards: how many, up to 64.
 
         Raises:
-            ValueError: there are more already.
+            ValueError: there are more already. NestedQueue: as `Queue.pause`.
 
         *Conflicts:* with another call, and with the first use of a queue with a number of shards. *Cost:* one read,
         two writes.
@@ -144,7 +140,7 @@ class Operators(Items[V]):
             await refuse_old_name(tr, self.line.layout)
             await self.line.shards.grow(tr, number=shards)
 
-        await self._set(tr, body)
+        await self.queue.transact(tr, body)
 
     @verb
     async def gate(self, tr: Transaction | Database, gate: SessionName) -> GateInfo | None:
@@ -181,12 +177,15 @@ class Operators(Items[V]):
             later: how to treat items that are enqueued until it is gone. "refuse": raise `SessionClosed`. "renew":
                 keep them, and begin the session again with them, without a state.
 
+        Raises:
+            NestedQueue: as `Queue.pause`.
+
         *Conflicts:* and *Cost:* as `pause`.
         """
         if later not in ("refuse", "renew"):
             raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
         name = pack_name(session)
-        await self._set(tr, partial(Operating(self.line).remove, name=name, later=later))
+        await self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
 
     @verb
     async def skip(self, tr: Transaction | Database, session: SessionName) -> bool:
@@ -424,10 +423,14 @@ class Operators(Items[V]):
         """Remove all sessions with their items, dead letters and states, and the limits of gates. The queue's plain
         items stay.
 
-        *Conflicts:* with every transaction that reads a session. *Cost:* eight writes.
+        Raises:
+            NestedQueue: as `Queue.clear`.
+
+        *Conflicts:* with every transaction that reads a session. *Cost:* eight writes; reads as `Queue.clear`.
         """
 
         async def body(tr: Transaction) -> None:
+            await refuse_others_keys(tr, self.queue.layout, clears=True)
             clear_keys(tr, self.line.queue.layout)
             self.line.keys.clear(tr)
             self.line.shards.clear(tr)
