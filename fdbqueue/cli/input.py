@@ -57,7 +57,7 @@ def _lines(file: Any) -> Iterator[bytes | None]:
     """Yield the lines, and None for each pause."""
     unfinished: list[bytes] = []
     try:
-        while chunk := file.read1(_READ_BYTES):
+        while chunk := read_some(file):
             *ends, rest = chunk.split(b"\n")
             for end in ends:
                 yield b"".join([*unfinished, end])
@@ -70,6 +70,18 @@ def _lines(file: Any) -> Iterator[bytes | None]:
         raise InputFailed(f"Standard input can't be read: {error.strerror}.") from error
     if unfinished:
         yield b"".join(unfinished)
+
+
+def read_some(file: Any) -> bytes:
+    """Wait for bytes, and return some; b"" at the end. Every read of standard input passes here.
+
+    Python handles a signal that comes just before a read blocks after that read, and perhaps no input follows. So this
+    waits for a moment at a time, and reads what is there.
+    """
+    while not _comes_soon(file):
+        pass
+    some: bytes = file.read1(_READ_BYTES)
+    return some
 
 
 def _comes_soon(file: Any) -> bool:

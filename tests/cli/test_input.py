@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue.cli import errors
+from fdbqueue.cli import errors, input
 from fdbqueue.cli.stopping import SIGNALS
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run, deep
@@ -65,6 +68,41 @@ def test_lines_are_enqueued_after_a_pause_of_the_input(file_url: str, queue: fdb
         process.stdin.close()
         assert process.wait(60) == 0
         assert [item.value for item in queue.browse(db)] == [1, 2, 34, 5]
+
+
+def test_no_read_of_standard_input_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A signal that comes just before a read blocks would be handled after the next input.
+    reads, writes = os.pipe()
+    waits = iter([b"1\n", b"", b"", b"2\n3", b"", b"4\n"])
+
+    def without_waiting(read: Any, *_: Any) -> Any:
+        ready = select.select(read, [], [], 0)
+        if not ready[0]:
+            os.write(writes, more) if (more := next(waits, None)) is not None else os.close(writes)
+        return ready
+
+    class Source:
+        def fileno(self) -> int:
+            return reads
+
+        def read1(self, size: int) -> bytes:
+            assert select.select([reads], [], [], 0)[0], "this read blocks"
+            return os.read(reads, size)
+
+    monkeypatch.setattr(input, "select", SimpleNamespace(select=without_waiting))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False, buffer=Source()))
+
+    groups = [list(group) for group in input.groups_of_lines("values", "VALUE")]
+
+    os.close(reads)
+    assert groups == [[b"1"], [b"2"], [b"34"]]
+
+
+def test_all_commands_read_standard_input_in_one_way() -> None:
+    files = [path for path in Path(errors.__file__).parent.rglob("*.py") if path.name != "input.py"]
+    reads = [line.strip() for path in files for line in path.read_text().splitlines() if "stdin.buffer" in line]
+
+    assert all("read_some(sys.stdin.buffer)" in line for line in reads), reads
 
 
 def test_a_lease_is_acked_when_no_more_come_for_a_while(file_url: str, queue: fdbqueue.Queue) -> None:

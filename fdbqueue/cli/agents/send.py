@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from fdbqueue.cli.agents.options import (
     client_of,
 )
 from fdbqueue.cli.errors import system_errors
+from fdbqueue.cli.input import read_some
 
 IN_MEMORY_BYTES = 8_000_000
 
@@ -44,6 +44,7 @@ def send(
             return
         # The size is said before the data, and a pipe does not tell it.
         with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as kept:
-            shutil.copyfileobj(sys.stdin.buffer, kept)
+            while some := read_some(sys.stdin.buffer):
+                kept.write(some)
             kept.seek(0)
             client.send(type, kept)  # type: ignore[arg-type]
