@@ -113,6 +113,7 @@ class Sampler:
         with self._lock:
             was_idle, self._seen = now - self._seen > WATCHED_SECONDS, now
             if self._thread is None and not self._closed:
+                was_idle = False  # the thread begins with a read
                 self._thread = threading.Thread(target=self._run, name="fdbqueue web samples", daemon=True)
                 self._thread.start()
         if was_idle:

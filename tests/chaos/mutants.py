@@ -43,6 +43,18 @@ MUTANTS = (
         tests=("tests/cli/test_stopping.py::test_a_signal_while_python_imports_the_command_prints_no_traceback",),
     ),
     Mutant(
+        "Ctrl-C just before a command reads standard input waits for the next input",
+        "fdbqueue/cli/input.py",
+        (("    while not _comes_soon(file):\n        pass\n", ""),),
+        tests=("tests/cli/test_input.py::test_no_read_of_standard_input_blocks",),
+    ),
+    Mutant(
+        "the first look at the web page reads all queues twice",
+        "fdbqueue/web/sampling.py",
+        (("                was_idle = False  #", "                #"),),
+        tests=("tests/web/test_sampling.py::test_the_first_look_reads_once",),
+    ),
+    Mutant(
         "an error in the shell names an object of Python",
         "fdbqueue/cli/remedies.py",
         (("    text = _OBJECT.sub(lambda found: found[1], text)\n", ""),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import fdbqueue
 from fdbqueue import StorageError
 from fdbqueue.web import sampling
-from fdbqueue.web.sampling import Sampler
+from fdbqueue.web.sampling import Sample, Sampler
 from tests.helpers.clock import Clock
 
 
@@ -30,6 +31,36 @@ def test_a_failed_read_warns_unless_the_database_was_closed_meanwhile(
     sampler.close()
     assert bool(caplog.records) is not closed
     db.close()
+
+
+class Waited(threading.Event):
+    """An event that tells when somebody waits for it, and whether it was set at the begin of each wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+        self.found: list[bool] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.found.append(self.is_set())
+        self.begun.set()
+        return super().wait(timeout)
+
+
+def test_the_first_look_reads_once(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, wake = Waited(), Waited()
+
+    def sample(sampler: Sampler) -> None:
+        ready.begun.wait()  # the caller has done all but wait
+        sampler._last = Sample(0.0, 0.0, ())
+
+    monkeypatch.setattr(Sampler, "_sample", sample)
+    sampler = Sampler(db)
+    sampler._ready, sampler._wake = ready, wake
+    sampler.look()
+    wake.begun.wait()
+    assert not wake.found[0], "it reads again at once"
+    sampler.close()
 
 
 def test_the_samples_of_a_closed_database_end_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:

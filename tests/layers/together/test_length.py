@@ -102,9 +102,18 @@ def looks(db: Any, queue: Queue[str]) -> dict[str, Callable[[], object]]:
         "inspect": lambda: queue.inspect(db),
         "queues": lambda: list(fdbqueue.queues(db)),
         "scrape": lambda: scraped(Figures(db, Wanted())),
-        "first page": lambda: Browser(AdminApp(db)).text(""),
+        "first page": lambda: first_page(db),
         **pages,
     }
+
+
+def first_page(db: Any) -> str:
+    """Return the page of all queues. It is read by a thread, which would read again a moment later."""
+    app = AdminApp(db)
+    try:
+        return Browser(app).text("")
+    finally:
+        app.close()
 
 
 def reads_of(db: Any, fill: Fill, number: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
