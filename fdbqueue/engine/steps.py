@@ -16,11 +16,12 @@ itself, because that would block the event loop. It awaits nothing of asyncio, b
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
+from inspect import CO_ITERABLE_COROUTINE
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fdbqueue.base.deprecation import deprecated
@@ -51,10 +52,10 @@ def begun(body: Callable[..., Steps[T]], tr: object) -> Steps[T]:
     A generator that yields futures is a body too. This is deprecated since 0.3.0.
     """
     steps: Any = body(tr)
-    if type(steps) is types.GeneratorType and not steps.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE:
+    if type(steps) is GeneratorType and not steps.gi_code.co_flags & CO_ITERABLE_COROUTINE:
         tell_of_generator(steps.__qualname__, stacklevel=2)
         steps = for_all_bodies(steps)
-    return cast("Steps[T]", steps)
+    return steps  # type: ignore[no-any-return]
 
 
 @types.coroutine

@@ -87,7 +87,7 @@ _BYTES = [bytes((byte,)) for byte in range(256)]
 _INTEGER = b"(?:\\x14|%b)" % b"|".join(
     b"%b[^\\x00].{%d}" % (re.escape(bytes((0x14 + size,))), size - 1) for size in range(1, 9)
 )
-_is_packed = re.compile(b"%b{1,2}\\x01(?:[^\\x00]|\\x00\\xff)*\\x00" % _INTEGER, re.DOTALL).fullmatch
+_is_packed = re.compile(b"%b{1,2}\\x01[^\\x00]*(?:\\x00\\xff[^\\x00]*)*\\x00" % _INTEGER, re.DOTALL).fullmatch
 
 REMOVE_FOREIGN = "Remove it by fdbqueue.check(db, queue, remove_foreign=True), or by fdbqueue check --remove-foreign."
 """What to do about a foreign key."""
@@ -123,9 +123,10 @@ class Place:
         """
         at = len(self.prefix)
         end = key[at] - 0x13 + at
-        number = int.from_bytes(key[at + 1 : end], "big")
+        number = int.from_bytes(key[at + 1 : end])
         raw = key[end + 1 : -1]
-        if key[end : end + 1] != b"\x01" or key[-1] or not key[at + 1] or b"\x00" in raw:  # few keys
+        # True for few keys. A search for a number takes a quarter of the time of one for bytes.
+        if key[end : end + 1] != b"\x01" or key[-1] or not key[at + 1] or 0 in raw:
             if _is_packed(key, at) is None:
                 raise _foreign_item(key)
             if key[end : end + 1] != b"\x01":

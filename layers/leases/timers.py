@@ -74,6 +74,8 @@ async def due_timers(tr: Transaction, layout: Layout, now_us: int, *, limit: int
     """
     begin, end = layout.timers_until(now_us)
     first = await rows(tr.snapshot, begin, end, limit=limit)
+    if not first:
+        return first
     due = [row for row in first if layout.timer_of(row.key) is not None]
     known = layout.known
     if len(first) < limit or (len(due) == limit and known.timers_passed is None):
