@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fdbqueue.stored.layout import Layout
+from fdbqueue.base.position import Position
+from fdbqueue.errors import FormatError
+from fdbqueue.stored.layout import Place, is_packed
+from fdbqueue.stored.order import MAX_INDEX, MAX_RANK
 
 _BASE = 0x14
 """The type code of an integer without bytes; one more for each byte."""
-_ANY = Layout("any")
 
 
 class Positions(NamedTuple):
@@ -50,17 +52,19 @@ def parsed(keys: Sequence[bytes], cut: int = 0) -> Positions:
 def _of_one_size(keys: Sequence[bytes], cut: int) -> Positions:
     cells = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), -1)[:, cut:]
     first = keys[0][cut:]
+    if not is_packed(first):
+        return _one_by_one(keys, cut)  # the first one is foreign
     at = first[0] - _BASE + 1
     codes = [0]
-    if first[at : at + 1] != b"\x01":
+    if first[at] != 1:
         codes.append(at)
-        at += 1 + first[at] - _BASE if at < len(first) else 0
+        at += 1 + first[at] - _BASE
     random = cells[:, at + 1 : -1]
-    heads = [*codes, at]
+    heads = [*codes, at, -1]
     one_load = _all_equal(random)
-    same = at < len(first) and (cells[:, heads] == cells[0, heads]).all() and first[at] == 1
-    if not same or not (one_load or random.all()) or any(not 0 <= first[code] - _BASE <= 8 for code in codes):
-        return _one_by_one([key[cut:] for key in keys])
+    same = (cells[:, heads] == cells[0, heads]).all() and all(_are_numbers(cells, code) for code in codes)
+    if not same or not (one_load or random.all()):
+        return _one_by_one(keys, cut)
     numbers = [_integers(cells[:, code + 1 : code + 1 + first[code] - _BASE]) for code in codes]
     if one_load:
         tail = random[0].tobytes().replace(b"\x00\xff", b"\x00").hex()
@@ -75,6 +79,12 @@ def _of_one_size(keys: Sequence[bytes], cut: int) -> Positions:
         text = pc.binary_join_element_wise(*(number.cast(pa.string()) for number in numbers), tails, ":")
     rank = numbers[0] if len(numbers) == 2 else pa.nulls(len(keys), pa.int64())
     return Positions(text, rank, numbers[-1])
+
+
+def _are_numbers(cells: np.ndarray[tuple[int, int], np.dtype[np.uint8]], code: int) -> bool:
+    """Return whether the integers behind a type code are packed as the library packs them, and fit into a column."""
+    size = int(cells[0, code]) - _BASE
+    return not size or bool(cells[:, code + 1].all() and (size < 8 or (cells[:, code + 1] < 0x80).all()))
 
 
 def _integers(cells: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> pa.Array:
@@ -111,10 +121,20 @@ def _with_one_tail(numbers: pa.Array, tail: str) -> pa.Array | None:
     return pa.Array.from_buffers(pa.string(), amount, [None, pa.py_buffer(ends), pa.py_buffer(cells)])
 
 
-def _one_by_one(packed: Sequence[bytes]) -> Positions:
-    found = [_ANY.position_of(_ANY.prefix + one) for one in packed]
+def _one_by_one(keys: Sequence[bytes], cut: int) -> Positions:
+    found = [_position(key, cut) for key in keys]
     return Positions(
         pa.array([one.text for one in found], pa.string()),
         pa.array([one.rank for one in found], pa.int64()),
         pa.array([one.index for one in found], pa.int64()),
     )
+
+
+def _position(key: bytes, cut: int) -> Position:
+    position = Place(key[:cut]).position(key)
+    if position.index > MAX_INDEX or (position.rank or 0) > MAX_RANK:
+        raise FormatError(
+            f"The key {key!r} has the position {position.text}, whose numbers are over 2^63 - 1: fdbqueue did not give"
+            " it, and a column can't hold it. Remove the item: cancel it."
+        )
+    return position

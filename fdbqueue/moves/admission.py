@@ -27,12 +27,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import rows, started, value_of
-from fdbqueue.errors import ChecksBypassed, OrderError
+from fdbqueue.errors import ChecksBypassed, FormatError, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
 from fdbqueue.moves.quotas import Quota, check_room, quota_of
 from fdbqueue.stored.catalogue import is_known, note_registered
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
@@ -192,6 +193,7 @@ class Admission:
             ChecksBypassed: the queue is smart, and the item does not pass through its checks.
             QueueRenamed: the queue has another name now.
             OtherCodec: the queue is registered with another codec. NestedQueue: it can't be registered.
+            FormatError: the last index is higher than any that an enqueue gives.
         """
         layout = self._layout
         if layout.known.made.is_smart and self._entry == "plain":
@@ -213,6 +215,8 @@ class Admission:
         index = layout.index_of(key)
         if index is None:
             raise self._refusal((await read_high_water_mark(self._tr, layout)).order or "unknown")
+        if index > MAX_INDEX:
+            raise _not_given(index, layout, key)
         return index
 
     async def _last_key(self) -> bytes:
@@ -241,9 +245,14 @@ class Admission:
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
         if self._last is None:
             return await self._in_order(lent)
-        index = layout.index_of(await self._last_key())
+        key = await self._last_key()
+        index = layout.index_of(key)
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")
+        if index > MAX_INDEX:
+            raise _not_given(index, layout, key)
+        if lent.index > MAX_INDEX:
+            raise _not_given(lent.index, layout, layout.high_water_mark_key)
         return max(index, lent.index)
 
     async def _check(self, terms: QueueTerms, wanted: int) -> None:
@@ -263,6 +272,8 @@ class Admission:
 
     async def _in_order(self, given: HighWaterMark) -> int:
         if given.order == self._order:
+            if given.index > MAX_INDEX:
+                raise _not_given(given.index, self._layout, self._layout.high_water_mark_key)
             return given.index
         if given.order is not None or given.index:
             raise self._refusal(given.order)
@@ -280,6 +291,23 @@ class Admission:
             f"The items of {self._layout.describe()} stand {told(order)}, and nothing can be enqueued there"
             f" {told(self._order)}. Use the queue with its own order, or another queue."
         )
+
+
+def _not_given(index: int, layout: Layout, key: bytes) -> FormatError:
+    """Return the error for an index that no enqueue gave. The next one would leave the range of the items.
+
+    Args:
+        key: the key of the item, or of the high-water mark, that has it.
+    """
+    remedy = (
+        "Export the items, clear the queue, and import them."
+        if key == layout.high_water_mark_key
+        else f"Remove the item {layout.position_of(key).text}: cancel it."
+    )
+    return FormatError(
+        f"The key {key!r} of {layout.describe()} has the index {index:,}, which fdbqueue did not give: there is no"
+        f" place behind it. {remedy}"
+    )
 
 
 async def register(tr: Transaction, layout: Layout) -> bool:

@@ -32,6 +32,7 @@ from fdbqueue.stored.items import (
     with_notes,
 )
 from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
+from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.payloads import clear_parts
 from fdbqueue.stored.states import InQueue
 
@@ -408,6 +409,8 @@ def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:
 
     It is an atomic operation without a read, so that transactions that take items away don't conflict here. An enqueue
     that read the mark before this commits saw the item itself, in its old place, or its own index is higher. If the
-    queue has an order, every enqueue has already raised the mark, and this changes nothing.
+    queue has an order, every enqueue has already raised the mark, and this changes nothing. An index that no enqueue
+    gave raises no mark: there would be no place behind it.
     """
-    tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))
+    if index <= MAX_INDEX:
+        tr.byte_max(layout.high_water_mark_key, index.to_bytes(8, "big"))

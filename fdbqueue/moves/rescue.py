@@ -29,13 +29,14 @@ from msgspec import structs
 
 from fdbqueue.base.times import HELD_US
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, behind, below
+from fdbqueue.engine.keys import Subspace, behind, below
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.groups import group_keys
 from fdbqueue.moves.outcomes import PENDING, read_record
 from fdbqueue.stored.items import Notes, salvaged_notes
 from fdbqueue.stored.layout import DELAY, LEASE, TTL, Layout
+from fdbqueue.stored.own_rows import first_own
 
 KEEP_S = 3_600
 """How many seconds the outcome of such an item is kept. Its own number is lost; this one is the default."""
@@ -100,17 +101,17 @@ async def _told_by_keys(
         value = await value_of(read)
         if value.present():
             told[packed] |= _of_record(bytes(value))
-    for name, _ in await _below(tr, home.groups):
+    for name, _ in await _below(tr, home, "groups"):
         members = group_keys(home, name).members
         for packed in await _there(tr, members, addresses):
             told[packed]["group"] = name
     own = {packed: packed for packed in addresses}
-    for name, prefix in await _below(tr, layout.held):
+    for name, prefix in await _below(tr, layout, "held"):
         for packed in await _there(tr, prefix, own):
             told[packed]["subscription"] = name
     beside, times = await scanned
-    for space in (layout.copies, layout.unsent):
-        for _, prefix in await _below(tr, space):
+    for family in ("copies", "unsent"):
+        for _, prefix in await _below(tr, layout, family):
             for packed in await _there(tr, prefix, own):
                 beside.setdefault(packed, []).append(prefix[len(layout.prefix) :])
     for packed, parts in beside.items():
@@ -173,19 +174,16 @@ def _of_timer(layout: Layout, key: bytes, kind: str) -> dict[str, Any]:
     return {"expires_at_us" if kind == LEASE else "ttl_at_us": at_us}
 
 
-async def _below(tr: Transaction, space: Subspace) -> list[tuple[Any, bytes]]:
-    """Return the first elements of the keys in a subspace, and their prefixes. One read jumps over each one's keys."""
+async def _below(tr: Transaction, layout: Layout, family: str) -> list[tuple[Any, bytes]]:
+    """Return the first parts of the keys of a family, and their prefixes. One read jumps over each one's keys."""
+    space: Subspace = getattr(layout, family)
     begin, end = below(space.key())
     found: list[tuple[Any, bytes]] = []
     while len(found) < MOST_NAMES:
-        row = await rows(tr.snapshot, begin, end, limit=1)
-        if not row:
+        first = await first_own(tr.snapshot, layout, family, begin, end)
+        if first is None:
             break
-        try:
-            name = space.unpack(row[0].key)[0]
-        except NOT_A_TUPLE:  # another program wrote it; a check reports it
-            begin = row[0].key + b"\x00"
-            continue
+        name = first[0][0]
         found.append((name, space[name].key()))
         begin = behind(space[name].key())
     return found

@@ -27,6 +27,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 MAX_NAME_BYTES = 100
+MAX_INDEX = (1 << 63) - 1
+"""The highest index that an item may have. No enqueue comes near it, and a file of an export may not go beyond it."""
 MAX_RANK = (1 << 63) - 1
 PRIORITY = "priority"
 """The header with an item's priority, in a queue whose order has priorities."""

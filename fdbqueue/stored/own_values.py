@@ -1,4 +1,4 @@
-"""Decode the stored values of the library's own records: one function, whose error names the key."""
+"""Decode stored values by one function, whose error names the key of a record, or an item."""
 
 from __future__ import annotations
 
@@ -30,3 +30,28 @@ def decoded(layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], 
         told = f"The value of the key {key!r} of {layout.describe()} can't be read: {str(error).rstrip('.')}."
         newer = isinstance(error, FormatError) and error.newer
         raise FormatError(f"{told} {remedy}".rstrip(), newer=newer) from error
+
+
+def of_item(layout: Layout, packed: bytes, stored: bytes, read: Callable[[bytes], T]) -> T:
+    """Return what `read` finds in an item's stored bytes, such as `notes_of`.
+
+    Raises:
+        FormatError: they can't be read. The message names the item.
+    """
+    try:
+        return read(stored)
+    except FormatError as error:
+        raise unreadable_item(layout, packed, error) from error
+
+
+def unreadable_item(layout: Layout, packed: bytes, error: FormatError, remedy: str = "") -> FormatError:
+    """Return the error for an item that can't be read.
+
+    Args:
+        packed: its packed position.
+        error: says what is wrong with its stored bytes.
+        remedy: a sentence: what to do.
+    """
+    position = layout.position_of(layout.prefix + packed)
+    told = f"The item {position.text} of {layout.describe()} can't be read and was left there. {error} {remedy}"
+    return FormatError(told.rstrip(), position=position, newer=error.newer)

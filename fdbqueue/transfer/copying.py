@@ -54,10 +54,11 @@ from fdbqueue.stored.items import (
     size_of,
 )
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.importing import enter, keep_quota, progress_key
-from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers, unreadable
+from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.renaming import fitting
@@ -513,7 +514,7 @@ def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
         notes = notes_of(value) if has_notes(value) else NO_NOTES
     except FormatError as error:
         remedy = "`Queue.cancel` removes it; the copy then goes on when it is repeated."
-        raise unreadable(layout, packed, error, remedy) from error
+        raise unreadable_item(layout, packed, error, remedy) from error
     blob = has_parts(value) and blob_of(value) is not None
     if marks := marks_of(notes, has_blob=blob):
         raise refusal("a copy", layout.position_of(layout.prefix + packed).text, layout, marks)

@@ -22,6 +22,7 @@ from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.catalogue import check_codec, codec_of
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers
@@ -159,4 +160,5 @@ async def _header(tr: Transaction, *, queue: Queue, codec: str, where: str) -> F
     layout = queue.layout
     await refuse_layers(tr, layout, "an export")
     mark = await read_high_water_mark(tr, layout)
-    return FileHeader(FORMAT, queue_text(layout.prefix), codec, mark.order, mark.index, where)
+    last = mark.index if mark.index <= MAX_INDEX else 0  # a damaged mark; the items' own indices are enough
+    return FileHeader(FORMAT, queue_text(layout.prefix), codec, mark.order, last, where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.errors import FormatError, TransferError
+from fdbqueue.errors import TransferError
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.stored.items import Notes
@@ -44,12 +44,6 @@ def refusal(what: str, position: str, layout: Layout, marks: tuple[str, ...]) ->
         f"The item {position} of {layout.describe()} has {', '.join(marks)}, which {what} can't take along. It was"
         f" left there. {REMEDY[marks[0]]}."
     )
-
-
-def unreadable(layout: Layout, packed: bytes, error: FormatError, remedy: str) -> FormatError:
-    """Return the error for an item that can't be read."""
-    position = layout.position_of(layout.prefix + packed).text
-    return FormatError(f"The item {position} of {layout.describe()} can't be read and was left there. {error} {remedy}")
 
 
 async def refuse_layers(tr: Transaction, layout: Layout, what: str) -> None:

@@ -28,14 +28,13 @@ from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.stored.items import with_notes as with_notes_of
 from fdbqueue.stored.layout import Layout, pack
-from fdbqueue.stored.order import MAX_NAME_BYTES, MAX_RANK
+from fdbqueue.stored.order import MAX_INDEX, MAX_NAME_BYTES, MAX_RANK
+from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.states import ALL_STATES
-from fdbqueue.transfer.marks import REMEDY, marks_of, refusal, unreadable
+from fdbqueue.transfer.marks import REMEDY, marks_of, refusal
 
 FORMAT = 1
 DIGEST_BYTES = 16
-MAX_INDEX = (1 << 63) - 1
-"""The highest index that a file may have. As many indices are left for the items that are enqueued afterwards."""
 MAX_RANDOM_BYTES = 64
 _MAX_POSITION = 2 * MAX_RANDOM_BYTES + 2 * 21
 MAX_LINE_BYTES = 6 * MAX_ITEM_BYTES + 1_000_000
@@ -183,7 +182,7 @@ def records_of(
         except FormatError as error:
             if skipped is None:
                 remedy = "Leave it out: on_bad='skip'. `Queue.cancel` removes it."
-                raise unreadable(layout, packed, error, remedy) from error
+                raise unreadable_item(layout, packed, error, remedy) from error
             skipped.append(layout.position_of(layout.prefix + packed))
     return records
 

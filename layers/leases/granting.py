@@ -19,6 +19,7 @@ from fdbqueue.engine.members import has_mark
 from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, notes_of, pack, rows, value_of
 from fdbqueue.moves.moves import at_rest
 from fdbqueue.stored.layout import GRANT
+from fdbqueue.stored.own_values import of_item
 
 from .lease import Disposition, LeaseHandle
 from .transitions import Custody, Transitions
@@ -137,7 +138,7 @@ async def take_back(
         packed = pack(lease.position)
         home = layout if custody is None else custody.home_of(packed)
         value = await value_of(tr.get(home.leased.key(packed)))
-        notes = notes_of(bytes(value)) if value.present() else None
+        notes = of_item(home, packed, bytes(value), notes_of) if value.present() else None
         # Another end than the granted one: the client has extended the lease, so it has the item.
         if notes is None or notes.token != lease.token or notes.expires_at_us != grant.ends_at_us:
             continue

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec import structs
 
-from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue import FormatError, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.rename_marks import renamed
 from fdbqueue.verbs.editing import why_lost
 
@@ -189,7 +190,10 @@ class Holding:
         value = read.wait() if getattr(read, "comes_at_once", False) else await value_of(read)
         if value.present():
             stored = bytes(value)
-            notes = notes_of(stored)
+            try:
+                notes = notes_of(stored)
+            except FormatError as error:
+                raise unreadable_item(self._layout, packed, error) from error
             if notes.token == lease.token:
                 return [(packed, stored, notes)]
         raise await self._lost(tr, [lease.position])
@@ -201,7 +205,10 @@ class Holding:
         lost = []
         for packed, lease in zip(places, leases, strict=True):
             stored = found.get(packed, b"")
-            notes = notes_of(stored) if stored else None
+            try:
+                notes = notes_of(stored) if stored else None
+            except FormatError as error:
+                raise unreadable_item(self._layout, packed, error) from error
             if notes is None or notes.token != lease.token:
                 lost.append(lease.position)
             else:

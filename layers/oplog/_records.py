@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -18,11 +19,14 @@ from fdbqueue import FormatError, Position
 from fdbqueue.engine.keys import NOT_A_TUPLE, is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
+from fdbqueue.stored.shapes import Shape
 from fdbqueue.stored.states import CLAIMED
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
+_KEY = Shape("versionstamp")
+"""A record's key. Several rows of one record differ in the user version."""
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
 _SESSION_STATES = ("delay", "dead")
 _SHOWN_NAMES = ("request", "session", "line", "lines", "gate", "group", "upload")
@@ -213,8 +217,16 @@ def unpack_record(stamp: bytes, stored: bytes) -> Record:
 
 def joined(space: Subspace, rows: Iterable[KeyValue]) -> Iterator[Record]:
     """Yield the records in rows. A large record has several rows."""
-    for stamp, group in groupby(rows, key=lambda row: space.unpack(row.key)[0].tr_version):
-        yield unpack_record(stamp, b"".join(row.value for row in group))
+    for stamp, group in groupby(_stamps_of(space, rows), key=itemgetter(0)):
+        yield unpack_record(stamp, b"".join(value for _, value in group))
+
+
+def _stamps_of(space: Subspace, rows: Iterable[KeyValue]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the stamps and values of rows, without foreign keys."""
+    prefix = len(space.key())
+    for row in rows:
+        if (parts := _KEY.parts(row.key[prefix:])) is not None:
+            yield parts[0].tr_version, row.value
 
 
 def _stamped(change: Change, stamp: bytes) -> Change:

@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
+from fdbqueue.stored.own_values import of_item
 
 from ..leases import Leases
 from ..leases.taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
@@ -157,7 +158,7 @@ class Fetching:
         self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
     ) -> None:
         """Fetch one copy, or remove its item if it is outdated."""
-        notes = notes_of(stored)
+        notes = of_item(self._layout, packed, stored, notes_of)
         outdated = is_over(notes, haul.now_us)
         if not outdated:
             haul.size_bytes += size_of(stored) + ITEM_BYTES

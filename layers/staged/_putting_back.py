@@ -16,6 +16,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.stored.own_values import of_item
 
 from ..leases import Disposition, Lease, Leases
 from ..leases.transitions import Transitions
@@ -48,7 +49,7 @@ async def put_back(tr: Transaction, leases: Leases, unclaimed: list[Got]) -> Non
     for got, read in leased:
         value = await value_of(read)
         stored = bytes(value) if value.present() else b""
-        notes = notes_of(stored) if stored else None
+        notes = of_item(leases.layout, got.packed, stored, notes_of) if stored else None
         if notes is not None and isinstance(got.given, Lease) and notes.token == got.given.token:
             moves.leave_leased(got.packed, notes)
             moves.put_back(got.packed, stored, got.notes, now_us=now_us, delay_us=0)

@@ -33,6 +33,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.items import has_notes, notes_if_readable
 from fdbqueue.stored.layout import GRANT
+from fdbqueue.stored.own_values import of_item
 
 from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased
@@ -398,7 +399,7 @@ class HeadDelivery:
         readable = True
         for packed, lease in by_place.items():
             stored = found.get(packed, b"")
-            notes = notes_of(stored) if stored else None
+            notes = of_item(self._layout, packed, stored, notes_of) if stored else None
             if notes is None or notes.token != lease.token:
                 continue
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
@@ -435,7 +436,7 @@ class HeadDelivery:
         got: list[Got] = []
         for packed, lease in by_place.items():
             stored = found.get(packed, b"")
-            notes = notes_of(stored) if stored else None
+            notes = of_item(self._layout, packed, stored, notes_of) if stored else None
             if notes is None or notes.token != lease.token:
                 continue
             if notes.expires_at_us - now_us < duration_us // 2:

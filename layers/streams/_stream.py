@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.pausing import pause_of
+from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Leases
@@ -427,7 +428,7 @@ class Stream(Generic[V]):
         moves = Transitions(tr, self._layout, now_us)
         for row in await rows(tr, *self._keys.all_tracked(last)):
             _, packed = self._keys.packed_of(row.key)
-            moves.count_claimed(notes_of(row.value), -1)
+            moves.count_claimed(of_item(self._layout, packed, row.value, notes_of), -1)
             moves.vanish(packed, row.value, "dequeued")
             moves.tally("dequeued", -1)  # the caller counts all items of the batch
         tr.clear_range(*self._keys.all_tracked(last))

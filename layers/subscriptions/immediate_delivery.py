@@ -137,7 +137,7 @@ class ImmediateDelivery:
         live = await self._waiters.of_each(tr, now_us)
         serving = await value_of(tr.snapshot.get(self._layout.served_key))
         await self._place(tr, new)
-        served = (serving.present() and bytes(serving).decode()) or ""
+        served = bytes(serving).decode("utf-8", "replace") if serving.present() else ""
         for request in _in_turn(live, served):
             if await self._try(tr, new, request, now_us):
                 tr.set(self._layout.served_key, request.wish.consumer.encode())

@@ -23,8 +23,10 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.keys import Subspace, is_within
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
+from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_rows import first_own
+from fdbqueue.stored.own_rows import first_own, told_foreign
+from fdbqueue.stored.shapes import Shape
 
 MAX_JOB_ID_BYTES = 1_000
 JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
@@ -66,8 +68,7 @@ class PartitionKeys:
 
     def number_of(self, entry: bytes) -> int:
         """Return the transaction's number in a log entry's key."""
-        number: int = self._log.unpack(entry)[1]
-        return number
+        return self._number(self._log, "number, number", entry)
 
     def log_end(self, partition: int) -> bytes:
         """Return the end of the keys of a partition's log."""
@@ -81,8 +82,19 @@ class PartitionKeys:
 
     def partition_of(self, key: bytes) -> int:
         """Return the partition in the key of an owner or a count."""
-        partition: int = (self._owners if is_within(key, self._owners.key()) else self._counts).unpack(key)[0]
-        return partition
+        return self._number(self._owners if is_within(key, self._owners.key()) else self._counts, "number", key)
+
+    def _number(self, space: Subspace, rest: str, key: bytes) -> int:
+        """Return the last part of a key.
+
+        Raises:
+            FormatError: the key is foreign.
+        """
+        parts = Shape(rest).parts(key[len(space.key()) :])
+        if parts is None:
+            family = "jobs" if is_within(key, self.layout.jobs.key()) else "sinks"
+            raise FormatError(told_foreign(self.layout, family, key))
+        return int(parts[-1])
 
     def owners_range(self) -> tuple[bytes, bytes]:
         """Return the begin and end of the owners of all partitions."""

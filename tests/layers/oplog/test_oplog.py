@@ -201,3 +201,13 @@ def test_the_records_of_sessions_show_items_and_pointers_without_contents(
     shown = [change.notes for change in taken.changes if change.operation == "set" and change.notes]
     assert any(b"ann" in notes for notes in shown)
     assert not any(b"secret" in notes for record in log.records(db) for _, _, _, notes, *_ in record.changes)
+
+
+@pytest.mark.parametrize("tail", [b"\x02text\x00", b"\x33short", b"\x15\x07", b"\x00"], ids=repr)
+def test_foreign_keys_among_the_records_are_passed_by(
+    db: Any, space: Subspace, queue: Queue, log: OperationLog, tail: bytes
+) -> None:
+    queue.enqueue(log.of(db), "logged")
+    db[space["log"].key() + tail] = b"x"
+    [record] = log.records(db)
+    assert len(record.changes) > 1

@@ -90,6 +90,24 @@ def test_its_completion_ends(db: Any, leases: Leases[Any], road: str) -> None:
 
 
 @pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("part", [None, 7, 1.5, b"bytes", ("t", 1)], ids=repr)
+def test_foreign_keys_of_the_families_that_name_it_are_passed_by(
+    db: Any, leases: Leases[Any], road: str, part: Any
+) -> None:
+    group = Groups(leases).open(db, "g")
+    bad = group.enqueue(db, 1)
+    spoil(db, leases, bad)
+    layout = leases.layout
+    for space in (layout.groups, layout.held, layout.copies, layout.unsent):
+        db[space.pack((part, "foreign", 1))] = b""
+
+    ROADS[road](db, leases, bad)
+
+    assert group.stats(db).available == 0
+    assert list(leases.browse(db)) == []
+
+
+@pytest.mark.parametrize("road", ROADS)
 def test_its_group_ends_and_releases_the_follow_up(db: Any, space: Subspace, leases: Leases[Any], road: str) -> None:
     done: Leases[str] = Leases(Queue(space["done"], codec="str"))
     group = Groups(leases).open(db, "g", then=FollowUp(done, "all done"))
