@@ -241,7 +241,7 @@ class Layout:
     timers = _space(
         ("timer",), "at_us, index, random, kind", "empty; the end of its lease, delay, life or outcome", "layers"
     )
-    groups = _space(("group",), 'name, "record"', "a group's record", "groups.py")
+    groups = _space(("group",), 'group, "record"', "a group's record", "groups.py")
     completions = _place(("completion",), "index, random", "what became of the item, for its completion", "outcomes.py")
     chunks = _space(("chunk",), "index, random, n", "the n-th piece of a payload over 90,000 bytes", "enqueue")
     # It sorts behind the items, so that one read of the last key shows whether there is a mark.
@@ -266,11 +266,16 @@ class Layout:
     type_key = _key(
         (True, "type"), "", '"smart", a quota, or the mark of a rename', "layers/smart, quotas.py, rename_marks.py"
     )
-    subscriptions = _space(("subscription",), "name", "its selector, credit and owner", "layers/subscriptions")
-    pointers = _space(("pointer",), "name", "the spans that it has yet to look at", "layers/subscriptions")
-    held = _space(("held",), "name, index, random", "bytes of an item that its consumers have", "layers/subscriptions")
+    subscriptions = _space(("subscription",), "subscription", "its selector, credit and owner", "layers/subscriptions")
+    pointers = _space(("pointer",), "subscription", "the spans that it has yet to look at", "layers/subscriptions")
+    held = _space(
+        ("held",), "subscription, index, random", "bytes of an item that its consumers have", "layers/subscriptions"
+    )
     returned = _space(
-        ("returned",), "name", "counts the transactions in which items left its consumers", "layers/subscriptions"
+        ("returned",),
+        "subscription",
+        "counts the transactions in which items left its consumers",
+        "layers/subscriptions",
     )
     arrivals = _space(("arrival",), "versionstamp, first, last", "empty; items became available there", "arrivals.py")
     arriving = _key(("arriving",), "index, random", "never written: conflict ranges only", "arrivals.py")
@@ -569,10 +574,12 @@ _DERIVED = _taken_off(_Derived)
 OTHERS = (
     Row(("timer",), 'at_us, 0, client, "grant"', "empty; until then the client takes a grant", "layers/leases"),
     Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "groups.py"),
-    Row(("group",), 'name, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
-    Row(("group",), 'name, "member", index, random', "empty; a member that has not ended", "groups.py"),
-    Row(("group",), 'name, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
-    Row(("group",), 'name, "count", state of a member', "8 bytes, by atomic adds: its members in a state", "groups.py"),
+    Row(("group",), 'group, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
+    Row(("group",), 'group, "member", index, random', "empty; a member that has not ended", "groups.py"),
+    Row(("group",), 'group, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
+    Row(
+        ("group",), 'group, "count", state of a member', "8 bytes, by atomic adds: its members in a state", "groups.py"
+    ),
     Row(("session",), "session", "its record: where its pointer is, whether it is paused, …", "layers/sessions"),
     Row(("items",), "session, generation, key of a queue", "a session's items, a level for a rank", "layers/sessions"),
     Row(("line",), "key of a queue", "the line of ready sessions, whose items are pointers", "layers/sessions"),
@@ -603,7 +610,7 @@ OTHERS = (
     Row(("job",), 'job, "rows", partition', "counts rows and transactions", "Spark's sink"),
     Row(("job",), 'job, "mark", partition, n', "which rows a transaction wrote", "Spark's sink"),
     Row(("job",), 'job, "held", submission, token, type, number, n', "rows that are stored aside", "Spark's sink"),
-    Row(("schedule",), "name", "JSON: when a task is enqueued, its next and its last tick", "layers/schedules"),
+    Row(("schedule",), "schedule", "JSON: when a task is enqueued, its next and its last tick", "layers/schedules"),
     Row(
         ("rate",),
         "bucket",

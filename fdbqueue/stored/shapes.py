@@ -32,12 +32,18 @@ MEMBER_STATES = frozenset(("available", "leased", "delayed", "done", "dead", "ex
 NESTED, RAW = "key of a queue", "8 bytes"
 """Ends of keys that are more than one part, or no part of a tuple."""
 RAW_BYTES = 8
+NAME_BYTES = {"group": 100, "job": 1_000, "schedule": 200, "stream": 500, "subscription": 200}
+"""How many bytes a name may have, and at least one, by what it names. A key with another name is foreign."""
 MOST_US = (1 << 62) - 1
 """The last time that a key may have, in microseconds."""
 
 
 def _text(value: Any) -> bool:
     return type(value) is str
+
+
+def _text_of(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is str and 0 < len(value.encode()) <= most
 
 
 def _bytes(value: Any) -> bool:
@@ -85,8 +91,6 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "kind": lambda value: _text(value) and value in TIMER_KINDS,
     "stage": lambda value: _text(value) and value in STAGES,
     "name": _text,
-    "stream": _text,
-    "job": _text,
     "query": _text,
     "type": _text,
     "agent": _number,
@@ -111,6 +115,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "state of a member": lambda value: _text(value) and value in MEMBER_STATES,
     "bucket": lambda value: True,
     "versionstamp": _stamp,
+    **{what: _text_of(most) for what, most in NAME_BYTES.items()},
 }
 """Whether a value may be the part of a key that has this name. A part in quotation marks is this text."""
 

@@ -37,6 +37,7 @@ from fdbqueue.moves.groups import (
     settle,
 )
 from fdbqueue.moves.outcomes import pull
+from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import DROP, HOLD
 
 from ..common.ending import NotEnded, until_ended
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
 BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
-NAME_BYTES = 100
+NAME_BYTES = shapes.NAME_BYTES["group"]
 TOKEN_BYTES = 1_000
 DAMAGED_KEEP_S = 86_400
 """How long a group is kept whose record could not be read: as by the default of `Groups.open`."""

@@ -16,9 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import FormatError, Position
-from fdbqueue.engine.keys import NOT_A_TUPLE, is_within
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
+from fdbqueue.stored.layout import FAMILIES, is_packed
 from fdbqueue.stored.shapes import Shape
 from fdbqueue.stored.states import CLAIMED
 
@@ -28,7 +29,7 @@ _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
 _KEY = Shape("versionstamp")
 """A record's key. Several rows of one record differ in the user version."""
 _SESSION_ITEMS: bytes = fdb_tuple.pack(("items",))
-_SESSION_STATES = ("delay", "dead")
+_SESSION_STATES = ("delayed", "dead")
 _SHOWN_NAMES = ("request", "session", "line", "lines", "gate", "group", "upload")
 _SHOWN: tuple[bytes, ...] = tuple(fdb_tuple.pack((name,)) for name in _SHOWN_NAMES)
 """Begins of keys whose whole values a record keeps: they hold no contents of items."""
@@ -152,18 +153,16 @@ def session_place_of(key: bytes) -> tuple[bytes, int, str, Position] | None:
     """
     if not is_within(key, _SESSION_ITEMS):
         return None
-    try:
-        name, generation, *rest = fdb_tuple.unpack(key[len(_SESSION_ITEMS) :])
-    except NOT_A_TUPLE:
+    parts = FAMILIES["items"].parts(key[len(_SESSION_ITEMS) :])
+    if parts is None:
         return None
-    state = "available"
-    if rest and rest[0] in _SESSION_STATES:
-        state = "delayed" if rest.pop(0) == "delay" else "dead"
-    match rest:
-        case [int() as level, int() as index, bytes() as random] if not isinstance(level, bool):
-            return fdb_tuple.pack((name,)), generation, state, Position(index, random, rank=level)
-        case _:
-            return None
+    name, generation, behind = parts
+    state = next((state for state in _SESSION_STATES if is_within(behind, FAMILIES[state].packed)), "available")
+    packed = behind if state == "available" else behind[len(FAMILIES[state].packed) :]
+    if not is_packed(packed):
+        return None
+    position = Place(b"").position(packed)
+    return None if position.rank is None else (fdb_tuple.pack((name,)), generation, state, position)
 
 
 def set_change(layout: Layout, key: bytes, value: bytes) -> Change:

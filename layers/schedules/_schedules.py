@@ -28,6 +28,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
+from fdbqueue.stored import shapes
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded
 
@@ -38,7 +39,7 @@ LATE_US = 60_000_000
 """A tick that is not later than this is on time, whatever `catch_up` is. And a schedule that is later has no worker."""
 AT_ONCE = 100
 """How many ticks of one schedule a transaction enqueues at most."""
-NAME_BYTES = 200
+NAME_BYTES = shapes.NAME_BYTES["schedule"]
 _REMEDY = "Remove the schedule: a worker that has it in its code makes it again when it starts."
 
 

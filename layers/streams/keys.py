@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fdbqueue.engine.keys import behind, is_within
 from fdbqueue.lowlevel import Layout, Place, check_text, pack
+from fdbqueue.stored import shapes
 from fdbqueue.stored.own_rows import parts_of
 
-MAX_NAME_BYTES = 500
+MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
 
 
 class StreamKeys:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fdbqueue.lowlevel import check_text
+from fdbqueue.stored import shapes
 
-NAME_BYTES = 200
+NAME_BYTES = shapes.NAME_BYTES["subscription"]
 
 
 def check_name(name: object) -> None:

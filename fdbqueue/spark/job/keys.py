@@ -24,11 +24,12 @@ from fdbqueue.engine.keys import Subspace, is_within
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
+from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import first_own, told_foreign
 from fdbqueue.stored.shapes import Shape
 
-MAX_JOB_ID_BYTES = 1_000
+MAX_JOB_ID_BYTES = shapes.NAME_BYTES["job"]
 JOBS_WITHOUT_A_QUEUE = "fdbqueue jobs"
 """The queue of a job's records if a column names the queue of each row and the job has no queue of its own."""
 

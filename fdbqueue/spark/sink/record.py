@@ -7,12 +7,13 @@ import msgspec
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.keys import Subspace, behind
 from fdbqueue.errors import FormatError, StreamError
+from fdbqueue.stored import shapes
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
-MAX_NAME_BYTES = 500
+MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
