@@ -1441,6 +1441,46 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an import decodes pages that are larger than the footer says",
+        "fdbqueue/transfer/parquet.py",
+        (("if size > chunk.total_uncompressed_size:", "if False:"),),
+        tests=(
+            "tests/transfer/test_parquet_pages.py::test_a_page_that_lies_about_itself_is_refused_before_it_is_decoded",
+        ),
+    ),
+    Mutant(
+        "an import decodes pages with more values than the footer says",
+        "fdbqueue/transfer/parquet.py",
+        (("if values != chunk.num_values:", "if False:"),),
+        tests=("tests/transfer/test_parquet_pages.py::test_a_page_that_lies_about_its_values_is_refused",),
+    ),
+    Mutant(
+        "an import makes room for a dictionary of any length",
+        "fdbqueue/transfer/parquet.py",
+        (("4 * page.values > page.size", "False"),),
+        tests=("tests/transfer/test_parquet_pages.py::test_a_page_that_lies_about_its_values_is_refused",),
+    ),
+    Mutant(
+        "an import decodes values that share their beginnings",
+        "fdbqueue/transfer/parquet.py",
+        (("if page.encoding == DELTA_BYTE_ARRAY:", "if False:"),),
+        tests=("tests/transfer/test_parquet_pages.py::test_values_whose_beginnings_are_shared_are_refused",),
+    ),
+    Mutant(
+        "an import reads row groups of any number of rows",
+        "fdbqueue/transfer/parquet.py",
+        (("if not 0 <= group.num_rows <= MAX_GROUP_ROWS:", "if False:"),),
+        tests=("tests/transfer/test_parquet_pages.py::test_a_row_group_has_no_more_rows_than_other_programs_write",),
+    ),
+    Mutant(
+        "an import reads a footer of any length",
+        "fdbqueue/transfer/parquet.py",
+        ((", thrift_container_size_limit=MAX_GROUPS", ""),),
+        tests=(
+            "tests/transfer/test_parquet_pages.py::test_a_footer_with_more_than_any_export_has_is_not_read_to_its_end",
+        ),
+    ),
+    Mutant(
         "the page decodes values of any size",
         "fdbqueue/web/bounded.py",
         (
@@ -1617,13 +1657,18 @@ MUTANTS = (
     Mutant(
         "an import decodes a shared value for each row",
         "fdbqueue/transfer/parquet.py",
-        (("pq.ParquetFile(path, read_dictionary=shared)", "pq.ParquetFile(path)"),),
+        (
+            (
+                "pq.ParquetFile(path, thrift_container_size_limit=MAX_GROUPS, **options)",
+                "pq.ParquetFile(path, thrift_container_size_limit=MAX_GROUPS)",
+            ),
+        ),
         tests=("tests/transfer/test_export.py::test_a_value_that_many_rows_share_is_in_memory_once",),
     ),
     Mutant(
         "an import decodes columns of any size",
         "fdbqueue/transfer/parquet.py",
-        (("            _check_sizes(file.metadata)\n", ""),),
+        (("            _check_sizes(file.metadata, raw)\n", ""),),
         tests=("tests/transfer/test_export.py::test_a_column_that_is_larger_than_any_of_an_export_is_not_decoded",),
     ),
     Mutant(
