@@ -29,11 +29,12 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
-from fdbqueue.moves.quotas import Quota, check_room, quota_of
+from fdbqueue.moves.quotas import SET_AGAIN, Quota, check_room, quota_in
 from fdbqueue.stored.catalogue import is_known, note_registered
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX
+from fdbqueue.stored.own_values import decoded
 from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
@@ -90,7 +91,7 @@ class QueueTerms:
         """
         if (mark := mark_of(stored)) is not None:
             return cls(mark=mark)
-        quota = quota_of(stored)
+        quota = quota_in(stored)
         return cls(smart=quota is None, quota=quota)
 
     def check(self) -> None:
@@ -239,7 +240,7 @@ class Admission:
         )
         terms = NO_TERMS
         if kind.present():
-            terms = QueueTerms.parse(bytes(kind))
+            terms = _terms(layout, kind)
             await self._check(terms, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
@@ -325,7 +326,7 @@ async def register(tr: Transaction, layout: Layout) -> bool:
     known = own is not None and is_known(tr, own)
     about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
-        terms = QueueTerms.parse(bytes(kind))
+        terms = _terms(layout, kind)
         terms.check()
         if terms.quota is not None:
             raise without_quota(layout)
@@ -383,6 +384,10 @@ def without_quota(layout: Layout) -> ChecksBypassed:
     )
 
 
+def _terms(layout: Layout, stored: Any) -> QueueTerms:
+    return decoded(layout, layout.type_key, bytes(stored), QueueTerms.parse, SET_AGAIN)
+
+
 async def is_marked(tr: Transaction, layout: Layout) -> bool:
     """Return whether a queue is marked as smart.
 
@@ -394,7 +399,7 @@ async def is_marked(tr: Transaction, layout: Layout) -> bool:
     stored = await value_of(tr.snapshot.get(layout.type_key))
     if not stored.present():
         return False
-    terms = QueueTerms.parse(bytes(stored))
+    terms = _terms(layout, stored)
     terms.check()
     return terms.smart
 

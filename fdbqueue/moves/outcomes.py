@@ -20,11 +20,11 @@ import msgspec
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import value_of
-from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
-from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import Micros, Notes
 from fdbqueue.stored.layout import RESULT, Layout
+from fdbqueue.stored.own_values import decoded
 
 MAX_RESULT_BYTES = 90_000
 """The largest encoded result. It is stored in one value."""
@@ -47,7 +47,7 @@ class OutcomeRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, f
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_record_decoder = msgspec.msgpack.Decoder(OutcomeRecord)
+_decode = msgspec.msgpack.Decoder(OutcomeRecord).decode
 
 
 def encode_result(result: object) -> bytes:
@@ -71,16 +71,13 @@ def encode_result(result: object) -> bytes:
     return packed
 
 
-def read_record(stored: bytes) -> OutcomeRecord:
-    """Return the record in stored bytes.
+def read_record(layout: Layout, key: bytes, stored: bytes) -> OutcomeRecord:
+    """Return the record that is stored under a key.
 
     Raises:
         FormatError: this version of the library can't read it.
     """
-    try:
-        return _record_decoder.decode(stored)
-    except UNREADABLE as error:
-        raise FormatError(f"An outcome is damaged, or of a newer version of fdbqueue: {error}.") from error
+    return decoded(layout, key, stored, _decode)
 
 
 def encode_record(record: OutcomeRecord) -> bytes:
@@ -97,9 +94,10 @@ def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
 async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
     """Make the record of an item pending again that comes back to the queue after its end."""
     if notes.keep_s:
-        stored = await value_of(tr.get(layout.completions.key(packed)))
+        key = layout.completions.key(packed)
+        stored = await value_of(tr.get(key))
         if stored.present():
-            record = read_record(bytes(stored))
+            record = read_record(layout, key, bytes(stored))
             if record.how != PENDING:
                 remove(tr, layout, packed, record.until_us)
         begin(tr, layout, packed, notes)

@@ -15,10 +15,10 @@ from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import ReadTransaction, Transaction
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import value_of
-from fdbqueue.errors import FormatError, QueuePaused
-from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.errors import QueuePaused
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_values import decoded
 from fdbqueue.stored.rename_marks import mark_of
 
 
@@ -52,7 +52,7 @@ class _StoredPause(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_StoredPause)
+_decode = msgspec.msgpack.Decoder(_StoredPause).decode
 
 
 def write_pause(tr: Transaction, layout: Layout, by: str, reason: str, now_us: int) -> None:
@@ -78,22 +78,23 @@ async def read_pause(tr: ReadTransaction, layout: Layout) -> Pause | None:
         FormatError: this version of the library can't read it.
     """
     value = await value_of(tr.get(layout.paused_key))
-    return pause_of(bytes(value)) if value.present() else None
+    return pause_of(layout, bytes(value)) if value.present() else None
 
 
-def pause_of(stored: bytes) -> Pause:
+def pause_of(layout: Layout, stored: bytes) -> Pause:
     """Return a stored pause.
 
     Raises:
         FormatError: this version of the library can't read it.
     """
+    return decoded(layout, layout.paused_key, stored, _pause, "It is a pause. Resume the queue.")
+
+
+def _pause(stored: bytes) -> Pause:
     mark = mark_of(stored)
     if mark is not None:
         return Pause("", mark.text, mark.at_us / 1e6)
-    try:
-        found = _decoder.decode(stored)
-    except UNREADABLE as error:
-        raise FormatError(f"A pause can't be read, or is of a newer version of fdbqueue: {error}. Resume.") from error
+    found = _decode(stored)
     return Pause(found.by, found.reason, found.at_us / 1e6)
 
 

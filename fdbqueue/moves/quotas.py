@@ -29,10 +29,10 @@ from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.waiting import until_changed
-from fdbqueue.errors import FormatError, QueueFull
-from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.errors import QueueFull
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_values import decoded
 
 WhenFull: TypeAlias = Literal["refuse", "wait"]
 LEAST_BYTES = 1_000_000
@@ -97,7 +97,9 @@ class _StoredQuota(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_StoredQuota)
+_decode = msgspec.msgpack.Decoder(_StoredQuota).decode
+SET_AGAIN = "If it is a quota, set it again: Queue.set_quota."
+"""What to do about a quota that can't be read."""
 
 
 def pack_quota(quota: Quota) -> bytes:
@@ -105,21 +107,26 @@ def pack_quota(quota: Quota) -> bytes:
     return _BEGIN + _encode(_StoredQuota(quota.items, quota.when_full, quota.size_bytes))
 
 
-def quota_of(stored: bytes) -> Quota | None:
+def quota_of(layout: Layout, stored: bytes) -> Quota | None:
     """Return the quota in a stored type; None if it is another type.
 
     Raises:
         FormatError: this version of the library can't read it.
     """
-    if not stored.startswith(_BEGIN):
+    return decoded(layout, layout.type_key, stored, quota_in, SET_AGAIN)
+
+
+def is_quota(stored: bytes) -> bool:
+    """Return whether a stored type is a quota, also one that can't be read."""
+    return stored.startswith(_BEGIN)
+
+
+def quota_in(stored: bytes) -> Quota | None:
+    """Decode the quota in a stored type for `decoded`, as `quota_of`."""
+    if not is_quota(stored):
         return None
-    try:
-        found = _decoder.decode(stored[len(_BEGIN) :])
-        return Quota(found.items, found.when_full, found.size_bytes)  # type: ignore[arg-type]  # it is checked there
-    except UNREADABLE as error:
-        raise FormatError(
-            f"A quota can't be read, or is of a newer version of fdbqueue: {error}. Set it again: Queue.set_quota."
-        ) from error
+    found = _decode(stored[len(_BEGIN) :])
+    return Quota(found.items, found.when_full, found.size_bytes)  # type: ignore[arg-type]  # it is checked there
 
 
 async def read_quota(tr: ReadTransaction, layout: Layout) -> Quota | None:
@@ -129,7 +136,7 @@ async def read_quota(tr: ReadTransaction, layout: Layout) -> Quota | None:
         FormatError: this version of the library can't read it.
     """
     value = await value_of(tr.get(layout.type_key))
-    return quota_of(bytes(value)) if value.present() else None
+    return quota_of(layout, bytes(value)) if value.present() else None
 
 
 async def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> None:

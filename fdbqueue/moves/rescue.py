@@ -100,7 +100,7 @@ async def _told_by_keys(
     for packed, read in completions:
         value = await value_of(read)
         if value.present():
-            told[packed] |= _of_record(bytes(value))
+            told[packed] |= _of_record(home, home.completions.key(addresses[packed]), bytes(value))
     for name, _ in await _below(tr, home, "groups"):
         members = group_keys(home, name).members
         for packed in await _there(tr, members, addresses):
@@ -121,10 +121,10 @@ async def _told_by_keys(
     return {packed: Notes(**changes) for packed, changes in told.items()}
 
 
-def _of_record(stored: bytes) -> dict[str, Any]:
+def _of_record(home: Layout, key: bytes, stored: bytes) -> dict[str, Any]:
     """Return what an item's pending outcome says of its notes."""
     try:
-        record = read_record(stored)
+        record = read_record(home, key, stored)
     except FormatError:
         return {"keep_s": KEEP_S}  # the item's end replaces it
     return {"keep_s": KEEP_S, "ttl_at_us": record.until_us} if record.how == PENDING else {}

@@ -47,7 +47,6 @@ STREAM_SEEN = fdb_tuple.pack(("seen",))
 """The end of the key that says when the reader of a stream was last seen."""
 T = TypeVar("T")
 ANY = Limits()
-_ANY = Layout("any")
 
 
 class Registered(NamedTuple):
@@ -244,9 +243,9 @@ async def registered_in(tr: Transaction, begin: bytes, end: bytes) -> tuple[list
 def registered_as(prefix: bytes, stored: bytes) -> Registered:
     """Return a registered queue from its record: with its codec, if that is the library's own."""
     try:
-        name = read_about(_ANY, stored)[1].codec
+        name = read_about(Layout.at(prefix), stored)[1].codec
     except FormatError as error:
-        return Registered(prefix, None, str(error).replace(_ANY.describe(), Layout.at(prefix).describe()), error.newer)
+        return Registered(prefix, None, str(error), error.newer)
     return Registered(prefix, codec_named(name) if name in BUILT_IN else None)
 
 

@@ -110,7 +110,7 @@ class Seen:
         if not self.read.pause:
             return None
         try:
-            return None if mark_of(self.read.pause) is not None else pause_of(self.read.pause)
+            return None if mark_of(self.read.pause) is not None else pause_of(self.layout, self.read.pause)
         except FormatError as error:
             return Pause("", str(error), 0.0)
 
@@ -201,7 +201,7 @@ def _blocked_session(seen: Seen) -> Trouble | None:
 def _full_quota(seen: Seen) -> Trouble | None:
     read = seen.read
     try:
-        quota = quota_of(read.type)
+        quota = quota_of(seen.layout, read.type)
     except FormatError as error:
         told = {"command": "fdbqueue quota {}", "method": "Queue({}).quota(db)"}
         return seen.trouble("full_quota", "problem", f"No item can be enqueued: {error}", **told)

@@ -259,7 +259,7 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
         reads["levels"] = read_level_counts(tr, layout)
         reads["sessions"] = read_session_stats(tr, one.own.sessions, one.own.shards)
     with suppress(FormatError):  # `judging.py` tells that it can't be read
-        quota: Quota | None = quota_of(one.type)
+        quota: Quota | None = quota_of(layout, one.type)
         if quota is not None and quota.size_bytes is not None:
             reads["size_bytes"] = size_of(tr, layout)
     reading = {name: started(steps) for name, steps in reads.items()}
@@ -313,7 +313,7 @@ def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
     one.foreign += len(found) - len(own)
     for _, row in own:
         try:
-            record = unpack_record(row.value)
+            record = unpack_record(one.own.layout, row.key, row.value)
         except FormatError as error:
             one.fail(error)
             continue

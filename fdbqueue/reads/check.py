@@ -15,16 +15,18 @@ from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import check_cancelled
 from fdbqueue.engine.errors import FDBError, adopt_binding
-from fdbqueue.engine.steps import Steps, run
+from fdbqueue.engine.steps import Steps, run, value_of
 from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.moves.pausing import read_pause
+from fdbqueue.moves.quotas import read_quota
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, passed_by, told_all
 from fdbqueue.reads.order_check import OrderCheck
 from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
 from fdbqueue.reads.watched import WatchedRange
-from fdbqueue.stored.catalogue import NESTED_REMEDY, nested_told, nested_with
+from fdbqueue.stored.catalogue import NESTED_REMEDY, About, nested_told, nested_with, read_about
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
@@ -112,7 +114,7 @@ def check_queue(
     *parts: MakesCheck,
     order: OrderCheck | None = None,
     with_contents: bool = True,
-    with_foreign: bool = True,
+    is_whole: bool = True,
 ) -> CheckReport:
     """Check keys, envelopes, chunks and counters of one queue, for items in every state. Call it by `checked`.
 
@@ -121,12 +123,14 @@ def check_queue(
         order: checks the items' order; None: as of every queue.
         with_contents: whether to check what items have beside themselves, such as blobs. Items of sessions have it
             elsewhere, and the caller checks it.
-        with_foreign: whether to look for foreign keys beside items, chunks and blobs, and to name all in `problems`.
-            The check of a whole queue does so for its sessions, too.
+        is_whole: whether to look at the pause, the quota and the registration, and for foreign keys beside items,
+            chunks and blobs, and to name all in `problems`. The check of a queue does so for its sessions, too.
 
     *Cost:* reads the whole queue once, a page at a time.
     """
     problems: list[str] = []
+    for read in (read_pause, read_quota, _registered) if is_whole else ():
+        _readable(partial(read_in, tr, partial(read, layout=layout)), problems)
     stats = _readable(lambda: read_in(tr, partial(read_own_stats, layout=layout)), problems)
     unsure: list[str] = []
     order = order or OrderCheck()
@@ -156,7 +160,7 @@ def check_queue(
         unsure += _readable(part.problems, problems) or []
     items = sum(found.values()) + sum(part.items for part in made)
     among += [key for part in (*contents, *made) for key in part.foreign]
-    if with_foreign:
+    if is_whole:
         passed = passed_by(tr, layout) if among else []
         among = [key for key in among if not any(begin <= key < end for begin, end in passed)]
         among += foreign_keys(tr, layout, bulk=False)
@@ -214,6 +218,11 @@ def read_in(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]])
     """Return what a body reads in the caller's transaction, or in a new one of a database. It blocks the thread."""
     check_cancelled()
     return run(attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))
+
+
+async def _registered(tr: Transaction, layout: Layout) -> About | None:
+    value = await value_of(tr.snapshot.get(layout.catalogue_key))
+    return read_about(layout, bytes(value))[1] if value.present() else None
 
 
 def _readable(read: Callable[[], T], problems: list[str]) -> T | None:

@@ -340,7 +340,7 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
         errors=_reasons(dead),
         dead_read=len(dead),
         history=(Look(now, stats),),
-        quota=quota_of(marks.get(layout.type_key, b"")),
+        quota=quota_of(layout, marks.get(layout.type_key, b"")),
         paused=await pausing,
         sections=told,
         troubles=await finding,

@@ -31,9 +31,9 @@ from fdbqueue.engine.keys import below, is_within
 from fdbqueue.engine.steps import Steps, begun, rows, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
-from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Registration, no_database
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
+from fdbqueue.stored.own_values import decoded, in_order
 from fdbqueue.stored.places import has_items
 
 T = TypeVar("T")
@@ -71,12 +71,15 @@ def path_of(name: object) -> tuple[str, ...]:
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(About)
+_decode = msgspec.msgpack.Decoder(About).decode
 
 
 def pack_about(created_us: int, about: About) -> bytes:
     """Return the bytes to store. Their order is that of the times, so that `byte_min` keeps the first record."""
     return created_us.to_bytes(8, "big") + _encode(about)
+
+
+_REGISTER = "It registers the queue. Register it again: Queue(name, codec=…).register(db, on_codec='replace')."
 
 
 def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
@@ -85,18 +88,17 @@ def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
     Raises:
         FormatError: this version of the library can't read it.
     """
-    try:
-        about = _decoder.decode(stored[8:])
-    except UNREADABLE as error:
-        raise FormatError(
-            f"The registration of {layout.describe()} can't be read: {error}. Register the queue again."
-        ) from error
+    created_us, about = decoded(layout, layout.catalogue_key, stored, _about, _REGISTER)
     if about.format >= _NEWER:
         raise FormatError(
             f"The queue {layout.describe()} was registered by a newer version of fdbqueue. Update it here.",
             newer=True,
         )
-    return int.from_bytes(stored[:8], "big"), about
+    return created_us, about
+
+
+def _about(stored: bytes) -> tuple[int, About]:
+    return in_order(stored[:8]), _decode(stored[8:])
 
 
 def about_of(own: Registration) -> About:

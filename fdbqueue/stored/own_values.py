@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout
 
 T = TypeVar("T")
+_SIGNED, _UNSIGNED, _IN_ORDER = (struct.Struct(form) for form in ("<q", "<Q", ">Q"))
 
 
 def decoded(layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], T], remedy: str = "") -> T:
@@ -30,6 +32,24 @@ def decoded(layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], 
         told = f"The value of the key {key!r} of {layout.describe()} can't be read: {str(error).rstrip('.')}."
         newer = isinstance(error, FormatError) and error.newer
         raise FormatError(f"{told} {remedy}".rstrip(), newer=newer) from error
+
+
+def signed(value: bytes) -> int:
+    """Return a number that atomic adds change. This and the next two decode for `decoded`: 8 bytes, and no others."""
+    number: int = _SIGNED.unpack(value)[0]
+    return number
+
+
+def unsigned(value: bytes) -> int:
+    """Return a number in little-endian bytes."""
+    number: int = _UNSIGNED.unpack(value)[0]
+    return number
+
+
+def in_order(value: bytes) -> int:
+    """Return a number in big-endian bytes, whose order is that of the numbers."""
+    number: int = _IN_ORDER.unpack(value)[0]
+    return number
 
 
 def of_item(layout: Layout, packed: bytes, stored: bytes, read: Callable[[bytes], T]) -> T:

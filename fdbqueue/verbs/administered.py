@@ -15,7 +15,7 @@ from fdbqueue.errors import ChecksBypassed
 from fdbqueue.moves.admission import without_quota
 from fdbqueue.moves.exclusive import made_exclusive, wall_us
 from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
-from fdbqueue.moves.quotas import Quota, WhenFull, pack_quota, quota_of
+from fdbqueue.moves.quotas import Quota, WhenFull, is_quota, pack_quota, quota_of
 from fdbqueue.stored.catalogue import refuse_others_keys, set_about
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import Layout
@@ -195,7 +195,7 @@ class Administered(ByPosition[V]):
             stored = await value_of(tr.get(self.layout.type_key))
             if stored.present():
                 refuse_renamed(bytes(stored))
-                if quota_of(bytes(stored)) is None:
+                if not is_quota(bytes(stored)):
                     raise ChecksBypassed(
                         f"The queue {self.layout.describe()} is smart, and has a limit of its own. Nothing was changed."
                         " Give SmartQueue its limit=Limit(...)."
@@ -226,7 +226,7 @@ class Administered(ByPosition[V]):
             if not stored.present():
                 return None
             refuse_renamed(bytes(stored))
-            return quota_of(bytes(stored))
+            return quota_of(self.layout, bytes(stored))
 
         return await self.read(tr, body)
 

@@ -479,7 +479,7 @@ async def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, byt
     for packed, read in reads:
         ended = await value_of(read)
         if ended.present():
-            errors[packed] = read_record(bytes(ended)).error
+            errors[packed] = read_record(layout, outcomes[packed], bytes(ended)).error
     for one in await there:
         if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
             errors[one.packed] = notes_of(one.stored).error

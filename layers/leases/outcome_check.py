@@ -37,7 +37,7 @@ class OutcomeCheck:
 
     def _see(self, packed: bytes, stored: bytes) -> None:
         try:
-            record = read_record(stored)
+            record = read_record(self._layout, self._layout.completions.key(packed), stored)
         except FormatError as error:
             self._problems.append(f"The outcome of {self._told(packed)} can't be read. {error}")
             return

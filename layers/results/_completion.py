@@ -154,7 +154,8 @@ class Completion(Named, Generic[R]):
         return self._read(tr.snapshot)
 
     async def _read(self, tr: ReadTransaction) -> Outcome[R] | NotEnded:
-        key = self._leases.layout.completions.key(pack(self.position))
+        layout = self._leases.layout
+        key = layout.completions.key(pack(self.position))
         value = await value_of(tr.get(key))
         if not value.present():
             raise CompletionError(
@@ -162,7 +163,7 @@ class Completion(Named, Generic[R]):
                 " outcome was kept for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )
-        record = read_record(bytes(value))
+        record = read_record(layout, key, bytes(value))
         if record.how == "pending":
             return NotEnded(key, record.until_us)
         result = None

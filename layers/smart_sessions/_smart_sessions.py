@@ -29,7 +29,7 @@ from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..sessions import Sessions
 from ..sessions.line.shards import KNOWN_SECONDS
 from ..sessions.reading.check import check_sessions
-from ..sessions.session.records import SessionName, pack_name, record_of
+from ..sessions.session.records import SessionName, pack_name
 from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import EnqueueTerms
@@ -276,7 +276,8 @@ class SmartSessions(Named):
         line, name = self.sessions.line, cast(Addressed, new).name
 
         async def body(tr: Transaction) -> int:
-            record = record_of(await value_of(tr.snapshot.get(line.session(name).record_key)))
+            session = line.session(name)
+            record = session.record_in(await value_of(tr.snapshot.get(session.record_key)))
             return 0 if record is None else generation_to_enter(self.queue, name, record)
 
         own = line.session(name, await self.queue.read(db, body)).queue
@@ -292,7 +293,7 @@ class SmartSessions(Named):
             mark_smart(tr, line.layout)
         if not line.shards.is_known():
             await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
-        record = record_of(await value_of(recorded))
+        record = session.record_in(await value_of(recorded))
         if record is not None:
             session = line.session(name, generation_to_enter(self.queue, name, record))
         admitting = SessionAdmitting(

@@ -104,7 +104,7 @@ class Claiming:
         if await keep_out(tr, self._layout):
             stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
             # A resume after the look of `keep_out` does not matter: this transaction reads one state.
-            raise paused_error(self._layout, pause_of(bytes(stopped)))
+            raise paused_error(self._layout, pause_of(self._layout, bytes(stopped)))
         wanted = min(limit, self._terms.items - batch.count)
         begin = self._layout.begin
         found = await rows(tr.snapshot, begin, self._layout.end, limit=wanted)

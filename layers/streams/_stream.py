@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.pausing import pause_of
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_values import decoded, in_order, of_item
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Leases
@@ -288,7 +288,7 @@ class Stream(Generic[V]):
         paused = None
         if stopped.present():
             refuse_renamed(bytes(stopped))
-            paused = pause_of(bytes(stopped))
+            paused = pause_of(self._layout, bytes(stopped))
         head = await rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
         if record is not None:
             seen = await value_of(tr.snapshot.get(self._keys.seen))
@@ -523,7 +523,7 @@ class Stream(Generic[V]):
             sum(batch.size_bytes for batch in opened),
             bool(opened) and all(batch.sealed for batch in opened),
             record.epoch,
-            int.from_bytes(bytes(seen), "big") / 1e6 if seen.present() else None,
+            decoded(self._layout, self._keys.seen, bytes(seen), in_order) / 1e6 if seen.present() else None,
         )
 
     def _now_us(self) -> int:

@@ -146,9 +146,10 @@ class Lane(Named):
         """Return an equal call. It conflicts with the enqueue and the end of one."""
         home = self.leases.layout
         if unique.terms.period is not None:
-            noted = await value_of(tr.get(home.completions.key(pack(_noted_at(unique.key)))))
+            key = home.completions.key(pack(_noted_at(unique.key)))
+            noted = await value_of(tr.get(key))
             if noted.present():
-                record = read_record(bytes(noted))
+                record = read_record(home, key, bytes(noted))
                 if self.leases.now_us() < record.until_us:
                     return Position.parse(msgspec.msgpack.decode(record.result))
         layout = home if self.sessions is None else await self.sessions.layout_for(tr, session)
@@ -176,9 +177,10 @@ class Lane(Named):
         if unique.terms.period is not None:
             # An outcome that is kept for the period, under a position made of the key. A timer removes it.
             packed, home, now_us = pack(_noted_at(unique.key)), self.leases.layout, self.leases.now_us()
-            noted = await value_of(tr.get(home.completions.key(packed)))
+            key = home.completions.key(packed)
+            noted = await value_of(tr.get(key))
             if noted.present():
-                remove_outcome(tr, home, packed, read_record(bytes(noted)).until_us)
+                remove_outcome(tr, home, packed, read_record(home, key, bytes(noted)).until_us)
             kept = Notes(keep_s=math.ceil(unique.terms.period))
             end_outcome(tr, home, packed, kept, "ignored", result=encode_result(at.name.text), now_us=now_us)
         return at.name if self.sessions is not None else position

@@ -765,8 +765,8 @@ MUTANTS = (
         "layers/sessions/line/gates.py",
         (
             (
-                "value = await value_of(tr.get(self._keys.gate(gate)))",
-                "value = await value_of(tr.snapshot.get(self._keys.gate(gate)))",
+                "        value = await value_of(tr.get(key))\n        return unpack_gate_record",
+                "        value = await value_of(tr.snapshot.get(key))\n        return unpack_gate_record",
             ),
         ),
         Kind.gates,

@@ -112,10 +112,10 @@ class SessionReplay(Replay):
             self._set_pointer(change)
             return
         if change.key.startswith(self._record_prefix):
-            self.records[change.key[len(self._record_prefix) :]] = unpack_record(change.notes)
+            self.records[change.key[len(self._record_prefix) :]] = unpack_record(self.layout, change.key, change.notes)
             return
         if change.key.startswith(self._gate_prefix):
-            self.gates[change.key[len(self._gate_prefix) :]] = unpack_gate_record(change.notes)
+            self.gates[change.key[len(self._gate_prefix) :]] = unpack_gate_record(self.layout, change.key, change.notes)
             return
         if change.key.startswith(self._gated_prefix):
             self.gated.setdefault(self._gate_of(change.key), {})[change.key] = pointer_of(change.notes)

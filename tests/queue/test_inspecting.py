@@ -361,7 +361,7 @@ def test_a_section_that_cannot_be_read_is_named_and_the_rest_is_told(db: Any, sp
 
     page = queue.inspect(db)
 
-    assert (page.sessions, "sessions: The total" in page.facts) == (None, True)
+    assert (page.sessions, "sessions: The value of the key" in page.facts) == (None, True)
     assert page.stats.available == 0
 
 

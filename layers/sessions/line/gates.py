@@ -21,12 +21,13 @@ from msgspec.structs import replace
 from fdbqueue import Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
+from fdbqueue.stored.own_values import decoded, unsigned
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, cut
 from ..session.gate_record import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
-from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of, record_of, stored_pointer
+from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of, stored_pointer
 from ..session.session import Session
 
 if TYPE_CHECKING:
@@ -210,8 +211,9 @@ class Gates:
         return free
 
     async def _record(self, tr: Transaction, gate: bytes) -> GateRecord | None:
-        value = await value_of(tr.get(self._keys.gate(gate)))
-        return unpack_gate_record(bytes(value)) if value.present() else None
+        key = self._keys.gate(gate)
+        value = await value_of(tr.get(key))
+        return unpack_gate_record(self._line.items.layout, key, bytes(value)) if value.present() else None
 
     async def _write(self, tr: Transaction, gate: bytes, record: GateRecord) -> None:
         """Write a gate's record. A gate without slots, waiting pointers and a limit of its own leaves no key."""
@@ -223,8 +225,9 @@ class Gates:
         tr.set(self._keys.gate(gate), pack_gate_record(record))
 
     async def _surplus(self, tr: Transaction, gate: bytes) -> int:
-        value = await value_of(tr.get(self._keys.surplus(gate)))
-        return int.from_bytes(bytes(value), "little") if value.present() else 0
+        key = self._keys.surplus(gate)
+        value = await value_of(tr.get(key))
+        return decoded(self._line.items.layout, key, bytes(value), unsigned) if value.present() else 0
 
     def _set_surplus(self, tr: Transaction, gate: bytes, surplus: int) -> None:
         if surplus:
@@ -248,7 +251,7 @@ class Gates:
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.
             recorded = tr.snapshot.get(session.record_key)
             entry = started(self._line.slots.entry(tr.snapshot, session, pointer.slot))
-            record, own = record_of(await value_of(recorded)), await entry
+            record, own = session.record_in(await value_of(recorded)), await entry
             if record is not None and own is not None and own.place == place:
                 return WaitingPointer(pointer, session, record, own.stage)
         return None

@@ -11,7 +11,7 @@ from fdbqueue.engine.steps import finished, value_of
 from fdbqueue.lowlevel import Notes, Transaction, notes_of, rows, started
 
 from ..session.lease import Begun
-from ..session.records import SessionPointer, SessionRecord, pointer_of, record_of
+from ..session.records import SessionPointer, SessionRecord, pointer_of
 from ..session.session import Session, SessionHead
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ async def read_turn(
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
     value = await value_of(leased)  # so that callers can start several such reads before one of them goes on to write
     # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-    record = record_of(recorded.wait() if getattr(recorded, "comes_at_once", False) else await value_of(recorded))
+    record = session.record_in(
+        recorded.wait() if getattr(recorded, "comes_at_once", False) else await value_of(recorded)
+    )
     head = await looking
     if not value.present() or record is None:
         return None, head

@@ -47,7 +47,6 @@ from ..session.records import (
     new_pointer,
     pack_record,
     pointer_of,
-    record_of,
     stored_pointer,
 )
 from ..session.session import Session, SessionHead, SessionMoves, last_index
@@ -150,7 +149,7 @@ class Line:
             row = await self.slots.lend(tr, session, pointer, now_us)
         else:
             head = await session.first(tr, now_us=now_us)
-            record = record_of(recorded.wait() if at_once else await value_of(recorded))
+            record = session.record_in(recorded.wait() if at_once else await value_of(recorded))
             # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
             runs = record is not None and not record.paused and not record.blocked and not record.limit
             row = head.rows[0] if head.rows and runs else None
@@ -199,7 +198,7 @@ class Line:
         reading = tr.get(session.record_key)
         item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
         looking = started(session.look(tr, limit=2))
-        turn = Turn(packed, notes, pointer, record_of(await value_of(reading)) or SessionRecord(), session)
+        turn = Turn(packed, notes, pointer, session.record_in(await value_of(reading)) or SessionRecord(), session)
         value = None if item is None else await value_of(item)
         head = await looking
         if value is None or not value.present():

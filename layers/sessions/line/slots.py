@@ -24,7 +24,7 @@ from fdbqueue.stored.own_values import decoded
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups
 from ...leases.transitions import is_over
-from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, record_of, stored_pointer
+from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, stored_pointer
 from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
 
@@ -102,7 +102,7 @@ class Slots:
         """Return the item that a slot is lent with, and note it; None if there is none for it."""
         recorded = tr.snapshot.get(session.record_key)
         entries = await self.entries(tr.snapshot, session)
-        record = record_of(await value_of(recorded))
+        record = session.record_in(await value_of(recorded))
         own = entries.pop(pointer.slot, None)
         if own is None or record is None or record.paused or record.blocked or record.slots > record.limit:
             return None  # the worker takes the pointer out of the line

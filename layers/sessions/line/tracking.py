@@ -39,7 +39,7 @@ from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
 from ...leases.transitions import is_over
-from ..session.records import SessionRecord, name_of, pointer_of, record_of
+from ..session.records import SessionRecord, name_of, pointer_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
     recorded = tr.get(session.record_key)
     waits, there = tr.get(session.layout.delayed.key(packed)), tr.get(session.layout.available.key(packed))
     delayed, available = await value_of(waits), await value_of(there)
-    record = record_of(await value_of(recorded))
+    record = session.record_in(await value_of(recorded))
     if record is None or not (delayed.present() or available.present()):
         return False
     stored = bytes(delayed) if delayed.present() else bytes(available)

@@ -16,7 +16,7 @@ from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ..line.line import Line
-from ..session.records import REFUSING, RENEWING, SessionRecord, record_of
+from ..session.records import REFUSING, RENEWING, SessionRecord
 from ..session.session import Session, SessionMoves
 
 Later = Literal["refuse", "renew"]
@@ -37,7 +37,7 @@ class Operating:
         *Conflicts:* with every change of the record.
         """
         session = self._line.session(name)
-        record = record_of(await value_of(tr.get(session.record_key)))
+        record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None:
             await refuse_old_name(tr, self._line.layout)
         if record is not None and record.generation:

@@ -39,7 +39,7 @@ from ..line.line import Line
 from ..line.shards import PointerMoves
 from ..line.slots import Entry
 from ..line.tracking import named_by, settle_line
-from ..session.records import RENEWING, SessionRecord, pointer_of, record_of
+from ..session.records import RENEWING, SessionRecord, pointer_of
 from ..session.session import Session, SessionMoves
 from .changes import Operating
 
@@ -223,7 +223,7 @@ class SessionEditing(Editing[Any]):
             candidates = [] if named is None else [named]
         else:
             session = self._line.session(self._name)
-            record = record_of(await value_of(tr.get(session.record_key))) or SessionRecord()
+            record = session.record_in(await value_of(tr.get(session.record_key))) or SessionRecord()
             last = record.generation + (record.closing == RENEWING)
             candidates = [self._line.session(self._name, number) for number in range(record.generation, last + 1)]
         for session in candidates:
@@ -235,7 +235,7 @@ class SessionEditing(Editing[Any]):
 
     async def _holder(self, tr: Transaction, session: Session, one: Standing) -> SessionHolder | None:
         """Return the leased pointer of an item in progress; None if it is not."""
-        record = record_of(await value_of(tr.get(session.record_key)))
+        record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None or one.state != "available":
             return None
         places = [record.pointer] if record.pointer else []
@@ -259,7 +259,7 @@ class SessionEditing(Editing[Any]):
         Args:
             ends_wait: whether the session waits for the item's back-off no longer.
         """
-        record = record_of(await value_of(tr.get(session.record_key)))
+        record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None:
             return
         if record.blocked and not salvaged_notes(was.stored)[1]:

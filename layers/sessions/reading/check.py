@@ -25,8 +25,9 @@ from ..session.records import SessionRecord, name_of, pointer_of, unpack_record
 from ..session.session import Session
 from ..session.states import read_codec_name
 from .gate_check import GateCheck
+from .listing import read_session_stats
 
-_check_keys = partial(check_queue, with_contents=False, with_foreign=False)
+_check_keys = partial(check_queue, with_contents=False, is_whole=False)
 """Checks keys of sessions. The caller checks what their items have elsewhere, and looks for foreign keys."""
 ChecksSession: TypeAlias = Callable[[Transaction | Database, Layout], ItemCheck]
 """Begins a part of the check of one session's items."""
@@ -125,10 +126,11 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
     certain += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
     problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.unsure]
     problems += pointers.unreadable
-    try:
-        read(partial(_codec_of_states, line=line))
-    except FormatError as error:
-        certain.append(str(error))
+    for body in (partial(_codec_of_states, line=line), partial(_totals, line=line)):
+        try:
+            read(body)
+        except FormatError as error:
+            certain.append(str(error))
     records = dict(_records(tr, line, problems))
     gates = GateCheck(tr, line)
     for name, generation, wrong in of_sessions:
@@ -179,13 +181,17 @@ def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Ite
     for page in pages(tr, span.start, span.stop):
         for row in page:
             try:
-                yield row.key[len(line.keys.record(b"")) :], unpack_record(row.value)
+                yield row.key[len(line.keys.record(b"")) :], unpack_record(line.items.layout, row.key, row.value)
             except FormatError as error:
                 problems.append(str(error))
 
 
 async def _entries(tr: Transaction, line: Line, session: Session) -> Entries:
     return await line.slots.entries(tr.snapshot, session)
+
+
+async def _totals(tr: Transaction, line: Line) -> None:
+    await read_session_stats(tr, line.keys, line.shards)
 
 
 async def _codec_of_states(tr: Transaction, line: Line) -> None:

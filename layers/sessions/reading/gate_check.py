@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fdbqueue import FormatError
 from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages
 from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import decoded, signed, unsigned
 
 from ..line.line import Line
 from ..line.slots import Entry
@@ -46,7 +48,7 @@ class GateCheck:
         records: dict[bytes, GateRecord] = {}
         for row in self._rows(keys.gate()):
             try:
-                records[row.key[len(keys.gate()) :]] = unpack_gate_record(row.value)
+                records[row.key[len(keys.gate()) :]] = unpack_gate_record(keys.layout, row.key, row.value)
             except FormatError as error:
                 problems.append(str(error))
         waiters: Counter[bytes] = Counter()
@@ -68,8 +70,8 @@ class GateCheck:
             f"A slot of the session {name_of(name)!r} waits at the gate {name_of(gate)!r}, and has no pointer there."
             for (gate, _), name in self._waiting.items()
         ]
-        surplus = dict(self._numbers(keys.surplus(b"")))
-        counted = dict(self._numbers(keys.waiters(b"")))
+        surplus = dict(self._numbers("gate/surplus", keys.surplus(b""), unsigned, problems))
+        counted = dict(self._numbers("gate/waiting", keys.waiters(b""), signed, problems))
         for gate in {*records, *self._held, *waiters, *surplus, *counted}:
             record = records.get(gate, GateRecord())
             told = f"The gate {name_of(gate)!r}"
@@ -89,6 +91,12 @@ class GateCheck:
         for page in pages(self._tr, *within(prefix)):
             yield from page
 
-    def _numbers(self, prefix: bytes) -> Iterator[tuple[bytes, int]]:
-        for row in self._rows(prefix):
-            yield row.key[len(prefix) :], int.from_bytes(row.value, "little", signed=True)
+    def _numbers(
+        self, family: str, prefix: bytes, decode: Callable[[bytes], int], problems: list[str]
+    ) -> Iterator[tuple[bytes, int]]:
+        layout = self._line.keys.layout
+        for _, row in own_rows(layout, family, self._rows(prefix)):
+            try:
+                yield row.key[len(prefix) :], decoded(layout, row.key, row.value, decode)
+            except FormatError as error:
+                problems.append(str(error))

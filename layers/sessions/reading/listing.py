@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
-from fdbqueue import FormatError
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     Browser,
@@ -23,6 +22,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.own_values import decoded, signed
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import IN_QUEUE
 
@@ -129,9 +129,7 @@ async def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Ses
         if parts is None:
             continue
         counter: str = parts[0]
-        if len(row.value) != 8:
-            raise FormatError(f"The total {row.key!r} can't be read: it has {len(row.value)} bytes and not 8.")
-        sums[counter] = sums.get(counter, 0) + int.from_bytes(row.value, "little", signed=True)
+        sums[counter] = sums.get(counter, 0) + decoded(keys.layout, row.key, row.value, signed)
     gated = sums.pop("gated", 0)
     gone = sum(sums.values()) - sums["enqueued"]
     return SessionStats(
@@ -181,7 +179,7 @@ class Listing:
         if not found:
             await check_renamed(tr, self._line.layout)
             return None
-        record = unpack_record(found[0].value)
+        record = unpack_record(self._line.items.layout, found[0].key, found[0].value)
         session = self._line.session(name, record.generation)
         places: dict[str, Steps[bytes]] = {
             place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
@@ -263,8 +261,9 @@ class Listing:
         if not stored.present():
             await check_renamed(tr, self._line.layout)
             return None
-        record = unpack_gate_record(bytes(stored))
-        waiting = int.from_bytes(bytes(waiters), "little", signed=True) if waiters.present() else 0
+        layout = self._line.items.layout
+        record = unpack_gate_record(layout, keys.gate(gate), bytes(stored))
+        waiting = decoded(layout, keys.waiters(gate), bytes(waiters), signed) if waiters.present() else 0
         return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
 
 

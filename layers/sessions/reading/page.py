@@ -133,8 +133,8 @@ async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
             sizes.append(size)
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
-    blocked = sum(map(is_blocked, found.values()))
-    paused = sum(map(is_paused, found.values()))
+    blocked = sum(is_blocked(keys.layout, row) for row in found.values())
+    paused = sum(is_paused(keys.layout, row) for row in found.values())
     return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
 
 
@@ -152,18 +152,18 @@ def _of(layout: Layout) -> tuple[Keys, Shards]:
     return keys, Shards(keys.shards, keys.line, layout.describe(), None)
 
 
-def is_blocked(row: KeyValue) -> bool:
+def is_blocked(layout: Layout, row: KeyValue) -> bool:
     """Return whether a session is blocked, by the row of its record. A record that can't be read says nothing."""
     try:
-        return bool(unpack_record(row.value).blocked)
+        return bool(unpack_record(layout, row.key, row.value).blocked)
     except FormatError:
         return False  # a check reports it
 
 
-def is_paused(row: KeyValue) -> bool:
+def is_paused(layout: Layout, row: KeyValue) -> bool:
     """Return whether a session is paused, by the row of its record. A record that can't be read says nothing."""
     try:
-        return unpack_record(row.value).paused
+        return unpack_record(layout, row.key, row.value).paused
     except FormatError:
         return False  # a check reports it
 
@@ -179,7 +179,7 @@ def _busy(row: KeyValue) -> BusySession | None:
 async def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> LargeSession | None:
     packed = row.key[len(keys.record(b"")) :]
     try:
-        name, generation = name_of(packed), unpack_record(row.value).generation
+        name, generation = name_of(packed), unpack_record(keys.layout, row.key, row.value).generation
         there = await read_stats(tr, Layout.at(keys.items + packed + fdb_tuple.pack((generation,))))
     except (FormatError, *UNREADABLE):
         return None

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE
+from fdbqueue.lowlevel import Layout
+from fdbqueue.stored.own_values import decoded
 
 from .records import SessionName, pack_tuple
 
@@ -83,16 +84,17 @@ def pack_gate_record(record: GateRecord) -> bytes:
     return _encode(record)
 
 
-def unpack_gate_record(stored: bytes) -> GateRecord:
-    """Return a stored record.
+def unpack_gate_record(layout: Layout, key: bytes, stored: bytes) -> GateRecord:
+    """Return a stored record, from its key among those of a queue.
 
     Raises:
         FormatError: it can't be read.
     """
-    try:
-        record = _decode(stored)
-    except UNREADABLE as error:
-        raise FormatError(f"The record of a gate can't be read: {error}.") from error
+    return decoded(layout, key, stored, _record)
+
+
+def _record(stored: bytes) -> GateRecord:
+    record = _decode(stored)
     if record.format > _FORMAT:
         raise FormatError(
             f"A gate was written in format {record.format} by a newer version of fdbqueue: update it here."

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     parse,
 )
+from fdbqueue.stored.own_values import decoded
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
 """A session's name."""
@@ -164,25 +165,17 @@ def pack_record(record: SessionRecord) -> bytes:
     return _encode((_FORMAT, *astuple(record)[1:-4]))  # in the first format
 
 
-def record_of(value: Any) -> SessionRecord | None:
-    """Return the record in a value that was read of its key; None if there is none.
+def unpack_record(layout: Layout, key: bytes, stored: bytes) -> SessionRecord:
+    """Return a stored record, from its key among those of a queue.
 
     Raises:
         FormatError: it can't be read.
     """
-    return unpack_record(bytes(value)) if value.present() else None
+    return decoded(layout, key, stored, _record)
 
 
-def unpack_record(stored: bytes) -> SessionRecord:
-    """Return a stored record.
-
-    Raises:
-        FormatError: it can't be read.
-    """
-    try:
-        record = _decode_record(stored)
-    except UNREADABLE as error:
-        raise FormatError(f"The record of a session can't be read: {error}.") from error
+def _record(stored: bytes) -> SessionRecord:
+    record = _decode_record(stored)
     _check_format(record.format)
     return record
 
@@ -212,9 +205,22 @@ class Keys:
         layout: the queue's layout.
     """
 
-    __slots__ = ("_gates", "_prefix", "_totals", "items", "line", "records", "shards", "slots", "states", "summed")
+    __slots__ = (
+        "_gates",
+        "_prefix",
+        "_totals",
+        "items",
+        "layout",
+        "line",
+        "records",
+        "shards",
+        "slots",
+        "states",
+        "summed",
+    )
 
     def __init__(self, layout: Layout) -> None:
+        self.layout = layout
         self._prefix = prefix = layout.prefix
         self.records = Subspace(rawPrefix=prefix + _PACKED["session"])
         self.items: bytes = prefix + _PACKED["items"]

@@ -28,7 +28,7 @@ from ...leases import immediately
 from ...leases.taking import UNTAKEABLE, CancelledGroups
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions, is_over
-from .records import Keys, SessionName, name_of
+from .records import Keys, SessionName, SessionRecord, name_of, unpack_record
 
 SHARDS = 16
 """Over how many keys each total of all sessions is spread."""
@@ -131,7 +131,7 @@ class Session:
 
     __slots__ = (
         *("_holds", "_shard", "_total", "asks", "generation", "guard_key", "home", "layout", "name", "queue"),
-        *("_given_name", "record_key", "slots_prefix", "state_key"),
+        *("_given_name", "_items", "record_key", "slots_prefix", "state_key"),
     )
 
     def __init__(self, keys: Keys, queue: Queue, name: bytes, generation: int, *, holds: bool) -> None:
@@ -143,6 +143,7 @@ class Session:
         self.layout = Layout.at(keys.items + name + fdb_tuple.pack((generation,)))
         self.queue: Queue = object.__new__(QueueOfSession)  # with the same codec, and nothing else of its own
         vars(self.queue).update(vars(queue) | {"layout": self.layout, "given": queue, "packed_name": name})
+        self._items = keys.layout
         self.record_key = keys.record(name)
         self.guard_key = keys.guard(name)
         self.state_key = keys.states + name
@@ -162,6 +163,16 @@ class Session:
         if self._given_name is None:
             self._given_name = name_of(self.name)
         return self._given_name
+
+    def record_in(self, value: Any) -> SessionRecord | None:
+        """Return the record in a value that was read of its key; None if there is none.
+
+        Raises:
+            FormatError: it can't be read.
+        """
+        if not value.present():
+            return None
+        return unpack_record(self._items, self.record_key, bytes(value))
 
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""

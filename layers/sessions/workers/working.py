@@ -60,7 +60,7 @@ from ..line.line import Line
 from ..line.shards import KNOWN_SECONDS, PointerMoves
 from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
-from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of, record_of
+from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of
 from ..session.session import Session, SessionHead, SessionMoves
 from ..session.states import StateCodec
 from .keeping import KeptSession
@@ -170,7 +170,7 @@ class Working(Generic[V]):
         stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
         found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
         state = await value_of(stated)
-        record = record_of(await value_of(recorded))
+        record = session.record_in(await value_of(recorded))
         # The session may have been paused after another process granted this lease.
         row = found[0] if found and record is not None and not record.paused and not record.blocked else None
         return Held(held.pointer, row, bytes(state) if state.present() else None)
@@ -259,7 +259,7 @@ class Working(Generic[V]):
         tr.add_read_conflict_key(session.guard_key)
         recorded = tr.snapshot.get(session.record_key)
         last = started(session.last_index(tr, level))
-        record = record_of(await value_of(recorded))
+        record = session.record_in(await value_of(recorded))
         if record is not None:
             generation = generation_to_enter(self._queue, name, record)
             if generation:
@@ -269,7 +269,8 @@ class Working(Generic[V]):
 
     async def session_for_enqueue(self, tr: Transaction, name: bytes) -> Session:
         """Return the generation of a session that items are enqueued into, by snapshot."""
-        record = record_of(await value_of(tr.snapshot.get(self._line.session(name).record_key)))
+        session = self._line.session(name)
+        record = session.record_in(await value_of(tr.snapshot.get(session.record_key)))
         if record is None:
             return self._line.session(name)
         return self._line.session(name, record.generation + (record.closing == RENEWING))
