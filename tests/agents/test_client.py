@@ -141,8 +141,8 @@ def playing(serve: Serve) -> Iterator[AgentClient]:
                 serve(connection)
 
         played = pool.submit(accept)
-        yield AgentClient(f"127.0.0.1:{listening.getsockname()[1]}", timeout=5)
-        played.result(10)
+        yield AgentClient(f"127.0.0.1:{listening.getsockname()[1]}", timeout=60)
+        played.result(60)
 
 
 def called(verb: Any, way: str, *arguments: Any) -> Any:

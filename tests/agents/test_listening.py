@@ -175,7 +175,7 @@ def test_with_tls_only_clients_with_a_certificate_get_in(
             without = ssl.create_default_context(cafile=str(tls.client_ca))
             for context in (strange, without, None):
                 with pytest.raises(AgentError):
-                    await AgentClient(server.address, tls=context, timeout=5).send.aio(5, b"data")
+                    await AgentClient(server.address, tls=context, timeout=60).send.aio(5, b"data")
             blocking = AgentClient(server.address, tls=good)
             await asyncio.to_thread(blocking.confirm, 5, received.id)
 

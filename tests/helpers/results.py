@@ -12,7 +12,7 @@ from fdbqueue.layers import Completion, Leases
 
 def outcome_of(completion: Completion[Any]) -> str:
     with pytest.raises(CompletionError) as told:
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     return told.value.outcome
 
 

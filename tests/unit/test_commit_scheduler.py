@@ -311,5 +311,5 @@ def first_to_end(threads: Sequence[threading.Thread]) -> threading.Thread:
 
 
 def joined(thread: threading.Thread) -> None:
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive(), "it sleeps on"

@@ -44,7 +44,7 @@ def ends(work: Any) -> bool:
     """Return whether `work` ends, in another thread, while this one waits."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     return not thread.is_alive()
 
 

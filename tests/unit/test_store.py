@@ -164,12 +164,12 @@ def test_a_request_without_a_wait_is_committed(store: Store) -> None:
     request = sets((b"a", b"1"))
     store.submit(request)
     store.on_done(request, lambda _: done.set())
-    assert done.wait(10)
+    assert done.wait(60)
     forgotten = sets((b"b", b"2"))
     store.submit(forgotten)
     seen = threading.Event()
     store.watch(b"b", seen.set)
-    assert seen.wait(10) or forgotten.done
+    assert seen.wait(60) or forgotten.done
     assert forgotten.done
 
 
@@ -191,7 +191,7 @@ def test_a_callback_may_commit(store: Store) -> None:
     store.submit(request)
     store.on_done(request, again)
     store.wait(request)
-    assert done.wait(10)
+    assert done.wait(60)
     assert [key for key, _ in contents(store)] == [b"a", b"b"]
 
 

@@ -78,7 +78,7 @@ def test_a_new_watch_reads_the_store_without_the_lock_that_ends_watches(tmp_path
         def last_version(self) -> int:
             ending = threading.Thread(target=changes.unwatch, args=(b"other", list), daemon=True)
             ending.start()
-            ending.join(10)
+            ending.join(60)
             assert not ending.is_alive()
             return super().last_version()
 

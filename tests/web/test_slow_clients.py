@@ -46,18 +46,18 @@ def health(db: Any, space: Any) -> Iterator[int]:
 
 
 def ask(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=120) as answer:
         return int(answer.status)
 
 
 def connected(port: int, sent: bytes) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", port), timeout=10)
+    client = socket.create_connection(("127.0.0.1", port), timeout=120)
     client.sendall(sent)
     return client
 
 
 def until(test: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while not test() and time.monotonic() < end:
         time.sleep(0.01)
     return test()

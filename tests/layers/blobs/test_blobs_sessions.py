@@ -190,7 +190,7 @@ def test_a_consumer_reads_blobs_that_it_has_read_ahead(db: Any, sessions: Sessio
     report = Consumer(sessions, handler).drain(db)
     assert report.acked == 13
     assert sorted(filter(lambda one: one != b"film", read)) == sorted(data_of(50 + number) for number in range(12))
-    assert completion.wait(timeout=5) == 4
+    assert completion.wait(timeout=60) == 4
     assert kept(blobs, db) == (0, 0)
     assert_sound(sessions, db)
 
@@ -216,8 +216,8 @@ def test_a_blob_of_results_and_groups_of_sessions_has_a_completion(db: Any, sess
     completion: Any = out.enqueued
     assert blobs.read(db, completion.position).read() == data_of(100)
     Consumer(sessions, lambda lease: Done(len(blobs.read(db, lease).read()))).drain(db)
-    assert completion.wait(timeout=5) == 100
-    assert group.wait(timeout=5).done == 1
+    assert completion.wait(timeout=60) == 100
+    assert group.wait(timeout=60).done == 1
     with pytest.raises(GroupError):
         write(blobs, db, 100, group="book")
     assert kept(blobs, db) == (0, 0)
@@ -232,7 +232,7 @@ def test_results_and_groups_of_plain_items_take_blobs(db: Any, space: Subspace) 
     assert lease is not None
     leases.ack(db, lease, result=len(blobs.read(db, lease).read()))
     completion: Any = out.enqueued
-    assert completion.wait(timeout=5) == 100
+    assert completion.wait(timeout=60) == 100
     assert leases.check(db).ok
 
 

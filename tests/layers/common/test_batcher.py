@@ -64,7 +64,7 @@ def test_a_thread_leads_and_tasks_follow(db: Any, queue: Queue, staged: StagedQu
     held = HeldDatabase(db)
     leader = threading.Thread(target=lambda: staged.enqueue(held, "thread"))
     leader.start()
-    assert held.committing.wait(10)
+    assert held.committing.wait(60)
 
     async def follow() -> None:
         tasks = [asyncio.create_task(staged.enqueue.aio(held, f"task {n}")) for n in range(3)]
@@ -247,7 +247,7 @@ def test_an_announced_group_of_calls_is_waited_for_briefly(
         wait_until(lambda: line._gathering is not None)
         assert not gathering.done()
         line.join(PendingCall(object(), 2))  # type: ignore[arg-type]
-        gathering.result(10)
+        gathering.result(60)
 
 
 class _Watch(Promise):

@@ -51,7 +51,7 @@ def test_a_member_that_was_read_ahead_is_not_begun_after_the_cancel(
 
     assert did == ["page 0", "page 1", "other"]
     with pytest.raises(CompletionError, match="cancelled"):
-        group.wait(timeout=10)
+        group.wait(timeout=60)
     stats = group.stats(db)
     assert (stats.done + stats.cancelled, stats.leased, stats.available) == (6, 0, 0)
     # In a session, the database learns of a further item with the ack of the one before it: a sweep may be earlier.
@@ -76,7 +76,7 @@ def test_a_subscription_gives_back_what_it_read_ahead(db: Any, queue: Queue) -> 
     report = Consumer(own, handler, concurrency=1).drain(db)
     assert (did, report.acked) == (["1"], 1)
     with pytest.raises(CompletionError, match="cancelled"):
-        group.wait(timeout=10)
+        group.wait(timeout=60)
     assert leases.check(db).ok
 
 
@@ -87,5 +87,5 @@ def test_a_member_of_an_open_group_is_handled_with_its_result(db: Any, queue: Qu
     completion = group.enqueue(db, "page")
     group.close(db)
     Consumer(leases, lambda lease: f"{lease.group}: {lease.value}").drain(db)
-    assert completion.wait(timeout=10) == "book: page"
-    assert group.wait(timeout=10).done == 1
+    assert completion.wait(timeout=60) == "book: page"
+    assert group.wait(timeout=60).done == 1

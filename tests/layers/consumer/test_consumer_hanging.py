@@ -268,7 +268,7 @@ def test_a_thread_that_hangs_fails_its_attempt_and_the_others_go_on(db: Any, lea
         handled.append((lease.value, lease.attempt))
 
     try:
-        report = Consumer(leases, handle, concurrency=2, handler_timeout=0.1).drain(db)
+        report = Consumer(leases, handle, concurrency=2, handler_timeout=1.0).drain(db)
         assert (report.acked, report.failed, report.lost) == (3, 1, 0)
         assert sorted(handled) == [("a", 1), ("b", 1), ("hangs", 2)]
         assert leases.stats(db).dequeued == 3
@@ -296,7 +296,7 @@ def test_threads_that_all_hang_hold_no_item_and_one_that_returns_goes_on(
         return (stats.available, stats.leased, len(most)) == (3, 0, 2)
 
     async def main() -> None:
-        async with Consumer(leases, handle, concurrency=2, prefetch=2, handler_timeout=0.05).running(db) as consumer:
+        async with Consumer(leases, handle, concurrency=2, prefetch=2, handler_timeout=1.0).running(db) as consumer:
             await until(all_are_back)
             hanging.set()
             await until(lambda: consumer.report.acked == 3)

@@ -72,7 +72,7 @@ def test_a_group_is_done_when_its_producer_and_all_members_are(db: Any, leases: 
 
     group.close(db)
 
-    stats = group.wait(timeout=5)
+    stats = group.wait(timeout=60)
     assert (stats.state, stats.done, stats.ended) == ("done", 2, True)
     assert taken(leases, db).value == "report"
     assert consistent(leases, db)
@@ -87,7 +87,7 @@ def test_the_last_ack_ends_a_group_that_is_closed(db: Any, leases: Leases, group
     assert leases.lease(db) is None
     leases.ack(db, second)
     assert [lease.value for lease in leases.lease_many(db)] == ["report", "bill"]
-    assert group.wait(timeout=5).done == 2
+    assert group.wait(timeout=60).done == 2
 
 
 def test_the_last_ack_of_a_staged_queue_ends_the_group(db: Any, leases: Leases, groups: Groups) -> None:
@@ -99,7 +99,7 @@ def test_the_last_ack_of_a_staged_queue_ends_the_group(db: Any, leases: Leases, 
         lease = staged.lease(db)
         assert lease is not None
         staged.ack(db, lease)
-    assert group.wait(timeout=5).done == 2
+    assert group.wait(timeout=60).done == 2
 
 
 def test_members_count_by_state_through_every_way_out(db: Any, leases: Leases, groups: Groups, clock: Clock) -> None:
@@ -134,7 +134,7 @@ def test_members_count_by_state_through_every_way_out(db: Any, leases: Leases, g
     leases.ack(db, taken(leases, db))
     leases.ack(db, taken(leases, db))
     assert counts(group, db) == {"done": 4, "dead": 2, "expired": 2}
-    assert group.wait(timeout=5).done == 4  # the producer's hold has ended by itself
+    assert group.wait(timeout=60).done == 4  # the producer's hold has ended by itself
     assert consistent(leases, db)
 
 
@@ -161,7 +161,7 @@ def test_an_empty_group_is_done_when_its_hold_ends(db: Any, leases: Leases, grou
     assert leases.lease(db) is None
     assert not group.stats(db).ended
     clock.now += 20
-    assert group.wait(timeout=5).done == 0  # without a consumer
+    assert group.wait(timeout=60).done == 0  # without a consumer
     assert taken(leases, db).value == "report"
 
 
@@ -205,7 +205,7 @@ def test_a_load_in_many_transactions_holds_the_group_open_meanwhile(db: Any, lea
     other.close(db)
     assert counts(group, db)["done"] + counts(group, db)["available"] == 2 * BATCH_ITEMS + 1
     Consumer(leases, lambda lease: None).drain(db)
-    assert group.wait(timeout=5).done == 2 * BATCH_ITEMS + 1
+    assert group.wait(timeout=60).done == 2 * BATCH_ITEMS + 1
 
 
 def test_cancel_takes_no_further_member_and_lets_those_at_work_end(
@@ -266,7 +266,7 @@ def test_a_cancel_in_a_transaction_is_swept_by_the_next_take(
     assert counts(group, db) == {"cancelled": SWEEP_ITEMS + 11}
     assert group.stats(db).ended
     with pytest.raises(CompletionError, match="its group was cancelled"):
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     assert consistent(leases, db)
 
 
@@ -414,7 +414,7 @@ def test_many_workers_end_a_group_once(db: Any, queue: Queue) -> None:
         thread.join(120)
     work()  # the last one may have come after all others had looked
     assert sorted(seen) == sorted([*map(str, range(100)), "report"])
-    assert group.wait(timeout=5).done == 100
+    assert group.wait(timeout=60).done == 100
     assert consistent(leases, db)
 
 
@@ -443,7 +443,7 @@ def test_an_ended_group_is_removed_after_its_time(db: Any, leases: Leases, group
     assert taken(leases, db).value == "report"  # its removal leaves the follow-up alone
     assert list(db.get_range_startswith(leases.layout.groups.key())) == []
     with pytest.raises(CompletionError) as told:
-        group.wait(timeout=5)
+        group.wait(timeout=60)
     assert told.value.outcome == "gone"
     again = groups.open(db, "import", keep=60)
     assert not again.stats(db).ended
@@ -485,11 +485,11 @@ def test_groups_results_and_priorities_compose(db: Any, space: Subspace) -> None
 
     Consumer(jobs, handle, concurrency=1).drain(db)
     assert seen == ["soon", "late"]
-    assert (late.wait(timeout=5), soon.wait(timeout=5)) == ("LATE", "SOON")
-    assert group.wait(timeout=5).done == 2
+    assert (late.wait(timeout=60), soon.wait(timeout=60)) == ("LATE", "SOON")
+    assert group.wait(timeout=60).done == 2
     assert not after.stats(db).ended
     Consumer(reports, handle).drain(db)
-    assert after.wait(timeout=5).done == 1
+    assert after.wait(timeout=60).done == 1
     assert consistent(jobs.leases, db)
     assert consistent(reports.leases, db)
 
@@ -526,7 +526,7 @@ def test_the_wrong_arguments_of_groups_are_named(db: Any, leases: Leases, groups
     with pytest.raises(ValueError, match="has no database to wait in"):
         copy.wait()
     copy.at(db).close(db)
-    assert copy.at(db).wait(timeout=5).done == 0
+    assert copy.at(db).wait(timeout=60).done == 0
     assert leases.stats(db).enqueued == 0
 
 

@@ -30,7 +30,7 @@ def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
         source.ack(db, lease)
     clock.now += 6
     leases.nack_many(db, leases.lease_many(db, limit=2))
-    said.append(done.wait(timeout=5))
+    said.append(done.wait(timeout=60))
     cancelled = groups.open(db, "cancelled", then=FollowUp(leases, "never"))
     cancelled.enqueue_many(db, ["e", "f"], delay=5)
     said.append(cancelled.cancel(db))
@@ -40,7 +40,7 @@ def program(leases: Leases, db: Any, clock: Clock) -> list[Any]:
     held.close(db)
     said.append(held.stats(db).ended)
     other.close(db)
-    said.append(held.wait(timeout=5))
+    said.append(held.wait(timeout=60))
     assert leases.check(db).problems == ()
     stats = leases.queue.stats(db)
     said.append((stats.enqueued, stats.dequeued, stats.available, stats.delayed, stats.deleted, stats.dead))

@@ -55,7 +55,7 @@ def test_a_handlers_follow_ups_are_enqueued_with_its_ack(db: Any, leases: Leases
 
     assert Consumer(leases, handle, concurrency=2).drain(db).acked >= 1
     assert Consumer(leases, handle).drain(db).failed == 0
-    assert completion.wait(timeout=5) == 3
+    assert completion.wait(timeout=60) == 3
     stats = leases.stats(db)
     assert (stats.enqueued, stats.dequeued) == (4, 4)
 
@@ -74,7 +74,7 @@ def test_a_follow_up_of_an_enqueue_waits_for_the_ack(
     assert mails.lease(db) is None
     clock.now += 6
     assert lease_of(mails, db).value == "survey"
-    assert first.wait(timeout=5) == 1
+    assert first.wait(timeout=60) == 1
     assert consistent(mails, db)
     assert consistent(leases, db)
 
@@ -85,7 +85,7 @@ def test_a_chain_of_completions_ends_one_by_one(db: Any, leases: Leases, results
     seen: list[str] = []
     Consumer(leases, lambda lease: seen.append(lease.value), concurrency=1).drain(db)
     assert seen == ["first", "second", "third"]
-    assert first.wait(timeout=5) is None
+    assert first.wait(timeout=60) is None
 
 
 def test_the_follow_up_of_an_expired_item_is_removed_and_its_completion_ends(
@@ -130,8 +130,8 @@ def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space:
     Results(leases).enqueue(db, "y", then=FollowUp(subscription.leases, "parcel"))
     found: list[Any] = []
     calls = [
-        lambda: found.append(StagedQueue(mails).lease(db, timeout=10)),
-        lambda: found.append(subscription.lease(db, timeout=10)),
+        lambda: found.append(StagedQueue(mails).lease(db, timeout=60)),
+        lambda: found.append(subscription.lease(db, timeout=60)),
     ]
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:

@@ -57,7 +57,7 @@ def test_a_completion_gives_the_result_of_the_ack(db: Any, leases: Leases, resul
 
     leases.ack(db, lease_of(leases, db), result={"n": [1, b"two", None]})
 
-    assert completion.wait(timeout=5) == {"n": [1, b"two", None]}
+    assert completion.wait(timeout=60) == {"n": [1, b"two", None]}
     found = completion.outcome(db)
     assert found is not None
     assert (found.state, found.ended_at) == ("done", 1_000_000.0)
@@ -68,7 +68,7 @@ def test_a_completion_gives_the_result_of_the_ack(db: Any, leases: Leases, resul
 def test_an_ack_without_a_result_gives_the_result_none(db: Any, leases: Leases, results: Results[Any]) -> None:
     completion = results.enqueue(db, "x")
     leases.ack(db, lease_of(leases, db))
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
 
 
 def test_a_waiting_call_wakes_at_the_ack(db: Any, leases: Leases, results: Results[Any]) -> None:
@@ -129,12 +129,12 @@ def test_in_the_callers_transaction_the_completion_is_there_after_the_commit(
     tr = db.create_transaction()
     completion = results.enqueue(tr, "x")
     with pytest.raises(CompletionError, match="Nothing is known") as told:
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     assert told.value.outcome == "gone"
 
     tr.commit().wait()
     leases.ack(db, lease_of(leases, db), result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
 
 def test_another_process_waits_by_the_text(db: Any, leases: Leases, results: Results[Any]) -> None:
@@ -146,9 +146,9 @@ def test_another_process_waits_by_the_text(db: Any, leases: Leases, results: Res
 
     leases.ack(db, lease_of(leases, db), result=1)
 
-    assert results.completion(db, text).wait(timeout=5) == 1
-    assert results.completion(db, completion.position).wait(timeout=5) == 1
-    assert copy.at(db).wait(timeout=5) == 1
+    assert results.completion(db, text).wait(timeout=60) == 1
+    assert results.completion(db, completion.position).wait(timeout=60) == 1
+    assert copy.at(db).wait(timeout=60) == 1
     assert Position.parse(text) == completion.position
 
 
@@ -158,9 +158,9 @@ def test_a_result_has_the_type_that_was_asked_for(db: Any, leases: Leases) -> No
     leases.ack(db, lease_of(leases, db), result=Receipt(7, "thanks"))
     leases.ack(db, lease_of(leases, db), result="no receipt")
 
-    assert first.wait(timeout=5) == Receipt(7, "thanks")
+    assert first.wait(timeout=60) == Receipt(7, "thanks")
     with pytest.raises(CodecError, match="is not of the type"):
-        second.wait(timeout=5)
+        second.wait(timeout=60)
 
 
 @pytest.mark.parametrize(("result", "error"), [(object(), CodecError), (b"x" * 90_001, ItemTooLarge)])
@@ -173,7 +173,7 @@ def test_a_result_that_cant_be_stored_leaves_the_lease(
         leases.ack(db, lease, result=result)
     assert completion.outcome(db) is None
     leases.ack(db, lease, result=b"x" * 89_000)
-    assert completion.wait(timeout=5) == b"x" * 89_000
+    assert completion.wait(timeout=60) == b"x" * 89_000
 
 
 def test_an_item_without_a_completion_ignores_the_result_and_costs_nothing(db: Any, leases: Leases) -> None:
@@ -222,7 +222,7 @@ def test_a_consumer_stores_what_its_handler_returns(db: Any, leases: Leases, res
 
     report = Consumer(results, handle).drain(db)
     assert (report.acked, report.failed) == (11, 0)
-    assert [one.wait(timeout=5) for one in completions] == [n * n for n in range(10)]
+    assert [one.wait(timeout=60) for one in completions] == [n * n for n in range(10)]
     assert consistent(leases, db)
 
 
@@ -247,7 +247,7 @@ def test_what_a_result_comes_back_as(db: Any, queue: Queue, result: Any, kind: A
     for results, wanted in ((Results(leases), plain), (Results(leases, type=kind), result)):
         completion = results.enqueue(db, "x")
         leases.ack(db, lease_of(leases, db), result=result)
-        found = completion.wait(timeout=5)
+        found = completion.wait(timeout=60)
         assert (found, type(found)) == (wanted, type(wanted))
 
 
@@ -257,9 +257,9 @@ def test_a_result_that_cant_be_stored_fails_the_attempt_and_no_other(db: Any, qu
     bad, good = results.enqueue(db, "bad"), results.enqueue(db, "good")
     report = Consumer(leases, lambda lease: object() if lease.value == "bad" else 1).drain(db)
     assert (report.acked, report.dead) == (1, 1)
-    assert good.wait(timeout=5) == 1
+    assert good.wait(timeout=60) == 1
     with pytest.raises(CompletionError, match="A result must be what MessagePack can hold"):
-        bad.wait(timeout=5)
+        bad.wait(timeout=60)
 
 
 def test_a_handler_that_acks_in_its_own_transaction_gives_the_result_there(
@@ -272,7 +272,7 @@ def test_a_handler_that_acks_in_its_own_transaction_gives_the_result_there(
         return ACKED
 
     assert Consumer(leases, handle).drain(db).acked == 1
-    assert completion.wait(timeout=5) == "mine"
+    assert completion.wait(timeout=60) == "mine"
 
 
 def test_items_of_every_layer_have_completions(db: Any, space: Subspace, clock: Clock) -> None:
@@ -288,7 +288,7 @@ def test_items_of_every_layer_have_completions(db: Any, space: Subspace, clock: 
         completion = results.enqueue(db, value, **terms)
         clock.now += 2
         results.leases.ack(db, lease_of(results.leases, db), result="yes")
-        assert completion.wait(timeout=5) == "yes"
+        assert completion.wait(timeout=60) == "yes"
         assert consistent(results.leases, db)
 
 
@@ -303,7 +303,7 @@ def test_an_item_that_is_delivered_straight_to_a_waiting_consumer_has_its_comple
     waiting.join(30)
     assert found[0].wants_result
     parcels.leases.ack(db, found[0], result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
 
 def test_an_ignored_message_gives_the_completion_of_the_queued_item(db: Any, space: Subspace) -> None:
@@ -314,7 +314,7 @@ def test_an_ignored_message_gives_the_completion_of_the_queued_item(db: Any, spa
     second = results.enqueue(db, {"type": "call", "to": "Ann"})
     assert second.position == first.position
     smart.leases.ack(db, lease_of(smart.leases, db), result="spoken")
-    assert [first.wait(timeout=5), second.wait(timeout=5)] == ["spoken", "spoken"]
+    assert [first.wait(timeout=60), second.wait(timeout=60)] == ["spoken", "spoken"]
 
 
 def test_an_item_that_a_smart_queue_removes_ends_its_completion(db: Any, space: Subspace) -> None:

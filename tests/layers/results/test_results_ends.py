@@ -28,7 +28,7 @@ def test_a_dead_letter_ends_the_wait_with_its_last_error(db: Any, queue: Queue, 
     leases.nack(db, lease_of(leases, db), error="still on fire")
 
     with pytest.raises(CompletionError, match="became a dead letter") as told:
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     assert (told.value.outcome, told.value.error) == ("dead", "still on fire")
     assert consistent(leases, db)
 
@@ -43,7 +43,7 @@ def test_a_redriven_dead_letter_is_pending_again(db: Any, queue: Queue, clock: C
     assert leases.stats(db).outcomes == 0
     assert consistent(leases, db)
     leases.ack(db, lease_of(leases, db), result=2)
-    assert completion.wait(timeout=5) == 2
+    assert completion.wait(timeout=60) == 2
     assert consistent(leases, db)
 
 
@@ -89,7 +89,7 @@ def test_a_leased_item_may_outlive_its_time_to_live(
     with pytest.raises(TimeoutError):
         completion.wait(timeout=0.05)
     leases.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
 
 def test_a_cleared_queue_ends_the_wait(db: Any, queue: Queue, results: Results[Any]) -> None:
@@ -107,7 +107,7 @@ def test_a_dequeued_item_is_done_without_a_result(db: Any, leases: Leases, resul
     leases.queue.dequeue(db)
     StagedQueue(leases).dequeue(db)
     StagedQueue(leases).dequeue_many(db)
-    assert [one.wait(timeout=5) for one in (first, second, third)] == [None, None, None]
+    assert [one.wait(timeout=60) for one in (first, second, third)] == [None, None, None]
     assert consistent(leases, db)
 
 
@@ -118,13 +118,13 @@ def test_an_outcome_is_removed_after_its_time(db: Any, leases: Leases, results: 
         leases.ack(db, lease_of(leases, db), result=1)
     clock.now += 59
     assert leases.lease(db) is None
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
     clock.now += 2
     assert leases.lease(db) is None  # any call that takes items fires the timer
 
     assert outcome_of(completion) == "gone"
-    assert longer.wait(timeout=5) == 1
+    assert longer.wait(timeout=60) == 1
     assert leases.stats(db).outcomes == 1
     assert consistent(leases, db)
     clock.now += 100
@@ -170,7 +170,7 @@ def test_of_a_redrive_and_the_removal_of_the_outcome_at_once_one_runs_again(
             leases.dead.redrive(db)
         assert completion.outcome(db) is None
         leases.ack(db, lease_of(leases, db), result=1)
-        assert completion.wait(timeout=5) == 1
+        assert completion.wait(timeout=60) == 1
         assert consistent(leases, db)
 
 
@@ -183,4 +183,4 @@ def test_the_timer_of_an_outcome_spares_a_redriven_item(db: Any, queue: Queue, c
     lease = lease_of(leases, db)
     assert completion.outcome(db) is None
     leases.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1

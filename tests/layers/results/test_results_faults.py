@@ -28,15 +28,15 @@ def program(leases: Leases, mails: Leases, db: Any, clock: Clock) -> list[Any]:
     second = results.enqueue(db, "second", ttl=5, then=FollowUp(mails, "never"))
     third = results.enqueue(db, "third")
     leases.ack(db, lease_of(leases, db), result=1, then=[FollowUp(mails, "now"), FollowUp(mails, "and this")])
-    said.append(first.wait(timeout=5))
+    said.append(first.wait(timeout=60))
     clock.now += 6
     with pytest.raises(CompletionError) as told:
-        second.wait(timeout=5)
+        second.wait(timeout=60)
     said.append(told.value.outcome)
     leases.nack(db, lease_of(leases, db), error="broken")
     said.append(leases.dead.redrive(db))
     leases.ack(db, lease_of(leases, db), result=3)
-    said.append(third.wait(timeout=5))
+    said.append(third.wait(timeout=60))
     said.append([lease.value for lease in mails.lease_many(db, duration=600)])
     said.append(mails.lease(db))
     clock.now += 120
@@ -79,7 +79,7 @@ def test_a_consumers_follow_ups_are_enqueued_once_when_an_acks_outcome_is_unknow
     while leases.stats(db).available:
         Consumer(leases, handle, concurrency=1).drain(faulty)
     assert faulty.faults
-    assert completion.wait(timeout=5) == 3
+    assert completion.wait(timeout=60) == 3
     stats = leases.stats(db)
     assert (stats.enqueued, stats.dequeued) == (4, 4)
 
@@ -100,10 +100,10 @@ def test_of_an_ack_and_an_expiry_the_one_that_commits_first_decides_the_outcome(
         assert not conflicts(first)
         assert conflicts(second)
         if ack_first:
-            assert completion.wait(timeout=5) == "done"
+            assert completion.wait(timeout=60) == "done"
         else:
             with pytest.raises(CompletionError, match="became a dead letter"):
-                completion.wait(timeout=5)
+                completion.wait(timeout=60)
             with pytest.raises(LeaseLost):
                 leases.ack(db, lease, result="late")
     assert leases.check(db).problems == ()

@@ -250,7 +250,7 @@ def test_every_verb_can_be_awaited(db: Any, sessions: Sessions) -> None:
         await sessions.enqueue.aio(db, "1", session="ann")
         await sessions.enqueue_many.aio(db, ["2", "3"], session="ann")
         did = []
-        lease = await sessions.lease.aio(db, timeout=5)
+        lease = await sessions.lease.aio(db, timeout=60)
         while lease is not None:
             did.append(lease.value)
             lease = await sessions.ack_and_next.aio(db, lease)

@@ -216,7 +216,7 @@ def test_completions_groups_and_follow_ups_of_a_sessions_item_end_with_it(
     assert results.cancel(db, completion.position)
 
     with pytest.raises(CompletionError, match="cancelled"):
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     with pytest.raises(LeaseLost, match="was cancelled while"):
         sessions.ack(db, lease)
     receipts.reclaim(db)
@@ -227,7 +227,7 @@ def test_completions_groups_and_follow_ups_of_a_sessions_item_end_with_it(
     assert sessions.reschedule(db, "ann", position, level=0) is not None
     assert_sound(sessions, db)
     assert sessions.cancel(db, "ann", Position(position.index, position.random, rank=0))
-    assert group.wait(timeout=5).cancelled == 1
+    assert group.wait(timeout=60).cancelled == 1
     assert_sound(sessions, db)
 
 

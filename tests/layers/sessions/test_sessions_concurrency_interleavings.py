@@ -199,7 +199,7 @@ def test_of_a_sweep_and_a_lease_that_remove_the_same_member_one_runs_again(
         group.cancel(db)
     sessions.ack(db, at_work)
     with pytest.raises(CompletionError, match="cancelled"):
-        group.wait(timeout=10)
+        group.wait(timeout=60)
     stats = group.stats(db)
     assert (stats.done, stats.cancelled, stats.available) == (1, 2, 0)
     assert_sound(sessions, db)

@@ -52,7 +52,7 @@ def results(sessions: Sessions) -> Results[Any]:
 
 def outcome_of(completion: Any) -> str:
     with pytest.raises(CompletionError) as told:
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     return told.value.outcome
 
 
@@ -63,9 +63,9 @@ def test_an_ack_stores_the_result_of_an_item_of_a_session(db: Any, sessions: Ses
     assert completion.outcome(db) is None
     assert sessions.check(db).problems == ()
     sessions.ack(db, lease, result={"sum": 7})
-    assert completion.wait(timeout=5) == {"sum": 7}
+    assert completion.wait(timeout=60) == {"sum": 7}
     assert sessions.info(db, "ann") is None  # the session is gone, its results are not
-    assert results.completion(db, str(completion)).wait(timeout=5) == {"sum": 7}
+    assert results.completion(db, str(completion)).wait(timeout=60) == {"sum": 7}
     assert sessions.check(db).problems == ()
 
 
@@ -73,14 +73,14 @@ def test_a_completion_of_a_session_can_be_pickled(db: Any, sessions: Sessions, r
     completion = results.enqueue(db, "1", session="ann", ttl=5)
     again = pickle.loads(pickle.dumps(completion)).at(db)
     sessions.ack(db, lease_of(sessions, db), result=7)
-    assert again.wait(timeout=5) == 7
+    assert again.wait(timeout=60) == 7
 
 
 def test_ack_and_next_stores_a_result(db: Any, sessions: Sessions, results: Results[Any]) -> None:
     first, second = (results.enqueue(db, value, session="ann") for value in "12")
     lease: Any = sessions.ack_and_next(db, lease_of(sessions, db), result="one")
     sessions.ack(db, lease, result="two")
-    assert (first.wait(timeout=5), second.wait(timeout=5)) == ("one", "two")
+    assert (first.wait(timeout=60), second.wait(timeout=60)) == ("one", "two")
 
 
 def test_a_result_that_can_not_be_stored_leaves_the_lease(db: Any, sessions: Sessions, results: Results[Any]) -> None:
@@ -89,7 +89,7 @@ def test_a_result_that_can_not_be_stored_leaves_the_lease(db: Any, sessions: Ses
     with pytest.raises(CodecError, match="MessagePack"):
         sessions.ack(db, lease, result=object())
     sessions.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
 
 def test_a_late_ack_stores_no_result_and_enqueues_nothing(
@@ -117,7 +117,7 @@ def test_a_completion_says_how_an_item_of_a_session_ended(
     assert sessions.redrive(db, "ann") == 1
     assert dies.outcome(db) is None
     sessions.ack(db, lease_of(sessions, db), result=3)
-    assert dies.wait(timeout=5) == 3
+    assert dies.wait(timeout=60) == 3
     assert sessions.check(db).problems == ()
     clock.now += 61
     sessions.reclaim(db)
@@ -134,7 +134,7 @@ def test_the_item_in_progress_does_not_expire_for_a_completion_that_waits(
     with pytest.raises(TimeoutError):
         completion.wait(timeout=0.05)
     sessions.ack(db, lease, result=1)
-    assert completion.wait(timeout=5) == 1
+    assert completion.wait(timeout=60) == 1
 
 
 def test_a_waiting_completion_takes_an_item_away_from_a_lease_at_the_same_time(
@@ -272,7 +272,7 @@ def test_a_consumer_stores_results_and_states_of_sessions(db: Any, sessions: Ses
 
     report = Consumer(results, book).drain(db)
     assert report.acked == 6
-    assert (first.wait(1), second.wait(1), third.wait(1), fourth.wait(1)) == (1, 3, "three", 8)
+    assert (first.wait(60), second.wait(60), third.wait(60), fourth.wait(60)) == (1, 3, "three", 8)
     assert (sessions.state(db, "ann"), sessions.state(db, "bob")) == (8, 11)
     assert sessions.check(db).problems == ()
 
@@ -288,7 +288,7 @@ def test_a_verb_of_a_handler_stores_the_results_of_the_items_before(
         return int(lease.value)
 
     assert Consumer(results, handle, concurrency=1).drain(db).acked == 6
-    assert [completion.wait(timeout=1) for completion in completions] == [*range(6)]
+    assert [completion.wait(timeout=60) for completion in completions] == [*range(6)]
 
 
 def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
@@ -303,7 +303,7 @@ def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
     behind = Behind((done,))
     second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
     sessions.extend(db, second)
-    assert completion.wait(timeout=1) == "one"
+    assert completion.wait(timeout=60) == "one"
 
 
 def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
@@ -312,7 +312,7 @@ def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
     bad, good = results.enqueue(db, "bad", session="ann"), results.enqueue(db, "good", session="ann")
     report = Consumer(results, lambda lease: object() if lease.value == "bad" else 1).drain(db)
     assert (report.dead, report.acked) == (1, 1)
-    assert (outcome_of(bad), good.wait(timeout=1)) == ("dead", 1)
+    assert (outcome_of(bad), good.wait(timeout=60)) == ("dead", 1)
 
 
 @pytest.mark.parametrize("layer", [StagedQueue, RelaxedQueue, Subscriptions])

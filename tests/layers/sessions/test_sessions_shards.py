@@ -61,7 +61,7 @@ def test_another_number_is_refused_with_the_remedy(db: Any, queue: Queue, shards
     for verb in (
         lambda: fill(other, db, "ann:1"),
         lambda: other.lease(db),
-        lambda: other.lease(db, timeout=5),
+        lambda: other.lease(db, timeout=60),
         lambda: other.lease(db.create_transaction()),
         lambda: other.stats(db),
         lambda: other.check(db),
@@ -343,7 +343,7 @@ def test_a_follow_up_goes_to_the_shard_of_its_session(db: Any, queue: Queue) -> 
         then = FollowUp(sessions, "after", session=following)
         completion = Results(sessions).enqueue(db, "1", session=first, then=then)
         assert do_all(sessions, db) == [f"{first}:1", f"{following}:after"]
-        assert completion.wait(timeout=5) is None
+        assert completion.wait(timeout=60) is None
         assert_sound(sessions, db)
 
 
@@ -357,7 +357,7 @@ def test_a_group_of_several_shards_ends_once(db: Any, queue: Queue) -> None:
     did = do_all(sessions, db)
     assert sorted(did[:SHARDS]) == sorted(f"{name}:page" for name in NAMES)
     assert did[SHARDS:] == [f"{named(3, 1)}:bind"]
-    assert group.wait(timeout=5).done == SHARDS
+    assert group.wait(timeout=60).done == SHARDS
     assert_sound(sessions, db)
 
 

@@ -51,7 +51,7 @@ def test_a_state_of_another_codec_is_refused_by_every_read(db: Any, space: Subsp
     with pytest.raises(OtherCodec, match=REFUSED):
         READS[name](made(space, "msgpack"), db)
 
-    lease = right.lease(db, timeout=10)
+    lease = right.lease(db, timeout=60)
     assert lease is not None
     assert (lease.value, lease.attempt, lease.state) == (2, 1, 5)
 

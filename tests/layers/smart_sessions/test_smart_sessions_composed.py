@@ -204,9 +204,9 @@ def test_results_groups_and_follow_ups_are_composed_with_smart_sessions(db: Any,
 
     Consumer(results, lambda lease: getattr(lease.value, "percent", 0), concurrency=1).drain(db)
 
-    assert (first.wait(timeout=5), second.wait(timeout=5), third.wait(timeout=5)) == (7, 7, 0)
+    assert (first.wait(timeout=60), second.wait(timeout=60), third.wait(timeout=60)) == (7, 7, 0)
     assert member is not None
-    assert group.wait(timeout=5).done == 1
+    assert group.wait(timeout=60).done == 1
     assert receipts.lease(db).value == "done"  # type: ignore[union-attr]
     Watchdog(smart).sweep(db)
     Consumer(smart, lambda lease: None).drain(db)

@@ -74,7 +74,7 @@ def test_calls_that_come_during_a_lone_one_wait_and_share_the_next_transaction(
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(call)
-        assert held.committing.wait(10)
+        assert held.committing.wait(60)
         assert joined == []
         others = []
         for number in range(1, 4):
@@ -103,7 +103,7 @@ def test_a_task_that_comes_during_a_threads_lone_call_waits_behind_it(
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(getattr(staged, verb), held)
-        assert held.committing.wait(10)
+        assert held.committing.wait(60)
         assert value(asyncio.run(come_second())) == "b"
         assert value(first.result(20)) == "a"
 
@@ -178,7 +178,7 @@ def test_a_lone_call_that_fails_lets_those_behind_it_go_on(
     arguments = ["b"] if verb == "enqueue" else []
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(getattr(staged, verb), held, *arguments)
-        assert held.committing.wait(10)
+        assert held.committing.wait(60)
         second = pool.submit(getattr(staged, verb), held, *arguments)
         wait_until(lambda: len(joined) == 1)
         held.release()
@@ -207,7 +207,7 @@ def test_a_lone_call_that_loses_its_item_to_another_process_takes_the_next_one(
     staged, held = StagedQueue(leases), HeldDatabase(db)
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(getattr(staged, verb), held, timeout=20)
-        assert held.committing.wait(10)
+        assert held.committing.wait(60)
         assert value(queue.dequeue(db)) == "a"
         held.release()
         assert value(call.result(20)) == "b"
@@ -297,7 +297,7 @@ def test_a_lone_call_beside_leases_in_hand_conflicts_with_an_item_that_comes_bac
     assert first is not None
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(getattr(staged, verb), held)
-        assert held.committing.wait(10)
+        assert held.committing.wait(60)
         leases.nack(db, first, delay=0)
         held.release()
         assert value(call.result(20)) == "a"

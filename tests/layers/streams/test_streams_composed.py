@@ -81,7 +81,7 @@ def test_an_ack_ends_completions_and_releases_follow_ups(
 
     stream.ack(db, terms())
 
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     follower = after.lease(db)
     assert follower is not None
     assert follower.value == "then"
@@ -100,7 +100,7 @@ def test_an_ack_ends_completions_once_whatever_its_commit_says(
 
     stream.ack(FaultyDatabase.failing_at(db, {0}, (when, 1021)), terms())
 
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     assert leases.queue.stats(db).dequeued == 1
     assert consistent(stream, db)
 
@@ -118,7 +118,7 @@ def test_a_dropped_batch_counts_as_done_and_a_released_one_is_pending_again(
     other.claim(db, terms())
     assert other.drop(db) == 1
 
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     assert consistent(other, db)
 
 
@@ -135,9 +135,9 @@ def test_a_released_item_whose_life_is_over_ends_its_completion_and_its_group(
     stream.release(db)
 
     with pytest.raises(CompletionError) as told:
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     assert told.value.outcome == "expired"
-    assert group.wait(timeout=5).expired == 1
+    assert group.wait(timeout=60).expired == 1
     assert consistent(stream, db)
 
 
@@ -155,7 +155,7 @@ def test_the_ack_of_the_last_members_ends_their_group(db: Any, leases: Leases[An
     stream.claim(db, terms(2, items=1))
     stream.ack(db, terms(2))
 
-    assert group.wait(timeout=5).done == 3
+    assert group.wait(timeout=60).done == 3
     follower = leases.lease(db)
     assert follower is not None
     assert follower.value == "all done"
@@ -173,7 +173,7 @@ def test_members_that_expire_or_die_in_a_claim_end_their_group(
 
     assert stream.claim(db, terms(bad=lambda payload: "It is bad.")).count == 0
 
-    stats = group.wait(timeout=5)
+    stats = group.wait(timeout=60)
     assert (stats.expired, stats.dead) == (1, 1)
     assert consistent(stream, db)
 
@@ -194,7 +194,7 @@ def test_members_of_a_cancelled_group_are_not_claimed_and_those_at_work_end_it(
 
     assert values(stream, db, 2, record) == [b"other"]
     with pytest.raises(CompletionError, match="cancelled"):
-        group.wait(timeout=5)
+        group.wait(timeout=60)
     stats = group.stats(db)
     assert (stats.done, stats.cancelled) == (1, 1)
     assert consistent(stream, db)
@@ -211,7 +211,7 @@ def test_a_released_member_of_a_cancelled_group_is_swept(
     clock.now += 1
 
     with pytest.raises(CompletionError, match="cancelled"):
-        group.wait(timeout=5)
+        group.wait(timeout=60)
     assert group.stats(db).cancelled == 1
     assert consistent(stream, db)
 
@@ -246,7 +246,7 @@ def test_a_batch_has_few_items_whose_end_is_waited_for(
     assert stream.claim(db, terms(2)).count == 2
     stream.ack(db, terms(2))
 
-    assert completions[2].wait(timeout=5) is None
+    assert completions[2].wait(timeout=60) is None
     assert consistent(stream, db)
 
 
@@ -256,7 +256,7 @@ def test_a_large_item_with_a_completion_is_acked_whole(db: Any, leases: Leases[A
     (value,) = values(stream, db, 1, record)
     assert value == b"x" * 200_000
     stream.ack(db, terms())
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     assert list(db[leases.layout.chunks.range()]) == []
     assert list(db[leases.layout.claimed_tracked.range()]) == []
     assert consistent(stream, db)
@@ -301,8 +301,8 @@ def test_groups_completions_and_priorities_of_one_batch_end_together(db: Any, sp
 
     stream.ack(db, terms())
 
-    assert (later.wait(timeout=5), first.wait(timeout=5)) == (None, None)
-    assert group.wait(timeout=5).done == 2
+    assert (later.wait(timeout=60), first.wait(timeout=60)) == (None, None)
+    assert group.wait(timeout=60).done == 2
     assert urgent.check(db).ok
     assert consistent(stream, db)
 
@@ -313,7 +313,7 @@ def test_a_smart_message_with_a_completion_is_done_by_the_ack(db: Any, smart: Sm
     stream.claim(db, terms())
     assert smart.check(db).ok
     stream.ack(db, terms())
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     assert smart.check(db).ok
     assert consistent(stream, db)
 
@@ -327,5 +327,5 @@ def test_an_operation_log_has_the_end_of_a_completion(db: Any, space: Subspace) 
     stream.ack(log.of(db), terms())
     states = [moved.state for record in log.records(db) for moved in record.moves(leases.layout)]
     assert states[-1] == "claimed"
-    assert completion.wait(timeout=5) is None
+    assert completion.wait(timeout=60) is None
     log.forget(db)

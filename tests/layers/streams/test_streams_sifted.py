@@ -83,11 +83,11 @@ def test_completions_and_groups_learn_of_it(db: Any, queue: Queue[bytes], stream
     stream.claim(db, terms())
     stream.claim(db, terms(bad=bad))
     with pytest.raises(CompletionError, match="It is bad") as ended:
-        completion.wait(timeout=10)
+        completion.wait(timeout=60)
     assert ended.value.outcome == "dead"
     assert stream.check(db).ok
     stream.ack(db, terms())
-    counts = group.wait(timeout=10)
+    counts = group.wait(timeout=60)
     assert (counts.done, counts.dead) == (1, 1)
     assert queue.check(db).ok
 

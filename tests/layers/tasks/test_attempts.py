@@ -179,7 +179,7 @@ def test_what_is_no_exception_fails_an_attempt_by_the_policy_of_the_task(
     assert (first.failed, early.failed, last.failed, last.dead) == (1, 0, 1, 1)
     assert attempts == [1, 2]
     with pytest.raises(CompletionError, match=error.__name__):
-        handle.result(timeout=5)
+        handle.result(timeout=60)
 
 
 def test_an_error_around_a_task_fails_an_attempt_by_the_policy_of_the_task(db: Any, app: Tasks) -> None:

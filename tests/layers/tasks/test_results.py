@@ -26,7 +26,7 @@ def test_a_result_that_did_not_come_says_why(db: Any, app: Tasks, clock: Clock) 
     app.run_due(db)
 
     with pytest.raises(CompletionError, match="by zero"):
-        handle.result(timeout=5)
+        handle.result(timeout=60)
 
 
 @pytest.mark.parametrize("result", ["x" * 100_000, 2**70, object()], ids=["large", "too many bits", "no data"])
@@ -51,7 +51,7 @@ def test_a_result_that_can_not_be_stored_fails_the_attempt_and_the_last_one_at_o
     assert attempts == [1, 2]
     assert not [message for message in caplog.messages if message.endswith(": done")]
     with pytest.raises(CompletionError, match="dead letter"):
-        handle.result(timeout=5)
+        handle.result(timeout=60)
 
 
 def test_a_handle_is_awaited_in_an_event_loop(db: Any, app: Tasks) -> None:
@@ -197,7 +197,7 @@ def test_a_task_returns_its_result_with_follow_ups(
 
     assert [item.value for item in mails.dequeue_many(db)] == ["receipt"] * 2
     assert seen == ["shipped"]
-    assert keep is None or handle.result(timeout=5) == "shipped"
+    assert keep is None or handle.result(timeout=60) == "shipped"
 
 
 @pytest.mark.parametrize(
@@ -243,8 +243,8 @@ def test_a_group_is_waited_for_and_one_call_follows_it(db: Any, app: Tasks) -> N
     group = app.group([page.call(number) for number in range(3)]).then(bind.call("book")).enqueue(db)
     app.run_due(db)
 
-    assert group.wait(timeout=5).done == 3
-    assert [handle.result(timeout=5) for handle in group.handles] == [0, 1, 2]
+    assert group.wait(timeout=60).done == 3
+    assert [handle.result(timeout=60) for handle in group.handles] == [0, 1, 2]
     assert seen[-1] == "bind book"
     assert sorted(seen[:-1]) == ["page 0", "page 1", "page 2"]
 
@@ -264,5 +264,5 @@ def test_a_group_in_a_transaction_and_of_many_calls(db: Any, app: Tasks) -> None
     group = app.group([one.call(number) for number in range(250)]).enqueue(db, "large")
     app.run_due(db)
 
-    assert group.wait(timeout=5).done == 250
+    assert group.wait(timeout=60).done == 250
     assert len(count) == 252

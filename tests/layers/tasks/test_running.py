@@ -29,7 +29,7 @@ def test_a_call_runs_with_its_arguments_and_its_result_comes_back(db: Any, app: 
     assert handle.is_new
     assert handle.outcome(db) is None
     assert app.run_due(db).acked == 1
-    assert handle.result(timeout=5) == "a-b"
+    assert handle.result(timeout=60) == "a-b"
     assert join.handle(db, str(handle)).result() == "a-b"
     assert join("x", "y") == "x y"
 
@@ -100,7 +100,7 @@ def test_the_last_transaction_of_a_task_is_exactly_once(db: Any, app: Tasks, spa
     report = app.run_due(db)
 
     assert (report.acked, report.lost) == (1, 1)  # the error of the first one has no lease to fail
-    assert [handle.result(timeout=5) for handle in handles] == ["booked", "booked"]
+    assert [handle.result(timeout=60) for handle in handles] == ["booked", "booked"]
     assert int.from_bytes(bytes(db[key]), "little") == 12
     assert dead_errors(app, db) == []
 

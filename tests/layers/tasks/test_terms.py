@@ -89,7 +89,7 @@ def test_sessions_run_their_calls_in_order(db: Any, space: Subspace, clock: Cloc
 
     for name in ("Ann", "Bob"):
         assert [number for own, number in seen if own == name] == list(range(6))
-    assert [handle.result(timeout=5) for handle in handles[:4]] == [0, 0, 1, 1]
+    assert [handle.result(timeout=60) for handle in handles[:4]] == [0, 0, 1, 1]
 
 
 def test_tasks_of_given_layers(db: Any, space: Subspace, clock: Clock) -> None:
@@ -109,6 +109,6 @@ def test_tasks_of_given_layers(db: Any, space: Subspace, clock: Clock) -> None:
 
         handle = note.enqueue(db, kind)
         app.run_due(db)
-        assert handle.result(timeout=5) == kind
+        assert handle.result(timeout=60) == kind
 
     assert seen == [kind for kind, _, _ in given]

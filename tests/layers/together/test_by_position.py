@@ -286,7 +286,7 @@ def test_a_cancelled_item_ends_its_completion_and_drops_its_follow_ups(db: Any, 
     assert results.cancel(db, completion.position)
 
     with pytest.raises(CompletionError, match="cancelled"):
-        completion.wait(timeout=5)
+        completion.wait(timeout=60)
     receipts.reclaim(db)
     assert receipts.stats(db).delayed == 0
     assert mails.check(db).problems == receipts.check(db).problems == ()
@@ -301,7 +301,7 @@ def test_a_cancelled_member_ends_its_group(db: Any, space: Subspace) -> None:
 
     assert leases.cancel(db, position)
 
-    assert group.wait(timeout=5).cancelled == 1
+    assert group.wait(timeout=60).cancelled == 1
     assert leases.check(db).problems == ()
 
 
@@ -333,7 +333,7 @@ def test_a_dead_letter_that_is_rescheduled_makes_its_completion_pending_again(db
 
     assert completion.outcome(db) is None
     leases.ack(db, lease_of(leases, db), result=7)
-    assert completion.wait(timeout=5) == 7
+    assert completion.wait(timeout=60) == 7
     assert leases.check(db).problems == ()
 
 
@@ -450,9 +450,9 @@ def test_a_handler_that_changes_its_own_item_stores_no_result_and_no_follow_up(
     again = verb == "update"
     assert (edited, report.lost, report.acked) == ([True], 1, 2 + again)
     assert receipts.stats(db).available == 0
-    assert [completions[at].wait(timeout=5) for at in (0, 2)] == ["first", "last"]
+    assert [completions[at].wait(timeout=60) for at in (0, 2)] == ["first", "last"]
     if again:
-        assert completions[1].wait(timeout=5) == "new"
+        assert completions[1].wait(timeout=60) == "new"
     if verb == "cancel":
         assert outcome_of(completions[1]) == "cancelled"
     sound(own, db)

@@ -62,7 +62,7 @@ def test_a_sooner_item_moves_a_subscription_back_and_a_released_one_as_well(db: 
     queue.enqueue(db, "urgent", priority=0, headers={"color": "red"})
     queue.leases.nack(db, first)
     assert [lease.value for lease in red.lease_many(db)] == ["urgent", "red1", "red2"]
-    last = StagedQueue(queue.leases).dequeue(db, timeout=1)
+    last = StagedQueue(queue.leases).dequeue(db, timeout=60)
     assert last is not None
     assert last.value == "blue"
     assert queue.check(db).problems == subscriptions.check(db).problems == ()
@@ -73,7 +73,7 @@ def test_an_item_leased_by_a_staged_call_is_checked_and_returns_to_its_place(db:
     staged = StagedQueue(smart.leases)
     smart.enqueue(db, Order(1))
     smart.enqueue(db, Order(2))
-    lease = staged.lease(db, timeout=1)
+    lease = staged.lease(db, timeout=60)
     assert lease is not None
     assert lease.value == Order(1)
     assert smart.enqueue(db, Order(3)).decision is Decision.queue, "asked while it is leased, it lets the newcomer in"
@@ -91,11 +91,11 @@ def test_all_of_it_works_under_the_longest_name_of_a_queue(db: Any, space: Subsp
     smart.enqueue(db, Order(1), delay=600)
     for number in range(2, 5):
         smart.enqueue(db, Order(number))
-    held = longest.lease(db, timeout=1)
+    held = longest.lease(db, timeout=60)
     assert held is not None
     smart.leases.nack(db, held)
     for _ in range(3):
-        lease = staged.lease(db, timeout=1)
+        lease = staged.lease(db, timeout=60)
         assert lease is not None
         smart.leases.ack(db, lease)
     smart.enqueue_many(db, [Note("a" * 100_000, {})])

@@ -131,7 +131,7 @@ def test_a_skip_buries_it_in_a_session(db: Any, space: Subspace, stored: bytes) 
     assert (shown.position, shown.value) == (position, None)
     with pytest.raises(ValueError, match="on_bad is 'fail' or 'null', not 'skip'"):
         sessions.dead(db, "ann", on_bad="skip")  # type: ignore[arg-type]
-    lease = sessions.lease(db, timeout=10)
+    lease = sessions.lease(db, timeout=60)
     assert lease is not None
     assert lease.value == "good"
     sessions.ack(db, lease)

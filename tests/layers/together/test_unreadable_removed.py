@@ -114,7 +114,7 @@ def test_in_a_session_a_cancel_removes_it_and_unblocks_the_session(db: Any, spac
 
     assert sessions.cancel(db, "ann", bad) is True
 
-    lease = sessions.lease(db, timeout=10)
+    lease = sessions.lease(db, timeout=60)
     assert lease is not None
     assert lease.value == "good"
     sessions.ack(db, lease)
