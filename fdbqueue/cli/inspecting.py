@@ -18,7 +18,7 @@ from fdbqueue.cli.troubling import troubles_shown
 from fdbqueue.cli.values import encode_json, to_json
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.stored.names import name_json, queue_text
+from fdbqueue.stored.names import queue_text, session_json
 
 
 def inspect(
@@ -72,7 +72,7 @@ def _record(page: Inspection, codec: CodecName) -> dict[str, Any]:
 
 def _sessions(page: SessionsPage) -> dict[str, Any]:
     def named(one: BusySession | LargeSession) -> dict[str, Any]:
-        return {**asdict(one), "session": name_json(one.session)}
+        return {**asdict(one), "session": session_json(one.session)}
 
     return {**asdict(page), "busy": [*map(named, page.busy)], "largest": [*map(named, page.largest)]}
 

@@ -37,7 +37,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.sessions import SessionLease
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.stored.codecs import codec_named
-from fdbqueue.stored.names import name_json, session_text
+from fdbqueue.stored.names import session_json, session_text
 
 
 def lease(
@@ -135,7 +135,7 @@ def lease_sessions(
         while printed < limit and (lease := source.lease(db, duration=duration)) is not None:
             try:
                 signals.check()
-                own = {"session": name_json(lease.session), "level": lease.level}
+                own = {"session": session_json(lease.session), "level": lease.level}
                 write_lines([_line(_decoded(lease, codec), codec, own)])
             except FdbQueueError:
                 source.snooze(db, lease, delay=0.0)

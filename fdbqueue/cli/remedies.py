@@ -20,9 +20,7 @@ PLAIN = {
     "and give SmartQueue its limit=Limit(...)": "and give the smart queue a limit in its program",
     "Give SmartQueue its limit=Limit(...)": "Give the smart queue a limit in its program",
     "Change it by fdbqueue.layers.SmartQueue(...).update": "Change it in the program of the smart queue",
-    "or remove it with later='renew', which keeps later items for a new generation": (
-        "or let a program remove it, which can keep later items for a new generation"
-    ),
+    "or remove it with later='renew', which": "or remove it with --later renew, which",
     "For seconds give every=SECONDS": "For seconds give --every",
     "or every=SECONDS, and not both": "or --every, and not both",
     "Or give every=SECONDS": "Or give --every",

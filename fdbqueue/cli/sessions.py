@@ -20,7 +20,7 @@ from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, pr
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo, Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
-from fdbqueue.stored.names import name_json, session_text
+from fdbqueue.stored.names import session_json, session_text
 
 MOST_ITEMS = 1_000
 """How many items of a session are printed if no number is given: one transaction reads them."""
@@ -40,6 +40,13 @@ class Status(StrEnum):
     idle = "idle"
 
 
+class Later(StrEnum):
+    """What becomes of items that are enqueued while a session is removed."""
+
+    refuse = "refuse"
+    renew = "renew"
+
+
 def sessions(
     queue: QueueName,
     status: Annotated[Status | None, typer.Option("--status", help="Only sessions in this state.")] = None,
@@ -54,6 +61,13 @@ def sessions(
     resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
     remove: Annotated[
         str | None, typer.Option("--remove", metavar="NAME", help="Remove it when its present items are done.")
+    ] = None,
+    later: Annotated[
+        Later | None,
+        typer.Option(
+            "--later",
+            help="With --remove: refuse items enqueued until it is gone (default), or begin it again with them.",
+        ),
     ] = None,
     skip: Annotated[str | None, typer.Option("--skip", metavar="NAME", help="Unblock it.")] = None,
     redrive: Annotated[
@@ -84,6 +98,8 @@ def sessions(
     given = {verb: name for verb, name in actions.items() if name is not None}
     if len(given) > 1:
         raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
+    if later is not None and remove is None:
+        raise typer.BadParameter("it goes with --remove only", param_hint="--later")
     own = queue_of(queue) if items is None else queue_of(queue, codec)
     source = sessions_of(own)
     table = wants_table(as_json)
@@ -111,6 +127,8 @@ def sessions(
             if verb in ("purge", "redrive"):
                 while getattr(source, verb)(db, name, limit=LETTERS_AT_ONCE) == LETTERS_AT_ONCE:
                     pass
+            elif later is not None:
+                source.remove(db, name, later=later.value)
             else:
                 getattr(source, verb)(db, name)
             info = source.info(db, name)
@@ -170,7 +188,7 @@ def _present(db: Any, source: Sessions[Any], queue: str, text: str, name: Sessio
 
 def _record(one: SessionInfo) -> dict[str, Any]:
     record: dict[str, Any] = {
-        "session": name_json(one.session),
+        "session": session_json(one.session),
         "status": one.status,
         "items": one.items,
         "delayed": one.delayed,
@@ -181,7 +199,7 @@ def _record(one: SessionInfo) -> dict[str, Any]:
         "since": one.since,
         "until": one.until,
         "reason": one.reason or None,
-        "gate": None if one.gate is None else name_json(one.gate),
+        "gate": None if one.gate is None else session_json(one.gate),
         "paused": one.paused or None,
         "closing": one.closing or None,
     }

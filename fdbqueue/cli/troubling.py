@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.reads.trouble import Severity, Trouble, Troubles
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.names import name_json
+from fdbqueue.stored.names import session_json
 from fdbqueue.verbs.queues import QueueInfo
 
 STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "bold yellow", "note": "bold"}
@@ -27,7 +27,7 @@ MOST_SHOWN = 50
 def trouble_record(one: Trouble) -> dict[str, Any]:
     """Return a trouble in a form that JSON can hold."""
     record = one.record()
-    return record if one.session is None else {**record, "session": name_json(one.session)}
+    return record if one.session is None else {**record, "session": session_json(one.session)}
 
 
 def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import Leases, Reclaimed
-from fdbqueue.stored.names import name_json
+from fdbqueue.stored.names import session_json
 
 HOOK_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
@@ -72,10 +72,11 @@ def watchdog(
                 dog.sweep(db)
             say(_done(dogs))
             return
-        typer.echo(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.", err=True)
         # The watchdogs run in their own threads. A signal handler that sets an event could deadlock if its own thread
         # waits for that event.
         with OnSignals(stop), ThreadPoolExecutor(len(dogs)) as threads:
+            # Said only now: a program that reads it may send the signal at once.
+            typer.echo(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.", err=True)
             for ended in as_completed([threads.submit(_run, dog, db) for dog in dogs]):
                 stop()  # if one of them fails, both end
                 ended.result()
@@ -108,7 +109,7 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
             "fate": found.fate.value,
         }
         if found.session is not None:
-            told = {"session": name_json(found.session), **told}
+            told = {"session": session_json(found.session), **told}
         try:
             write_lines([encode_json(told).encode() + b"\n"])
         except OutputFailed as error:

@@ -14,6 +14,7 @@ from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.metrics import beside, check_free, listening
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import Url, named
+from fdbqueue.cli.stopping import OnSignals
 from fdbqueue.engine.errors import ANSWER_SECONDS
 
 TOKEN_VARIABLE = "FDBQUEUE_WEB_TOKEN"
@@ -93,7 +94,8 @@ def _serve(app: Any, address: str, port: int, tls: tuple[Any, Any] | None) -> No
     )
     with listener:
         server = Server(app, lambda: typer.echo(told, err=True), tls)
-        server.run([listener])
+        with OnSignals(lambda: setattr(server, "should_exit", True)):
+            server.run([listener])
     if not server.started:
         raise typer.Exit(errors.ENGINE)  # uvicorn has said why
 

@@ -79,9 +79,26 @@ def session_text(name: KeyName) -> str:
     >>> session_text("ann"), session_text(("vip", 7)), session_text('["vip", 7]'), session_text(b"ann")
     ('ann', '["vip", 7]', '{"text": "[\\\\"vip\\\\", 7]"}', '{"base64": "YW5u"}')
     """
-    if isinstance(name, str):
-        return name if _is_plain(name) else _dumped({"text": name})
-    return _dumped(name_json(name))
+    shown = session_json(name)
+    return shown if isinstance(shown, str) else _dumped(shown)
+
+
+def session_json(name: KeyName) -> Any:
+    """Return the name of a session or a gate for a record in JSON: as its text has it, so that it can be given back.
+
+    >>> session_json("ann"), session_json(("vip", 7)), session_json('["vip", 7]')
+    ('ann', ['vip', 7], {'text': '["vip", 7]'})
+    """
+    return {"text": name} if isinstance(name, str) and not _is_plain(name) else name_json(name)
+
+
+def session_told(name: KeyName) -> str:
+    """Return the name of a session or a gate for a sentence: its text, in quotes.
+
+    >>> session_told(("vip", 7))
+    '\'["vip", 7]\''
+    """
+    return f"'{session_text(name)}'"
 
 
 def session_named(text: str, what: str = "session") -> KeyName:

@@ -1337,6 +1337,34 @@ MUTANTS = (
         tests=("tests/cli/test_queues.py::test_a_name_within_a_queue_is_wrong_usage_and_the_remedy_is_a_command",),
     ),
     Mutant(
+        "the page ends by the signal that stopped it",
+        "fdbqueue/base/http.py",
+        (("    def capture_signals(self)", "    def capture_nothing(self)"),),
+        tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
+    ),
+    Mutant(
+        "a watchdog says that it runs before a signal can stop it",
+        "fdbqueue/cli/watchdog.py",
+        (
+            (
+                "        with OnSignals(stop), Thr",
+                "        typer.echo('Looking', err=True)\n        with OnSignals(stop), Thr",
+            ),
+        ),
+        tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
+    ),
+    Mutant(
+        "a session that is named like a tuple is shown as one",
+        "fdbqueue/stored/names.py",
+        (
+            (
+                '    return {"text": name} if isinstance(name, str) and not _is_plain(name) else name_json(name)\n',
+                "    return name_json(name)\n",
+            ),
+        ),
+        tests=("tests/cli/test_sessions.py::test_the_names_of_sessions_in_json_can_be_given_back",),
+    ),
+    Mutant(
         "a signal at a question is taken for a no",
         "fdbqueue/cli/where.py",
         (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),

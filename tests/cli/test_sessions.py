@@ -13,6 +13,7 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.sessions import COLUMNS
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.sessions import Gate, Sessions
+from fdbqueue.stored.names import session_named
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
 from tests.helpers.sessions import lease_of
@@ -381,3 +382,30 @@ def test_what_is_not_there_is_told_with_what_is_in_sessions(run: Run, name: str,
     hint = f"; 1 is in sessions: `fdbqueue sessions '{typed}'`.\n"
     assert run("dead", name).stderr == f"The queue has no dead letters{hint}"
     assert run("redrive", name, "--all").stderr == f"The queue has no dead letters to redrive{hint}"
+
+
+def test_the_names_of_sessions_in_json_can_be_given_back(run: Run, name: str, sessions: Sessions, db: Any) -> None:
+    names: list[Any] = ["ann", ("vip", 7), '["vip", 7]', b"cid", '{"text": "x"}', "a\nb"]
+    for one in names:
+        sessions.enqueue(db, "x", session=one)
+    shown = [one["session"] for one in lines(run("sessions", name, "--json").stdout)]
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in shown]
+    assert {session_named(text) for text in texts} == set(names)
+    for text in texts:
+        assert run("sessions", name, "--items", text).exit_code == 0
+
+
+def test_a_removed_session_may_keep_the_items_that_come_later(run: Run, name: str, sessions: Sessions, db: Any) -> None:
+    sessions.enqueue(db, "x", session="ann")
+    assert run("sessions", name, "--remove", "ann").exit_code == 0
+    refused = run("enqueue", name, "1", "--session", "ann")
+    assert refused.exit_code == errors.FULL
+    assert "or remove it with --later renew, which keeps later items" in refused.stderr
+    assert run("sessions", name, "--remove", "ann", "--later", "renew").exit_code == 0
+    assert run("enqueue", name, "1", "--session", "ann").exit_code == 0
+
+
+def test_later_items_go_with_a_removal_only(run: Run, name: str) -> None:
+    wrong = run("sessions", name, "--pause", "ann", "--later", "renew")
+    assert wrong.exit_code == errors.USAGE
+    assert "it goes with --remove only" in wrong.stderr

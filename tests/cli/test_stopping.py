@@ -233,3 +233,29 @@ def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, num
         0,
         "Leases that had expired: 1. Delays that were over: 0. Expired items: 0.",
     )
+
+
+SERVICES = {
+    "web": ("web", "--listen", "127.0.0.1:0"),
+    "metrics": ("metrics", "--listen", "127.0.0.1:0"),
+    "watchdog": ("watchdog", "orders"),
+    "agents serve": ("agents", "serve", "--listen", "127.0.0.1:0"),
+}
+"""Commands that run until a signal, and say first that they do. `agents run` and `worker` are in their own files."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT, signal.SIGHUP)])
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_that_a_signal_stops_exits_with_0(tmp_path: Path, service: str, number: signal.Signals) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        fdbqueue.Queue("orders").enqueue(db, b"x")
+    command = [sys.executable, "-m", "fdbqueue", *SERVICES[service], "--url", url]
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline()
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+
+    assert (process.returncode, "Error" in told) == (0, False), told

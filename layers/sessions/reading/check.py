@@ -14,6 +14,7 @@ from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
 from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told_all
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
+from fdbqueue.stored.names import session_told
 
 from ...leases.outcome_check import Tracked
 from ...leases.timer_check import TimerCheck, is_tracked
@@ -147,18 +148,20 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
             certain.append(str(error))
             continue
         if len(entries) != record.slots:
-            problems.append(f"The session {name_of(name)!r} has {len(entries)} slots, and its record says another.")
+            problems.append(f"{_told(name)} has {len(entries)} slots, and its record says another.")
         held = [entry.current for entry in entries.values() if entry.current]
         if len(held) != len(set(held)):
-            problems.append(f"Two slots of the session {name_of(name)!r} hold the same item.")
+            problems.append(f"Two slots of the session {session_told(name_of(name))} hold the same item.")
         gates.add(name, record, entries.values())
         in_line = [entry.place for entry in entries.values() if entry.stage < 0]
         known = [*([record.pointer] if record.pointer else []), *in_line]
         if sorted(there) != sorted(known):
-            problems.append(f"The session {name_of(name)!r} has {len(there)} pointers, and its record says another.")
+            problems.append(f"{_told(name)} has {len(there)} pointers, and its record says another.")
         if not known and not entries and not record.paused and not record.blocked and _has_work(tr, line, name, record):
-            problems.append(f"The session {name_of(name)!r} has items, and no pointer in the line.")
-    problems += [f"A pointer of the session {name_of(name)!r} belongs to no record." for name, _ in pointers.places]
+            problems.append(f"{_told(name)} has items, and no pointer in the line.")
+    problems += [
+        f"A pointer of the session {session_told(name_of(name))} belongs to no record." for name, _ in pointers.places
+    ]
     problems += gates.problems()
     problems += [problem for part in contents for problem in part.problems()]
     foreign += [key for report in of_line for key in report.foreign]
@@ -167,7 +170,7 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
 
 
 def _told(name: bytes) -> str:
-    return f"The session {name_of(name)!r}"
+    return f"The session {session_told(name_of(name))}"
 
 
 def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, noted: list[Tracked]) -> CheckReport:

@@ -9,6 +9,7 @@ from fdbqueue import FormatError
 from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import Database, KeyValue, Transaction, fdb_tuple, pages
 from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded, signed, unsigned
 
@@ -65,16 +66,17 @@ class GateCheck:
                 problems.append(str(error))
                 continue
             if self._waiting.pop((gate, keys.gated(gate).packed(row.key)), None) != pointer.name:
-                problems.append(f"A pointer that waits at the gate {name!r} belongs to no slot.")
+                problems.append(f"A pointer that waits at the gate {session_told(name)} belongs to no slot.")
         problems += [
-            f"A slot of the session {name_of(name)!r} waits at the gate {name_of(gate)!r}, and has no pointer there."
+            f"A slot of the session {session_told(name_of(name))} waits at the gate {session_told(name_of(gate))},"
+            " and has no pointer there."
             for (gate, _), name in self._waiting.items()
         ]
         surplus = dict(self._numbers("gate/surplus", keys.surplus(b""), unsigned, problems))
         counted = dict(self._numbers("gate/waiting", keys.waiters(b""), signed, problems))
         for gate in {*records, *self._held, *waiters, *surplus, *counted}:
             record = records.get(gate, GateRecord())
-            told = f"The gate {name_of(gate)!r}"
+            told = f"The gate {session_told(name_of(gate))}"
             if record.held != self._held[gate]:
                 problems.append(f"{told} has {self._held[gate]} slots taken, and its record says {record.held}.")
             if surplus.get(gate, 0) != max(0, record.held - record.limit):
