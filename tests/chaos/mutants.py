@@ -187,6 +187,12 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a counter that can't be read is read as another number",
+        "fdbqueue/stored/counters.py",
+        (("_COUNT.unpack(stored)[0]", "_COUNT.unpack(stored[:8].ljust(8))[0]"),),
+        tests=("tests/queue/test_catalogue.py::test_a_queue_with_a_damaged_counter_hides_no_other",),
+    ),
+    Mutant(
         "a counter asks for no marker",
         "fdbqueue/stored/counters.py",
         (("    asks_marker(tr)\n", ""),),
