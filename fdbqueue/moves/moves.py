@@ -230,6 +230,22 @@ class Moves:
         # gap behind it.
         self._tr.add_write_conflict_key(self._layout.available.key(packed) + TAKEN)
 
+    def enter(self, packed: bytes, stored: bytes, notes: Notes, *, again: bool = False) -> None:
+        """Add an item to the place that its notes name, with its dependent keys: a new one, or one that comes back."""
+        if notes.died_at_us:
+            self.enter_dead(packed, stored, notes)
+            return  # it has no dependent keys
+        if notes.token:
+            self.enter_leased(packed, stored, notes)
+        elif notes.visible_at_us:
+            self.enter_delayed(packed, stored, notes)
+        elif again:
+            self.enter_available(packed, stored, notes)
+        else:
+            self.enter_new(packed, stored, notes)
+        if notes.beside:
+            self.set_dependent(packed, notes)
+
     def enter_new(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the available ones that no transaction has seen there before."""
         self._enter(packed, with_notes(stored, notes), notes)

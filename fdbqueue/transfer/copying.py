@@ -31,13 +31,12 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
 from fdbqueue.layers.streams.keys import StreamKeys
 from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
-from fdbqueue.moves.moves import raise_high_water_mark
+from fdbqueue.moves.moves import Moves, raise_high_water_mark
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
@@ -57,12 +56,12 @@ from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.states import ALL_STATES
-from fdbqueue.transfer.importing import enter, keep_quota, progress_key
+from fdbqueue.transfer.importing import progress_key
 from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.renaming import fitting
-from fdbqueue.writes.appending import write_chunks
+from fdbqueue.writes.appending import append_item
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -378,11 +377,12 @@ class _Copy:
         if number and number <= last:
             await self._remove(tr, number=number)
         elif number:
-            moves = Transitions(tr, layout)
+            moves = Moves(tr, layout)
+            await moves.ask()
             place = keys.items(number)
             for row in await rows(tr, place.begin, place.end):
                 notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
-                enter(moves, _state_of(notes), place.packed(row.key), row.value, notes)
+                moves.enter(place.packed(row.key), row.value, notes, again=True)
                 back += 1
             moves.tally("claimed", -back)
             moves.finish()
@@ -406,7 +406,7 @@ class _Copy:
         packed = [place.packed(row.key) for row in found]
         number = record.acked + 1
         target = keys.items(number)
-        moves = Transitions(tr, layout)
+        moves = Moves(tr, layout)
         notes = [_check(layout, one, row.value) for one, row in zip(packed, found, strict=True)]
         if state == "available":
             # As in `Head.take`: it conflicts with another take of one of these, and with an item that appears in front.
@@ -461,18 +461,15 @@ class _Copy:
             )
         if arrived.batch >= number or not items:
             return
-        # It tells the layout whether there are subscriptions.
-        await self._queue.next_index(tr, 0, order=self._order, entry="any")
-        await keep_quota(tr, layout, len(items))
+        # The items keep their positions, and the copy has brought the registration.
+        await Admission(tr, layout, self._order, composed=True, registers=False).steps(len(items))
         digest = Digest(arrived.items, int.from_bytes(arrived.digest))
-        moves = Transitions(tr, layout)
+        moves = Moves(tr, layout)
         for item in items:
             notes = notes_of(item.value) if has_notes(item.value) else NO_NOTES
-            enter(moves, _state_of(notes), item.packed, item.value, notes)
             position = layout.position_of(layout.prefix + item.packed)
-            write_chunks(tr, layout, position, chunks_of(item.payload or b""))
+            append_item(tr, layout, position, item.value, chunks_of(item.payload or b""), notes, moves)
             digest.add(_digest(item))
-        moves.tally("enqueued", len(items))
         moves.finish()
         after = _Arrived(number, digest.items, digest.total.to_bytes(DIGEST_BYTES))
         tr.set(progress_key(layout, self._epoch), msgspec.msgpack.encode(after))
@@ -495,16 +492,11 @@ class _Copy:
         tr.clear_range(*keys.claims(number))
         tr.clear_range(*keys.batches(number))
         tr.set(keys.record, encode(replace(record, acked=number, items=record.items + batch.count)))
-        moves = Transitions(tr, layout)
+        moves = Moves(tr, layout)
         moves.tally("claimed", -batch.count)
         moves.tally("dequeued", batch.count)
         moves.finish()
         return batch.count
-
-
-def _state_of(notes: Notes) -> str:
-    """Return the state in which an item was claimed."""
-    return "dead" if notes.died_at_us else "delayed" if notes.visible_at_us else "available"
 
 
 def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:

@@ -16,19 +16,16 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.layers.leases.transitions import Transitions
-from fdbqueue.moves.admission import give_up_to
-from fdbqueue.moves.moves import raise_high_water_mark
-from fdbqueue.moves.quotas import check_room, read_quota
-from fdbqueue.stored.items import Notes, chunks_of
-from fdbqueue.stored.layout import Layout, new_random, pack
+from fdbqueue.moves.admission import Admission, give_up_to
+from fdbqueue.moves.moves import Moves, raise_high_water_mark
+from fdbqueue.stored.items import chunks_of
+from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.stored.places import has_items
 from fdbqueue.transfer.files import SourceFile
 from fdbqueue.transfer.marks import REMEDY, check_is_queue, refuse_layers
 from fdbqueue.transfer.records import FileHeader, FileRecord
 from fdbqueue.verbs.queue import Queue
-from fdbqueue.writes.appending import write_chunks
-from fdbqueue.writes.indices import forget
+from fdbqueue.writes.appending import append_item
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -152,50 +149,25 @@ async def _write(
         return progress, 0
     order = header.order
     if progress.keep:
-        await queue.next_index(tr, 0, order=order)  # refuses another order, and a smart queue
+        await Admission(tr, layout, order, composed=True).steps(len(new))
         positions = [Position.parse(record.position) for record in new]
         last = max(header.last_index, *(position.index for position in positions))
         if order is None:
             raise_high_water_mark(tr, layout, last)
         else:
             give_up_to(tr, layout, last, order)
-        forget(tr, layout)
-        await keep_quota(tr, layout, len(new))
     else:
         index = await queue.next_index(tr, len(new), order=order)
         random = new_random()
         old = [Position.parse(record.position) for record in new]
         positions = [Position(index + number, random, rank=one.rank) for number, one in enumerate(old)]
-    moves = Transitions(tr, layout)
+    moves = Moves(tr, layout)
     for record, position in zip(new, positions, strict=True):
-        enter(moves, record.state, pack(position), record.stored(), record.notes())
-        write_chunks(tr, layout, position, chunks_of(record.payload))
-    moves.tally("enqueued", len(new))
+        append_item(tr, layout, position, record.stored(), chunks_of(record.payload), record.notes(), moves)
     moves.finish()
     progress = Progress(at + len(batch), progress.keep)
     tr.set(progress_key(layout, name), msgspec.msgpack.encode(progress))
     return progress, len(new)
-
-
-async def keep_quota(tr: Transaction, layout: Layout, wanted: int) -> None:
-    """Refuse items with positions of their own that exceed the queue's quota.
-
-    Raises:
-        QueueFull: they do.
-    """
-    quota = await read_quota(tr.snapshot, layout)
-    if quota is not None:
-        await check_room(tr, layout, quota, wanted)
-
-
-def enter(moves: Transitions, state: str, packed: bytes, stored: bytes, notes: Notes) -> None:
-    """Add an item that was in a state elsewhere. One that was leased or claimed becomes available."""
-    if state == "dead":
-        moves.enter_dead(packed, stored, notes)
-    elif state == "delayed":
-        moves.enter_delayed(packed, stored, notes)
-    else:
-        moves.enter_available(packed, stored, notes)
 
 
 def _refuse_marks(source: SourceFile) -> None:

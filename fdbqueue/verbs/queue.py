@@ -635,25 +635,18 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     async def _enqueue(
         self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None, random: bytes
     ) -> Position:
-        last = await Admission(tr, self.layout, self.order_name).steps()
-        position = Position(last + 1, random, rank=rank)
-        self._put(tr, position, stored, chunks, self.order_name)
-        return position
+        index = 1 + await Admission(tr, self.layout, self.order_name).steps()
+        ranks, large = None if rank is None else (rank,), ((0, chunks),) if chunks else ()
+        append_items(tr, self.layout, index, random, (stored,), ranks, large, self.order_name)
+        return Position(index, random, rank=rank)
 
     async def _enqueue_next(
         self, tr: Transaction, stored: bytes, chunks: Sequence[bytes], rank: int | None
     ) -> Position:
-        index = await self.next_index(tr, 1)
-        position = Position(index, new_random(), rank=rank)
-        self._put(tr, position, stored, chunks, None)
-        return position
-
-    def _put(
-        self, tr: Transaction, position: Position, stored: bytes, chunks: Sequence[bytes], order: str | None
-    ) -> None:
-        ranks = None if position.rank is None else (position.rank,)
-        large = ((0, chunks),) if chunks else ()
-        append_items(tr, self.layout, position.index, position.random, (stored,), ranks, large, order)
+        index, random = await self.next_index(tr, 1), new_random()
+        ranks, large = None if rank is None else (rank,), ((0, chunks),) if chunks else ()
+        append_items(tr, self.layout, index, random, (stored,), ranks, large)
+        return Position(index, random, rank=rank)
 
     async def _dequeue_first(self, tr: Transaction) -> Item[V] | None:
         taken = await self._dequeue(tr, 1)

@@ -1,7 +1,6 @@
-"""Write the keys of new items: the one place that decides what an enqueue without notes writes.
+"""Write the keys of new items: the one place that decides what an item writes that enters a queue, and counts it.
 
-`Queue.enqueue`, bulk loads, the shared enqueues of `layers/staged` and Spark's sink all write through `append_items`.
-Items with notes (leases, delays, subscriptions) are written by the transitions of `layers/leases`.
+Every way in passes through `append_items`, be it an enqueue, a session's, a row of Spark or an import (docs/adr/0174).
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.moves.admission import give_up_to
 from fdbqueue.moves.arrivals import Span, announce
+from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
+from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import Layout
 
 _ONE = as_count(1)
@@ -30,6 +31,9 @@ def append_items(
     ranks: Sequence[int] | None = None,
     large: Iterable[tuple[int, Sequence[bytes]]] = (),
     order: str | None = None,
+    *,
+    notes: Sequence[Notes] | None = None,
+    moves: Moves | None = None,
 ) -> None:
     """Write new items under consecutive indices: their keys and chunks, the counters, the mark and the arrivals.
 
@@ -41,27 +45,52 @@ def append_items(
         ranks: the rank of each item, if the queue has an order.
         large: the chunks of large items, each with the item's place in `stored`.
         order: the name of the queue's order. None: it has none, or `reserve` has already raised the high-water mark.
+        notes: the notes of each item, which also say in which state it enters; None: all are plain.
+        moves: with notes, the transaction's moves in this queue. The caller finishes them. None: there are no others.
 
     *Conflicts:* none: the keys are new, and everything else is atomic. *Cost:* one write for each item and chunk, and
-    one to three more.
+    one to three more. With notes, one more for each time and dependent key.
     """
-    asks_marker(tr)
     amount = len(stored)
     keys = layout.item_keys(index, amount, random, ranks)
-    if amount == 1:
-        tr.set(keys[0], stored[0])  # the price of `set_rows` pays off from two items on
-    else:
-        set_rows(tr, keys, stored)
     for at, chunks in large:
         position = Position(index + at, random, rank=None if ranks is None else ranks[at])
         write_chunks(tr, layout, position, chunks)
     if order is not None:
         give_up_to(tr, layout, index + amount - 1, order)
+    if notes is not None:
+        own = Moves(tr, layout) if moves is None else moves
+        for key, one, noted in zip(keys, stored, notes, strict=True):
+            own.enter(layout.available.packed(key), one, noted)
+        own.tally("enqueued", amount)
+        if moves is None:
+            own.finish()
+        return
+    asks_marker(tr)
+    if amount == 1:
+        tr.set(keys[0], stored[0])  # the price of `set_rows` pays off from two items on
+    else:
+        set_rows(tr, keys, stored)
     tr.add(layout.enqueued_key, _ONE if amount == 1 else as_count(amount))
     if ranks is not None:
         count_levels(tr, layout, Counter(ranks))
     if layout.known.subscribed:
         announce(tr, layout, spans_of(layout, keys, ranks), enqueued=amount)
+
+
+def append_item(
+    tr: Transaction,
+    layout: Layout,
+    position: Position,
+    stored: bytes,
+    chunks: Sequence[bytes],
+    notes: Notes,
+    moves: Moves | None = None,
+) -> None:
+    """Write one new item at a position, as `append_items` does."""
+    ranks = None if position.rank is None else (position.rank,)
+    where = (tr, layout, position.index, position.random)
+    append_items(*where, (stored,), ranks, ((0, chunks),), notes=(notes,), moves=moves)
 
 
 def write_chunks(tr: Transaction, layout: Layout, position: Position, chunks: Iterable[bytes]) -> None:

@@ -17,21 +17,19 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    append_items,
     check_values,
     chunks_of,
     envelope,
     is_database,
     leaves_in_doubt,
     new_random,
-    pack,
-    write_chunks,
 )
 from fdbqueue.moves.quotas import may_fit_in_parts, note_interrupt
 from fdbqueue.stored.items import with_header
 from fdbqueue.writes.adaptive_limit import Halving
 
 from .times import positive, visible_at
-from .transitions import Transitions
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
@@ -191,21 +189,12 @@ async def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Trans
 
 
 async def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> list[Position]:
-    layout = queue.layout
-    index = await queue.next_index(tr, len(items))
-    random = new_random()
-    moves = Transitions(tr, layout)
-    positions = [Position(index + at, random, rank=item.rank) for at, item in enumerate(items)]
-    for position, item in zip(positions, items, strict=True):
-        noted = item.notes or notes
-        if noted.visible_at_us:
-            moves.enter_delayed(pack(position), item.stored, noted)
-        else:
-            moves.enter_new(pack(position), item.stored, noted)
-        write_chunks(tr, layout, position, item.chunks)
-    moves.tally("enqueued", len(positions))
-    moves.finish()
-    return positions
+    index, random = await queue.next_index(tr, len(items)), new_random()
+    stored, chunks, ranks = zip(*(item[:3] for item in items), strict=True)
+    noted = [item.notes or notes for item in items]
+    given = None if None in ranks else ranks
+    append_items(tr, queue.layout, index, random, stored, given, enumerate(chunks), notes=noted)
+    return [Position(index + at, random, rank=rank) for at, rank in enumerate(ranks)]
 
 
 def _batches(

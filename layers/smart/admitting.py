@@ -21,12 +21,12 @@ from fdbqueue.lowlevel import (
     has_parts,
     new_random,
     notes_of,
-    pack,
     started,
     write_chunks,
 )
 from fdbqueue.moves.outcomes import begin as begin_outcome
 from fdbqueue.stored.catalogue import check_encodes
+from fdbqueue.writes.appending import append_item
 
 from ..leases.transitions import Transitions
 from ._decisions import Decision, Outcome
@@ -239,13 +239,9 @@ class Admitting:
                 moves.vanish(item.packed, item.stored, counter)
 
     def _append(self, tr: Transaction, moves: Transitions, position: Position, entering: _Entering) -> None:
-        packed, notes = pack(position), entering.notes
-        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_available
-        enter(packed, entering.stored, notes)
-        moves.set_dependent(packed, notes)
-        write_chunks(tr, self._layout, position, chunks_of(entering.new.payload))
-        self._wake_monitors(tr, notes)
-        moves.tally("enqueued", 1)
+        chunks = chunks_of(entering.new.payload)
+        append_item(tr, self._layout, position, entering.stored, chunks, entering.notes, moves)
+        self._wake_monitors(tr, entering.notes)
 
     def _replacement(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
         """Return the new message of an item, with the results of its type's functions."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import structs
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import (
@@ -19,12 +20,11 @@ from fdbqueue.lowlevel import (
     pack,
     started,
     value_of,
-    write_chunks,
 )
 from fdbqueue.stored.items import kept_size_of
+from fdbqueue.writes.appending import append_item
 
 from ..leases import LeaseHandle, Leases
-from ..leases.transitions import Transitions
 from ..staged.requests import GRANT_SECONDS, Request
 from ._credit import credit_left
 from ._cursor import Cursor, Habit
@@ -94,14 +94,9 @@ class ImmediateDelivery:
         taker = await self._to_exclusive_all(tr, new, now_us)
         if taker is None:
             taker = await self._to_one_of_many(tr, new, now_us)
-        if not taker:
-            if immediate:
-                return None
-            moves = Transitions(tr, self._layout)
-            moves.enter_available(new.packed, new.stored, new.notes)
-            moves.tally("enqueued", 1)
-            moves.finish()
-        write_chunks(tr, self._layout, new.position, chunks_of(payload))
+        if not taker and immediate:
+            return None
+        append_item(tr, self._layout, new.position, new.stored, chunks_of(payload), new.notes)
         return Delivery(new.position, taker or None)
 
     async def _to_exclusive_all(self, tr: Transaction, new: _New, now_us: int) -> str | None:
@@ -148,7 +143,7 @@ class ImmediateDelivery:
         """Give the item its index, if it has none yet."""
         if not new.position.index:
             index = await self._leases.queue.next_index(tr, 1)
-            new.position = dataclasses.replace(new.position, index=index)
+            new.position = replace(new.position, index=index)
 
     async def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> bool:
         """Deliver to a waiter if its subscription exists, wants the item, and wants no earlier item."""
@@ -191,27 +186,13 @@ class ImmediateDelivery:
             return False
         head.claim(tr, new.packed)
         await head.finish(tr)
-        handle = self._lend(tr, new, name, now_us)
-        self._waiters.deliver(tr, request, handle, now_us=now_us)
-        return True
-
-    def _lend(self, tr: Transaction, new: _New, name: str, now_us: int) -> LeaseHandle:
-        """Lease the item in the subscription's name, until its consumer collects it or the grant expires."""
-        token = new_random()
-        moves = Transitions(tr, self._layout)
-        lent = Notes(
-            attempt=1,
-            token=token,
-            expires_at_us=now_us + int(GRANT_SECONDS * 1e6),
-            consumer=name,
-            enqueued_at_us=now_us,
-            ttl_at_us=new.notes.ttl_at_us,
-            subscription=name,
+        # It is leased in the subscription's name, until its consumer collects it or the grant expires.
+        token, ends_at_us = new_random(), now_us + int(GRANT_SECONDS * 1e6)
+        new.notes = structs.replace(
+            new.notes, attempt=1, token=token, expires_at_us=ends_at_us, consumer=name, subscription=name
         )
-        moves.enter_leased(new.packed, new.stored, lent)
-        moves.tally("enqueued", 1)
-        moves.finish()
-        return LeaseHandle(new.position, token)
+        self._waiters.deliver(tr, request, LeaseHandle(new.position, token), now_us=now_us)
+        return True
 
 
 def _in_turn(live: list[Request], served: str) -> Iterator[Request]:

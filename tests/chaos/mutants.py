@@ -118,8 +118,8 @@ MUTANTS = (
         "fdbqueue/verbs/queue.py",
         (
             (
-                "        position = Position(last + 1, random, rank=rank)\n",
-                "        position = Position(last or 1, random, rank=rank)\n",
+                "        index = 1 + await Admission(tr, self.layout, self.order_name).steps()\n",
+                "        index = await Admission(tr, self.layout, self.order_name).steps() or 1\n",
             ),
         ),
         tests=("tests/queue/test_queue.py::test_items_are_dequeued_in_the_order_of_their_enqueue",),
@@ -698,7 +698,7 @@ MUTANTS = (
     Mutant(
         "an urgent item goes to the last level of its session",
         "layers/sessions/session/session.py",
-        (("Position(index + at, random, rank=level)", "Position(index + at, random, rank=max(level, 1))"),),
+        (("        ranks, noted = (level,) * amount,", "        ranks, noted = (max(level, 1),) * amount,"),),
         Kind.sessions,
         tests=("tests/layers/sessions/test_sessions.py::test_an_urgent_item_comes_first_and_interrupts_nothing",),
     ),
@@ -1755,5 +1755,23 @@ MUTANTS = (
         "fdbqueue/observe/figures.py",
         (("                place.position(row.key)  # first", "                pass  # first"),),
         tests=("tests/observe/test_troubles.py::test_a_foreign_key_among_the_items_is_no_newer_format",),
+    ),
+    Mutant(
+        "an item with notes enters uncounted",
+        "fdbqueue/writes/appending.py",
+        (('        own.tally("enqueued", amount)\n', ""),),
+        tests=("tests/queue/test_one_way_in.py::test_each_item_that_enters_is_noted_by_a_new_rule",),
+    ),
+    Mutant(
+        "a copy writes into a queue that became smart meanwhile",
+        "fdbqueue/transfer/copying.py",
+        (("self._order, composed=True, registers=False)", 'self._order, composed=True, entry="any")'),),
+        tests=("tests/transfer/test_copy.py::test_a_copy_writes_nothing_into_a_queue_that_became_smart_meanwhile",),
+    ),
+    Mutant(
+        "a copy gives items back, and tells no subscription",
+        "fdbqueue/transfer/copying.py",
+        (("            await moves.ask()\n", ""),),
+        tests=("tests/transfer/test_copy.py::test_a_subscription_sees_the_items_that_a_copy_gives_back",),
     ),
 )

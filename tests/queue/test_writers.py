@@ -311,13 +311,17 @@ def numbers_items(file: Path) -> bool:
     return False
 
 
-@pytest.mark.slow
-def test_no_writer_is_missing_from_this_list() -> None:
+def modules() -> dict[str, Path]:
+    """Return the library's modules by their paths in the repository."""
     package = Path(fdbqueue.__file__).parent
     layers = package / "layers"  # a link to the repository's folder, or a folder of an installed wheel
     own = (file for file in package.rglob("*.py") if layers not in file.parents)
     found = {f"fdbqueue/{file.relative_to(package)}": file for file in own}
-    found |= {f"layers/{file.relative_to(layers)}": file for file in layers.rglob("*.py")}
-    numbering = {name for name, file in found.items() if numbers_items(file)}
+    return found | {f"layers/{file.relative_to(layers)}": file for file in layers.rglob("*.py")}
+
+
+@pytest.mark.slow
+def test_no_writer_is_missing_from_this_list() -> None:
+    numbering = {name for name, file in modules().items() if numbers_items(file)}
     assert numbering - NUMBERS_OTHERS == set(KNOWN)
     assert {writer for writer in KNOWN.values() if writer} <= set(WRITERS)

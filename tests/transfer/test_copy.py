@@ -19,7 +19,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import TransferError
-from fdbqueue.layers import Blobs, Groups, Leases, Results, Sessions
+from fdbqueue.layers import Blobs, Groups, Leases, Results, Sessions, Subscriptions
 from fdbqueue.transfer import copy_queue, copying, release_copy
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of
@@ -265,3 +265,31 @@ def test_a_copy_that_still_runs_fails_when_it_is_released(db: Any, other: Any, s
     with pytest.raises(TransferError, match="was ended"):
         run(queue.transact(other, partial(copy._write, number=number, items=items)))
     assert (queue.stats(db).available, queue.stats(other).available) == (5, 0)
+
+
+def test_a_copy_writes_nothing_into_a_queue_that_became_smart_meanwhile(db: Any, other: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="json")
+    queue.enqueue(db, 1)
+    copy = copying._Copy(db, other, queue)
+    copy.begin()
+    number = copy.claim("available")
+    smart_queue(space).enqueue(other, Progress("a.iso", 1))
+
+    with pytest.raises(ChecksBypassed, match="is smart"):
+        copy.write(number)
+    assert queue.stats(other).enqueued == 1
+
+
+@pytest.mark.usefixtures("few")
+def test_a_subscription_sees_the_items_that_a_copy_gives_back(db: Any, other: Any, space: Subspace) -> None:
+    subscriptions = Subscriptions(Queue(space, codec="json"))
+    subscription = subscriptions.subscribe(db, "all")
+    subscriptions.enqueue_many(db, range(4))
+    copy = copying._Copy(db, other, Queue(space, codec="json"))
+    copy.begin()
+    copy.claim("available")
+    assert [lease.value for lease in subscription.lease_many(db, limit=9)] == [3]
+
+    assert release_copy(db, Queue(space, codec="json"), target=other) == 3
+
+    assert [lease.value for lease in subscription.lease_many(db, limit=9)] == [0, 1, 2]

@@ -6,24 +6,18 @@ notes of its envelope (`columns.py`).
 
 from __future__ import annotations
 
-from itertools import repeat
-
-from fdbqueue.base.position import Position
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError
-from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import Levels
-from fdbqueue.moves.admission import give_up_to
 from fdbqueue.spark.batch import checked
 from fdbqueue.spark.batch import in_sessions as insessions
 from fdbqueue.spark.batch.checked import CheckedAppender
 from fdbqueue.spark.batch.in_sessions import SessionAppender
 from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.job.attempt import BATCH_ROWS, COMMITS_IN_FLIGHT, COMMITS_IN_FLIGHT_EMBEDDED
-from fdbqueue.spark.rows.appender import Appender, QueuePart
-from fdbqueue.stored.items import NO_NOTES, chunks_of, has_notes, headers_of, notes_of
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.spark.rows.appender import Appender
+from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, headers_of, notes_of
+from fdbqueue.stored.layout import Layout
 
 LAYERED_ROWS = 1_000
 """Each row takes several writes."""
@@ -42,32 +36,11 @@ class LayeredAppender(Appender):
         super().__init__(home, codec, None if levels is None else levels.name)
         self._levels = levels
 
-    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
-        """Write the items, after the ends of their queues were read."""
-        for part in parts:
-            tail, rows, layout = part.tail, part.rows, part.tail.layout
-            index = max(run(part.last.steps(len(rows))) + 1, tail.next_index)
-            tail.next_index = index + len(rows)
-            give_up_to(tr, layout, tail.next_index - 1, self._order)
-            moves = Transitions(tr, layout)
-            large = rows.large or repeat(None, len(rows))
-            for at, (stored, payload) in enumerate(zip(rows.stored, large, strict=True), index):
-                self._write_one(tr, layout, moves, at, stored, payload)
-            moves.tally("enqueued", len(rows))
-            moves.finish()
-
-    def _write_one(
-        self, tr: Transaction, layout: Layout, moves: Transitions, index: int, stored: bytes, payload: bytes | None
-    ) -> None:
-        rank = None if self._levels is None else self._levels.rank(None, headers_of(stored))
-        position = Position(index, self._random, rank=rank)
-        notes = notes_of(stored) if has_notes(stored) else NO_NOTES
-        if notes.visible_at_us:
-            moves.enter_delayed(pack(position), stored, notes)
-        else:
-            moves.enter_available(pack(position), stored, notes)
-        for number, chunk in enumerate(chunks_of(payload or b"")):
-            tr.set(layout.chunk_key(position, number), chunk)
+    def terms(self, rows: SparkRows) -> tuple[list[int] | None, list[Notes] | None]:
+        """Return the ranks, as the headers say, and the notes in the envelopes."""
+        levels, notes = self._levels, [notes_of(one) if has_notes(one) else NO_NOTES for one in rows.stored]
+        ranks = None if levels is None else [levels.rank(None, headers_of(one)) for one in rows.stored]
+        return ranks, notes
 
 
 def appender_of(options: BatchOptions) -> Appender:

@@ -8,7 +8,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.moves.admission import Admission
 from fdbqueue.spark.rows.rows import SparkRows
-from fdbqueue.stored.items import chunks_of
+from fdbqueue.stored.items import Notes, chunks_of
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, new_random
 from fdbqueue.writes.appending import append_items
@@ -63,7 +63,12 @@ class Appender:
             index = max(run(part.last.steps(len(rows))) + 1, tail.next_index)
             tail.next_index = index + len(rows)
             large = [(at, chunks_of(payload)) for at, payload in enumerate(rows.large or ()) if payload]
-            append_items(tr, tail.layout, index, self._random, rows.stored, large=large)
+            ranks, notes = self.terms(rows)
+            append_items(tr, tail.layout, index, self._random, rows.stored, ranks, large, self._order, notes=notes)
+
+    def terms(self, rows: SparkRows) -> tuple[list[int] | None, list[Notes] | None]:
+        """Return the ranks and the notes of the items; None: they have none."""
+        return None, None
 
     def _by_queue(self, rows: SparkRows) -> list[tuple[_Tail, SparkRows]]:
         if rows.queues is None:

@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     value_of,
     with_notes,
 )
+from fdbqueue.writes.appending import append_item
 
 from ...leases import Disposition
 from ...leases.timers import due_timers
@@ -516,14 +517,11 @@ class Line:
         if shard not in moves.last:
             await self.find_end(tr, moves, pointer.name)
         moves.last[shard] = index = moves.last[shard] + 1
-        packed = pack(Position(index, new_random() + (bytes((shard,)) if shard else b"")))
-        stored = stored_pointer(pointer)
-        if visible_at_us:
-            moves.enter_delayed(packed, stored, _until(visible_at_us))
-        else:
-            moves.enter_new(packed, stored, NO_NOTES)
-        moves.tally("enqueued", 1)  # waiting workers watch this counter
-        return packed
+        position = Position(index, new_random() + (bytes((shard,)) if shard else b""))
+        notes = _until(visible_at_us) if visible_at_us else NO_NOTES
+        # It is counted as enqueued: waiting workers watch this counter.
+        append_item(tr, self.layout, position, stored_pointer(pointer), (), notes, moves)
+        return pack(position)
 
     async def find_end(self, tr: Transaction, moves: PointerMoves, name: bytes) -> None:
         """Read where the next pointer of a session's shard is appended.

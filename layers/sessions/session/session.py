@@ -14,6 +14,7 @@ from fdbqueue.lowlevel import (
     Notes,
     Steps,
     Transaction,
+    append_items,
     fdb_tuple,
     new_random,
     pack,
@@ -188,17 +189,12 @@ class Session:
 
     def append(self, tr: Transaction, index: int, items: Sequence[Stored], level: int, notes: Notes) -> list[Position]:
         """Append items to a level, behind an index. The caller sees to the pointer."""
-        layout, random = self.layout, new_random()
-        moves = SessionMoves(tr, self)
-        enter = moves.enter_delayed if notes.visible_at_us else moves.enter_new
-        positions = [Position(index + at, random, rank=level) for at in range(1, len(items) + 1)]
-        for position, (stored, chunks) in zip(positions, items, strict=True):
-            enter(pack(position), stored, notes)
-            for number, chunk in enumerate(chunks):
-                tr.set(layout.chunk_key(position, number), chunk)
-        moves.tally("enqueued", len(positions))
+        random, amount, moves = new_random(), len(items), SessionMoves(tr, self)
+        stored, chunks = zip(*items, strict=True)
+        ranks, noted = (level,) * amount, (notes,) * amount
+        append_items(tr, self.layout, index + 1, random, stored, ranks, enumerate(chunks), notes=noted, moves=moves)
         moves.finish()
-        return positions
+        return [Position(index + at, random, rank=level) for at in range(1, amount + 1)]
 
     async def look(self, tr: Transaction, *, limit: int) -> SessionHead:
         """Read the first items, by snapshot.
