@@ -274,7 +274,7 @@ def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Sev
 def _stopped_schedule(seen: Seen) -> Trouble | None:
     now_us, found = int(seen.now * 1e6), []
     for (name,), row in own_rows(seen.layout, "schedule", seen.read.schedules):
-        with suppress(FormatError):  # `Schedules.list` names it
+        with suppress(FormatError):  # `_damaged_record` tells of it
             at = stopped_at(seen.layout, row.key, row.value, now_us)
             if at is not None:
                 found.append((at, name))

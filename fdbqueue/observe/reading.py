@@ -14,18 +14,24 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, behind, is_within, stamped
+from fdbqueue.engine.keys import Subspace, behind, is_within, stamped, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
+from fdbqueue.layers.schedules.late import stopped_at
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.shards import Shards
+from fdbqueue.layers.sessions.line.slots import read_entry
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
 from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, SessionRecord, pointer_of, unpack_record
+from fdbqueue.layers.sessions.session.states import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
+from fdbqueue.layers.subscriptions.lag import is_suspended
+from fdbqueue.moves.groups import group_keys, named_group
 from fdbqueue.moves.quotas import Quota, quota_of, size_of
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
+from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import DELAY, Layout, names_above, pack
 from fdbqueue.stored.own_rows import own_rows
 
@@ -49,6 +55,8 @@ MOST_DELAYED = 16
 MOST_RECORDS, MOST_RECORDS_WITH_DEAD = 100, 1_000
 """Of how many sessions the records are read, the first by their names, to find blocked and paused ones: no key lists
 these. The second number holds if the sessions have dead letters, which block a session."""
+MOST_SLOTS = 100
+"""How many slots of sessions are read, to find damaged ones."""
 MOST_BLOCKED = 8
 """Of how many blocked sessions the items are counted."""
 
@@ -166,7 +174,8 @@ async def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) ->
     *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
     letters. A name of several parts adds one for each part but one, subscriptions two, and a quota of bytes the
     estimate of the queue's size (`fdbqueue/moves/quotas.py`). Sessions add four, five for each of their shards, and two
-    for each blocked session, of eight at most. The reads of all queues are under way together.
+    for each blocked session, of eight at most, one for the slots, and one for the codec of states. A first item with a
+    group adds one. The reads of all queues are under way together.
     """
     found = [ReadRows(keys_of(prefix)) for prefix in prefixes]
     for phase in (_plain, _more, _sessions, _of_sessions):
@@ -202,6 +211,7 @@ async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     one.requests = [row for row in asked if row.key < requests.end][:MOST_REQUESTS]
     one.schedules = [row for row in asked if row.key >= schedules.start][:MOST_SCHEDULES]
     one.first = await heading
+    _note_damaged(one)
     one.has_more = bool(await deeper)
     stored = await value_of(typing)
     one.type = bytes(stored) if stored.present() else b""
@@ -222,6 +232,32 @@ async def _each(tr: Transaction, layout: Layout, timers_end: bytes) -> list[KeyV
     for steps in reading:
         found += await steps
     return found
+
+
+def _note_damaged(one: ReadRows) -> None:
+    """Note a schedule and a subscription that can't be read."""
+    layout = one.own.layout
+    try:
+        for _, row in own_rows(layout, "schedule", one.schedules):
+            stopped_at(layout, row.key, row.value, 0)
+        for (name,), row in own_rows(layout, "subscriptions", one.subscriptions):
+            is_suspended(layout, name, row.value)
+    except FormatError as error:
+        one.fail(error)
+
+
+async def _group(tr: Transaction, layout: Layout, first: Sequence[KeyValue]) -> None:
+    """Read the groups of first items, by snapshot.
+
+    Raises:
+        FormatError: one can't be read. No call takes the items behind that first item.
+    """
+    names = {salvaged_notes(row.value)[0].group for row in first} - {""}
+    reading = [(name, tr.snapshot.get(group_keys(layout, name).record)) for name in names]
+    for name, value in reading:
+        stored = await value_of(value)
+        if stored.present():
+            named_group(layout, name, bytes(stored))
 
 
 def _sort(one: ReadRows, row: KeyValue) -> None:
@@ -268,6 +304,15 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
             setattr(one, name, await steps)
         except FormatError as error:
             one.fail(error)
+    await _note(one, _group(tr, layout, one.first))
+
+
+async def _note(one: ReadRows, steps: Steps[None]) -> None:
+    """Note what steps can't read."""
+    try:
+        await steps
+    except FormatError as error:
+        one.fail(error)
 
 
 async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
@@ -280,6 +325,7 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     span = one.own.sessions.records.range()
     most = MOST_RECORDS_WITH_DEAD if one.sessions.dead else MOST_RECORDS
     recording = started(rows(view, span.start, span.stop, limit=most))
+    records = started(_slots_and_codec(tr, one.own.layout, one.own.sessions))
     waits: list[tuple[Layout, Steps[list[KeyValue]]]] = []
     pointers: list[KeyValue] = []
     reading: list[tuple[list[KeyValue], Steps[list[KeyValue]]]] = []
@@ -302,8 +348,24 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     for steps in firsts:
         one.first_of_sessions += await steps
     _note_records(one, await recording)
+    await _note(one, records)
+    await _note(one, _group(tr, one.own.sessions.line, one.first_of_sessions))
     for line, steps in waits:
         await _note_longest(tr, one, line, await steps)
+
+
+async def _slots_and_codec(tr: Transaction, layout: Layout, keys: Keys) -> None:
+    """Read some slots of sessions, and the codec of their states.
+
+    Raises:
+        FormatError: one can't be read.
+    """
+    slots, codec = started(rows(tr.snapshot, *within(keys.slots), limit=MOST_SLOTS)), tr.snapshot.get(keys.states)
+    for _, row in own_rows(layout, "slot", await slots):
+        read_entry(layout, row.key, row.value)
+    stored = await value_of(codec)
+    if stored.present():
+        read_codec_name(layout, keys.states, bytes(stored))
 
 
 def _note_records(one: ReadRows, found: list[KeyValue]) -> None:

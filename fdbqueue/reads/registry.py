@@ -99,6 +99,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     streams="fdbqueue.layers.streams.check:CHECK_PART",
     smart="fdbqueue.layers.smart.orphans:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
+    schedules="fdbqueue.layers.schedules.check:CHECK_PART",
 )
 content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
 page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")

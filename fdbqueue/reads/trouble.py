@@ -17,7 +17,7 @@ SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "note")
 a look today. A note tells of a pause, or of something that ends soon."""
 
 KINDS: dict[str, str] = {
-    "unreadable": "its first item or a counter can't be read",
+    "unreadable": "its first item, a counter or another record can't be read",
     "newer_format": "a newer version of fdbqueue wrote it",
     "clock_ahead": "a time stored in it is ahead of this clock",
     "blocked_session": "a session is blocked by a dead letter",

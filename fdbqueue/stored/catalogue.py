@@ -334,7 +334,20 @@ async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) 
     else:
         await refuse_nested(tr, layout)
     tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
+    if replaces:
+        await _remove_damaged_codec(tr, layout)
     doubt(layout)
+
+
+async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
+    """Remove the name of the codec of sessions' states if it is no text. It is then unknown, and any codec is taken."""
+    key = layout.space["state"].key()
+    stored = await value_of(tr.get(key))
+    if stored.present():
+        try:
+            decoded(layout, key, bytes(stored), bytes.decode)
+        except FormatError:
+            tr.clear(key)
 
 
 def forget_queue(tr: Transaction, layout: Layout) -> None:

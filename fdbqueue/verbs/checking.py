@@ -35,10 +35,10 @@ class _Check:
     ) -> Steps[CheckReport]:
         """Read everything that a queue owns and compare: items and counters, and the keys of all layers.
 
-        It knows leases, requests, subscriptions, streams, sessions and smart checks. Of a smart queue it checks what
-        needs none of the program's own types; `SmartQueue.check` does the rest. A layer of your own adds its part by
-        `fdbqueue.lowlevel.add_to_check`. Like each `check`, it has an awaitable form, `check.aio`, which reads in a
-        thread.
+        It knows leases, requests, subscriptions, streams, sessions, schedules and smart checks. Of a smart queue
+        it checks what needs none of the program's own types; `SmartQueue.check` does the rest. A layer of your own adds
+        its part by `fdbqueue.lowlevel.add_to_check`. Like each `check`, it has an awaitable form, `check.aio`, which
+        reads in a thread.
 
         Args:
             tr: a transaction, or a database.

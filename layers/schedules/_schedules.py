@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 from msgspec import structs
 
-from fdbqueue import Queue
+from fdbqueue import FormatError, Queue
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import (
     Database,
@@ -82,8 +82,9 @@ class Schedule(Shown):
     task: str
     rule: str
     """Its cron expression with the time zone, or how many seconds apart its ticks are."""
-    status: Literal["on time", "paused", "stopped"]
-    """"stopped": its next tick is over, and no worker enqueued it. No worker runs, or its code has left."""
+    status: Literal["on time", "paused", "stopped", "damaged"]
+    """"stopped": its next tick is over, and no worker enqueued it. No worker runs, or its code has left. "damaged": its
+    record can't be read, and `rule` says what is wrong and what to do."""
     changed: bool
     """Whether an operator has changed its rule. `reset` takes that of the code again."""
     next_at: float | None
@@ -126,12 +127,12 @@ class Schedules(Named):
 
     @verb
     async def list(self, tr: Transaction | Database) -> Sequence[Schedule]:
-        """Return all schedules, by their names, also those that no worker knows any more.
+        """Return all schedules, by their names, also those that no worker knows any more, and damaged ones.
 
         *Conflicts:* none, it reads by snapshot. *Cost:* one range read.
         """
-        found = await self.queue.read(tr, self.records)
-        return [self._shown(name, record) for name, record in found.items()]
+        found = await self.queue.read(tr, self._rows)
+        return [self._shown_or_damaged(name, stored) for name, stored in found.items()]
 
     @verb
     async def pause(self, tr: Transaction | Database, name: str) -> Schedule:
@@ -284,15 +285,14 @@ class Schedules(Named):
 
     async def _records(self, tr: Transaction, names: Collection[str] | None = None) -> dict[str, ScheduleRecord]:
         """Return the records, all or those with these names."""
-        span = self._space.range()
-        found = await rows(tr.snapshot, span.start, span.stop)
-        own = own_rows(self.queue.layout, "schedule", found)
-        return {name: self._decoded(name, row.value) for (name,), row in own if names is None or name in names}
+        found = await self._rows(tr)
+        return {name: self._decoded(name, stored) for name, stored in found.items() if names is None or name in names}
 
-    async def _names(self, tr: Transaction) -> Sequence[str]:
+    async def _rows(self, tr: Transaction) -> dict[str, bytes]:
+        """Return the stored records by their names."""
         span = self._space.range()
         found = await rows(tr.snapshot, span.start, span.stop)
-        return [name for (name,), _ in own_rows(self.queue.layout, "schedule", found)]
+        return {name: row.value for (name,), row in own_rows(self.queue.layout, "schedule", found)}
 
     async def _change(
         self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]
@@ -312,7 +312,7 @@ class Schedules(Named):
     async def _present(self, tr: Transaction, name: str) -> bytes:
         stored = await value_of(tr.get(self._key(name)))
         if not stored.present():
-            known = ", ".join(await self._names(tr)) or "none"
+            known = ", ".join(await self._rows(tr)) or "none"
             raise LookupError(f"{self.queue!r} has no schedule {name!r}. It has: {known}.")
         return bytes(stored)
 
@@ -323,6 +323,12 @@ class Schedules(Named):
         # Not before the last tick: a worker whose clock was ahead may have enqueued ticks that are still to come here.
         after_us = max(self._now_us(), record.last_us)
         return structs.replace(record, next_us=first_after(record.rule.times, after_us))
+
+    def _shown_or_damaged(self, name: str, stored: bytes) -> Schedule:
+        try:
+            return self._shown(name, self._decoded(name, stored))
+        except FormatError as error:
+            return Schedule(name, "", str(error), "damaged", False, None, None)
 
     def _shown(self, name: str, record: ScheduleRecord) -> Schedule:
         stopped = is_stopped(record, self._now_us())

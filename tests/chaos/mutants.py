@@ -1600,6 +1600,51 @@ MUTANTS = (
         tests=("tests/layers/together/test_own_keys.py::test_keys_that_few_programs_write_are_own",),
     ),
     Mutant(
+        "a damaged slot whose item waited is written as one with the slots of its gates",
+        "layers/sessions/line/slots.py",
+        (("                rests = record.gates and", "                rests = False and record.gates and"),),
+        tests=(
+            "tests/layers/together/test_damaged_records.py::test_a_damaged_slot_is_written_again_wherever_its_pointer_is",
+        ),
+    ),
+    Mutant(
+        "troubles do not look at slots",
+        "fdbqueue/observe/reading.py",
+        (("    await _note(one, records)\n", "    await records\n"),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_slot_of_a_session_is_named",),
+    ),
+    Mutant(
+        "troubles do not look at the group of the first item",
+        "fdbqueue/observe/reading.py",
+        (("    await _note(one, _group(tr, layout, one.first))\n", ""),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_group_is_named_and_can_be_cancelled",),
+    ),
+    Mutant(
+        "a damaged quota can't be set again",
+        "fdbqueue/verbs/administered.py",
+        (("if not is_quota(bytes(stored)):", "if quota_of(self.layout, bytes(stored)) is None:"),),
+        tests=("tests/layers/together/test_named_keys.py::test_the_way_out_that_the_error_names_works",),
+    ),
+    Mutant(
+        "a damaged codec of states stays",
+        "fdbqueue/stored/catalogue.py",
+        (("        await _remove_damaged_codec(tr, layout)\n", "        pass\n"),),
+        tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_codec_of_states_is_named",),
+    ),
+    Mutant(
+        "a damaged schedule hides the others",
+        "layers/schedules/_schedules.py",
+        (
+            (
+                "        except FormatError as error:\n            return S",
+                "        except KeyError as error:\n            return S",
+            ),
+        ),
+        tests=(
+            "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_names_its_key_and_can_be_removed",
+        ),
+    ),
+    Mutant(
         "a foreign key in front breaks the list of troubles",
         "fdbqueue/observe/judging.py",
         (

@@ -10,6 +10,7 @@ that became available.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,14 +18,28 @@ from msgspec.structs import replace
 
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.engine.keys import bytes_behind
-from fdbqueue.lowlevel import NO_NOTES, KeyValue, Notes, Transaction, fdb_tuple, new_random, rows, value_of
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    FormatError,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Transaction,
+    fdb_tuple,
+    new_random,
+    rows,
+    value_of,
+)
 from fdbqueue.stored.items import notes_if_readable
+from fdbqueue.stored.names import session_text
 from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases import Disposition
 from ...leases.taking import CancelledGroups
 from ...leases.transitions import is_over
-from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, stored_pointer
+from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, pointer_of, stored_pointer
 from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
 
@@ -75,7 +90,49 @@ class Slots:
         return self._decoded(key, bytes(value)) if value.present() else None
 
     def _decoded(self, key: bytes, value: bytes) -> Entry:
-        return decoded(self._line.items.layout, key, value, _entry)
+        return read_entry(self._line.items.layout, key, value)
+
+    async def mend(self, tr: Transaction, session: Session, record: SessionRecord) -> SessionRecord:
+        """Write the entries of a session that can't be read again, as its pointers have them.
+
+        An entry without a pointer is removed, and its slot with it. Return the record, which the caller writes.
+
+        *Conflicts:* with a transaction that moves one of these pointers. *Cost:* one range read. If an entry is
+        damaged, it reads the lines of all sessions.
+        """
+        begin, layout, damaged = session.slots_prefix, self._line.items.layout, set()
+        for row in await rows(tr, *bytes_behind(begin)):
+            try:
+                read_entry(layout, row.key, row.value)
+            except FormatError:
+                damaged.add(row.key[len(begin) :])
+        if not damaged:
+            return record
+        for place, stage, state in self._places(record):
+            for row in await rows(tr.snapshot, place.begin, place.end):
+                try:
+                    pointer = pointer_of(row.value)
+                except FormatError:
+                    continue  # a check tells of it
+                if pointer.name != session.name or pointer.slot not in damaged:
+                    continue
+                tr.add_read_conflict_key(row.key)
+                damaged.discard(pointer.slot)
+                rests = record.gates and state != "leased" and pointer.current and stage == IN_LINE
+                self.note(
+                    tr, session, pointer.slot, place.packed(row.key), pointer.current, RESTING if rests else stage
+                )
+        for slot in damaged:
+            tr.clear(begin + slot)
+        return replace(record, slots=record.slots - len(damaged))
+
+    def _places(self, record: SessionRecord) -> Iterator[tuple[Place, int, str]]:
+        """Yield where the pointers of a session may be: each place, the stage of an entry there, and the state."""
+        for layout in self._line.shards.layouts():
+            for state in IN_QUEUE:
+                yield getattr(layout, state), IN_LINE, state
+        for stage, (gate, _) in enumerate(record.gates):
+            yield self._line.keys.gated(gate), stage, "gated"
 
     def note(
         self,
@@ -341,6 +398,17 @@ async def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) 
     if is_over(notes, now_us) or (session.asks is not None and await session.says_over(tr, row, notes, now_us)):
         return True
     return bool(notes.group) and await CancelledGroups().is_cancelled(tr, session.home, notes.group)
+
+
+def read_entry(layout: Layout, key: bytes, stored: bytes) -> Entry:
+    """Return the stored entry of a slot, from its key among those of a queue.
+
+    Raises:
+        FormatError: it can't be read. The message names the session, and the way out.
+    """
+    parts = layout.parts("slot", key)
+    told = "" if parts is None else f"It is a slot of the session {session_text(parts[0])!r}. "
+    return decoded(layout, key, stored, _entry, f"{told}Sessions.resume writes it again, as its pointer has it.")
 
 
 def _entry(stored: bytes) -> Entry:

@@ -61,8 +61,11 @@ class Operating:
     async def resume(self, tr: Transaction, name: bytes) -> None:
         """End a pause."""
         session, record = await self.read(tr, name)
-        if record is not None and record.paused:
-            await self.go_on(tr, session, replace(record, paused=False))
+        if record is None:
+            return
+        mended = await self._line.slots.mend(tr, session, record) if record.slots else record
+        if mended.paused or mended != record:
+            await self.go_on(tr, session, replace(mended, paused=False))
 
     async def remove(self, tr: Transaction, name: bytes, later: Later) -> None:
         """Mark a session, so that it ends when its present items are done."""

@@ -67,7 +67,11 @@ class Operators(Items[V]):
 
     @verb
     async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
-        """End a pause: the session goes to the end of the line. *Conflicts:* and *Cost:* as `pause`."""
+        """End a pause: the session goes to the end of the line. Write damaged records of its slots again.
+
+        *Conflicts:* and *Cost:* as `pause`; one range read more for a session with slots. If one of their records can't
+        be read, it reads the lines of all sessions.
+        """
         name = pack_name(session)
         await self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
 

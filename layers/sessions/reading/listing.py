@@ -11,6 +11,7 @@ from fdbqueue.lowlevel import (
     Browser,
     Database,
     KeyValue,
+    Notes,
     Pages,
     Shown,
     Steps,
@@ -31,7 +32,7 @@ from ..line.line import Line
 from ..line.shards import Shards
 from ..line.slots import Entries
 from ..session.gate_record import GateInfo, unpack_gate_record
-from ..session.records import OPEN, Keys, SessionName, SessionRecord, name_of, pointer_of, unpack_record
+from ..session.records import OPEN, Keys, SessionName, SessionPointer, SessionRecord, name_of, pointer_of, unpack_record
 
 Status: TypeAlias = Literal["ready", "busy", "gated", "waiting", "paused", "blocked", "idle"]
 STATUSES: tuple[Status, ...] = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
@@ -182,7 +183,7 @@ class Listing:
         record = unpack_record(self._line.items.layout, found[0].key, found[0].value)
         session = self._line.session(name, record.generation)
         places: dict[str, Steps[bytes]] = {
-            place: started(_one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
+            place: started(self._one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
             for place in (IN_QUEUE if record.pointer else ())
         }
         counted = await read_stats(tr, session.layout)
@@ -227,10 +228,17 @@ class Listing:
         pointers: dict[str, list[bytes]] = {}
         for place in ("leased", "available", "delayed"):
             keys = [getattr(self._line.shards.at(entry.place), place).key(entry.place) for entry in entries.values()]
-            for reading in [started(_one(tr, key)) for key in keys]:
+            for reading in [started(self._one(tr, key)) for key in keys]:
                 value = await reading
                 pointers.setdefault(place, []).extend([value] if value else [])
         return pointers
+
+    async def _one(self, tr: Transaction, key: bytes) -> bytes:
+        """Return the stored pointer under a key, which can be read; b"" if there is none."""
+        found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
+        for row in found:
+            decoded(self._line.items.layout, key, row.value, _notes_and_pointer)
+        return found[0].value if found else b""
 
     async def stats(self, tr: Transaction) -> SessionStats:
         """Count sessions and items.
@@ -267,9 +275,8 @@ class Listing:
         return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
 
 
-async def _one(tr: Transaction, key: bytes) -> bytes:
-    found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
-    return found[0].value if found else b""
+def _notes_and_pointer(stored: bytes) -> tuple[Notes, SessionPointer]:
+    return notes_of(stored), pointer_of(stored)
 
 
 def _where(

@@ -105,4 +105,5 @@ def read_codec_name(layout: Layout, key: bytes, stored: bytes) -> str:
     Raises:
         FormatError: it can't be read.
     """
-    return decoded(layout, key, stored, bytes.decode)
+    remedy = "It is the codec of the states: Queue(name, codec=…).register(db, on_codec='replace') removes it."
+    return decoded(layout, key, stored, bytes.decode, remedy)
