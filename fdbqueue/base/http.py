@@ -135,11 +135,6 @@ class Server(uvicorn.Server):
         if self.started:
             self._told()
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the command. uvicorn would raise each again after a clean end, which is no error here."""
-        yield
-
     def _log_started_message(self, listeners: Any) -> None:
         """Say nothing: the command does."""
 

@@ -94,6 +94,7 @@ def _serve(app: Any, address: str, port: int, tls: tuple[Any, Any] | None) -> No
     )
     with listener:
         server = Server(app, lambda: typer.echo(told, err=True), tls)
+        # uvicorn raises a signal again after its clean end.
         with OnSignals(lambda: setattr(server, "should_exit", True)):
             server.run([listener])
     if not server.started:

@@ -1344,8 +1344,8 @@ MUTANTS = (
     ),
     Mutant(
         "the page ends by the signal that stopped it",
-        "fdbqueue/base/http.py",
-        (("    def capture_signals(self)", "    def capture_nothing(self)"),),
+        "fdbqueue/cli/web.py",
+        (('        with OnSignals(lambda: setattr(server, "should_exit", True)):\n', "        if True:\n"),),
         tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
     ),
     Mutant(
