@@ -267,7 +267,9 @@ class Layout:
         (True, "type"), "", '"smart", a quota, or the mark of a rename', "layers/smart, quotas.py, rename_marks.py"
     )
     subscriptions = _space(("subscription",), "subscription", "its selector, credit and owner", "layers/subscriptions")
-    pointers = _space(("pointer",), "subscription", "the spans that it has yet to look at", "layers/subscriptions")
+    pointers = _space(
+        ("pointer",), "subscription or dispatcher", "the spans that it has yet to look at", "layers/subscriptions"
+    )
     held = _space(
         ("held",), "subscription, index, random", "bytes of an item that its consumers have", "layers/subscriptions"
     )

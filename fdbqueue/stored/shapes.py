@@ -116,6 +116,8 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "bucket": lambda value: True,
     "versionstamp": _stamp,
     **{what: _text_of(most) for what, most in NAME_BYTES.items()},
+    # The dispatcher of arrivals has a pointer, too: its name is "".
+    "subscription or dispatcher": lambda value: value == "" or _text_of(NAME_BYTES["subscription"])(value),
 }
 """Whether a value may be the part of a key that has this name. A part in quotation marks is this text."""
 

@@ -21,6 +21,7 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart.admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart.index import deadline_parts
 from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
+from fdbqueue.layers.subscriptions._waiters import DISPATCHER
 from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import (
@@ -220,3 +221,11 @@ def test_an_attribute_that_no_row_makes_is_none() -> None:
     with pytest.raises(AttributeError, match="'Layout' object has no attribute 'lease'"):
         Layout("q").lease  # type: ignore[attr-defined]  # noqa: B018
     assert pickle.loads(pickle.dumps(Layout("q"))).leased.begin == Layout("q").leased.begin
+
+
+def test_the_pointer_of_the_dispatcher_is_no_foreign_key() -> None:
+    layout = Layout("orders")
+
+    assert layout.parts("pointers", layout.pointers.pack((DISPATCHER,))) == (DISPATCHER,)
+    assert layout.parts("pointers", layout.pointers.pack(("all",))) == ("all",)
+    assert layout.parts("pointers", layout.pointers.pack((7,))) is None
