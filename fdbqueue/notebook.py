@@ -12,13 +12,12 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue.base.reprs import Table, brief, table
-from fdbqueue.engine.keys import NOT_A_TUPLE, is_within
-from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
 from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.items import parse
-from fdbqueue.stored.layout import is_packed
+from fdbqueue.stored.layout import is_packed, name_of
 from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:
@@ -196,10 +195,11 @@ def _label(queue: Queue[Any], piece: _Range) -> str:
 
 def _key(queue: Queue[Any], key: bytes, *, whole: bool = True) -> str:
     """Return a key as a tuple; without the queue's own part if it is not to be whole."""
-    try:
-        return repr(fdb_tuple.unpack(key)) if whole else "/".join(map(_part, queue.layout.space.unpack(key)))
-    except NOT_A_TUPLE:
-        return brief(key[len(queue.layout.prefix) :], 16)
+    behind = key[len(queue.layout.prefix) :]
+    parts = name_of(key if whole else behind)
+    if isinstance(parts, bytes):
+        return brief(behind, 16)
+    return repr(parts) if whole else "/".join(map(_part, parts))
 
 
 def _part(one: object) -> str:

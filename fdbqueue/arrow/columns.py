@@ -20,6 +20,7 @@ from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.stored.codecs import CODEC_ERRORS, Codec, reason_of
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.own_values import unreadable_item
 
 OnBad: TypeAlias = Literal["fail", "null"]
 TEXTS = ("str", "json", "msgpack", "tuple")
@@ -181,14 +182,13 @@ class Columns:
             raise CodecError(
                 f"The item {text_of(item.packed)} of {self._layout.describe()} does not decode by the codec"
                 f" {self._codec.name}: {reason_of(error)}. Read it with the codec bytes, or show it as null:"
-                " on_bad='null', or Spark's option onBadItem."
+                " on_bad='null', or Spark's option onBadItem.",
+                position=position_of(item.packed),
             ) from error
 
     def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
-        return FormatError(
-            f"The item {text_of(packed)} of {self._layout.describe()} can't be read and was left there. {error} Show it"
-            " as null: on_bad='null', or Spark's option onBadItem. `Queue.cancel` removes it."
-        )
+        remedy = "Show it as null: on_bad='null', or Spark's option onBadItem. `Queue.cancel` removes it."
+        return unreadable_item(self._layout, packed, error, remedy)
 
     def _shown(self, payload: bytes) -> Any:
         name = self._codec.name

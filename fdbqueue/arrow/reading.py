@@ -20,6 +20,7 @@ from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.items import is_chunked, join_chunks, parse
 from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import ALL_STATES
 
@@ -133,9 +134,10 @@ async def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[
     place = layout.available
     payloads: dict[int, bytes] = {}
     for at, row in enumerate(found):
-        chunked = parse(row.value).chunked if is_chunked(row.value) else None
+        packed = place.packed(row.key)
+        chunked = of_item(layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
         if chunked is not None:
-            chunks = await rows(tr.snapshot, *layout.chunk_range_of(place.packed(row.key)))
+            chunks = await rows(tr.snapshot, *layout.chunk_range_of(packed))
             payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
     page = Page([row.key for row in found], len(place.prefix), [row.value for row in found], "available", payloads)
     return Columns(layout, codec, _taken_fields(codec)).batch(page)

@@ -672,7 +672,11 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if has_parts(row.value):
             clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
         if has_notes(row.value):
-            notes, packed = notes_of(row.value), self.layout.available.packed(row.key)
+            packed = self.layout.available.packed(row.key)
+            try:
+                notes = notes_of(row.value)
+            except FormatError as error:
+                raise self._unreadable(self.layout.position_of(row.key), error) from error
             if notes.is_tracked:
                 for part in parts_of_ends():
                     part(tr, self.layout, packed, notes, "done")

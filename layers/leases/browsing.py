@@ -68,8 +68,9 @@ def browse(
     def look(row: KeyValue) -> Steps[StoredItem[V] | None] | None:
         if wanted is not None and not wanted(row):
             return None
+        position = place.position(row.key)  # first: a foreign key has none, and nothing would await the steps
         found = _open(tr, queue, place, row, state)
-        return found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state)
+        return found if on_bad == "fail" else or_unreadable(found, position, row.value, state)
 
     read = limit if wanted is None else None
     found = Pages(tr, begin, end, limit=read, reverse=reverse, pace=BrowsePace(duty_cycle), layout=queue.layout)

@@ -19,7 +19,7 @@ from fdbqueue.engine.members import has_mark
 from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, notes_of, pack, rows, value_of
 from fdbqueue.moves.moves import at_rest
 from fdbqueue.stored.layout import GRANT
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_values import decoded, of_item
 
 from .lease import Disposition, LeaseHandle
 from .transitions import Custody, Transitions
@@ -70,16 +70,13 @@ def stored_grant(leases: list[LeaseHandle], *terms: Any, expires_at_us: int) -> 
     return _encode((expires_at_us, [_granted(lease.position, lease.token) for lease in leases], *terms))
 
 
-def read_grant(layout: Layout, stored: bytes) -> Grant:
-    """Return a stored grant.
+def read_grant(layout: Layout, key: bytes, stored: bytes) -> Grant:
+    """Return the grant that is stored under a key.
 
     Raises:
         FormatError: the bytes are not a grant.
     """
-    try:
-        return _decoder.decode(stored)
-    except UNREADABLE as error:
-        raise FormatError(f"A grant in {layout.describe()} can't be read: {error}.") from error
+    return decoded(layout, key, stored, _decoder.decode)
 
 
 def timer_of_grant(layout: Layout, client: bytes, take_until_us: int) -> bytes:
@@ -122,7 +119,7 @@ async def take_back(
     """
     grant_key = layout.grants.pack((client,))
     value = await value_of(tr.get(grant_key))  # a plain read: the client that takes it clears it
-    grant = read_grant(layout, bytes(value)) if value.present() else None
+    grant = read_grant(layout, grant_key, bytes(value)) if value.present() else None
     tr.clear(key)
     moves.any = True
     if grant is None or grant.take_until_us != at_us:
@@ -164,7 +161,7 @@ async def any_untaken(tr: Transaction, layout: Layout) -> bool:
             continue
         client: bytes = parts[0]
         try:
-            grant = read_grant(layout, row.value)
+            grant = read_grant(layout, row.key, row.value)
         except FormatError:
             continue  # a newer version wrote it
         untaken = grant.granted and grant.take_until_us and client not in UNMARKED

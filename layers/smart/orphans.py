@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fdbqueue import Queue
 from fdbqueue.engine.keys import is_within, within
 from fdbqueue.lowlevel import (
-    CODEC_ERRORS,
     CheckPart,
     Database,
     ItemCheck,
@@ -18,6 +17,7 @@ from fdbqueue.lowlevel import (
     Transaction,
     pages,
 )
+from fdbqueue.stored.layout import name_of
 from fdbqueue.stored.states import CLAIMED
 
 MESSAGES = "messages of a smart queue"
@@ -70,10 +70,7 @@ def other_dependent_keys(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
 
 
 def _told(layout: Layout, key: bytes) -> str:
-    try:
-        return str(layout.space.unpack(key))
-    except CODEC_ERRORS:
-        return repr(key)  # another program wrote it
+    return str(name_of(key[len(layout.prefix) :]))  # its bytes, if another program wrote it
 
 
 def _part(tr: Transaction | Database, queue: Queue) -> DependentKeysCheck:

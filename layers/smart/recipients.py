@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, value_of
+from fdbqueue.lowlevel import Layout, Transaction, value_of
+from fdbqueue.stored.own_values import decoded
 
 MOST_RECIPIENTS = 32
 """Each recipient takes space in the notes of every item that it must confirm."""
@@ -39,12 +39,7 @@ class Recipients:
         value = await value_of(tr.get(self._layout.recipients_key))
         if not value.present():
             return RecipientRegistry()
-        try:
-            return _decoder.decode(bytes(value))
-        except UNREADABLE as error:
-            raise FormatError(
-                f"The recipients of {self._layout.describe()} can't be read, or are of a newer version: {error}."
-            ) from error
+        return decoded(self._layout, self._layout.recipients_key, bytes(value), _decoder.decode)
 
     def write(self, tr: Transaction, registry: RecipientRegistry) -> None:
         """Write the registry."""

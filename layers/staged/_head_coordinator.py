@@ -447,7 +447,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
 
     async def _collect(self, tr: Transaction, attempt: Attempt, stored: bytes) -> None:
         self._hints.met = time.monotonic()
-        await self._grants.collect(tr, attempt, self._place.own_request(), self._requests.granted(stored))
+        request = self._place.own_request()
+        await self._grants.collect(tr, attempt, request, self._requests.granted(request.wish.client, stored))
 
     async def _act(
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]

@@ -345,7 +345,9 @@ class HeadDelivery:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
             LifeOver: the item's life is over, or it has a group; nothing was written.
         """
-        notes = NO_NOTES if row.value[:1] == _PLAIN else notes_of(row.value)
+        notes = NO_NOTES
+        if row.value[:1] != _PLAIN:
+            notes = of_item(self._layout, self._places.packed(row.key), row.value, notes_of)
         if notes.group:
             raise LifeOver
         if self._says_over is not None:

@@ -108,14 +108,14 @@ class Grants:
         value = await value_of(tr.get(grant_key))
         self._requests.remove(tr, request.key)
         if value.present():
-            await self._return(tr, request.wish.client, self._requests.granted(bytes(value)))
+            await self._return(tr, request.wish.client, self._requests.granted(request.wish.client, bytes(value)))
 
     async def forget(self, tr: Transaction, request: Request) -> None:
         """Remove what this transaction itself granted to a request of this process: nothing, so that it looks again."""
         client = request.wish.client
         value = await value_of(tr.get(self._requests.grant_key(client)))
         if value.present():
-            self._forget(tr, client, self._requests.granted(bytes(value)))
+            self._forget(tr, client, self._requests.granted(client, bytes(value)))
 
     async def _return(self, tr: Transaction, client: bytes, grant: Grant) -> None:
         """Put granted items back in their places, uncounted."""

@@ -238,13 +238,13 @@ class Requests:
         key: bytes = self._layout.grants.pack((client,))
         return key
 
-    def granted(self, stored: bytes) -> Grant:
-        """Return a stored grant.
+    def granted(self, client: bytes, stored: bytes) -> Grant:
+        """Return the stored grant of a client.
 
         Raises:
             FormatError: the bytes are not a grant.
         """
-        return read_grant(self._layout, stored)
+        return read_grant(self._layout, self.grant_key(client), stored)
 
     def taken_keys(self, client: bytes, grant: Grant) -> list[bytes]:
         """Return the keys that a client removes when it takes a grant."""
@@ -259,7 +259,7 @@ class Requests:
         requests = await self.first(tr, limit=0)
         span = self._layout.grants.range()
         grants = await rows(tr.snapshot, span.start, span.stop)
-        return requests, [lease for row in grants for lease in self.granted(row.value).leases]
+        return requests, [lease for row in grants for lease in read_grant(self._layout, row.key, row.value).leases]
 
     async def sweep_grants(self, tr: Transaction, client: bytes, now_us: int) -> None:
         """Remove some old grants that were not collected, beginning at a client's own, random, place.
@@ -269,7 +269,7 @@ class Requests:
         found = await rows(tr.snapshot, self.grant_key(client), self._layout.grants.range().stop, limit=_SWEEP_LIMIT)
         stale_us = now_us - int(REQUEST_SECONDS * 1e6)
         for row in found:
-            if self.granted(row.value).expires_at_us < stale_us:
+            if read_grant(self._layout, row.key, row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
 
     def _wish(self, key: bytes, stored: bytes) -> Wish:

@@ -230,11 +230,11 @@ class Stream(Generic[V]):
             FormatError: the chunks are damaged, or gone.
         """
         packed = self._keys.items(batch).packed(row.key)
-        chunked = parse(row.value).chunked
-        if chunked is None:
-            return parse(row.value).payload
+        opened = of_item(self._layout, packed, row.value, parse)
+        if opened.chunked is None:
+            return opened.payload
         found = run(attempts(db, lambda tr: rows(tr.snapshot, *self._layout.chunk_range_of(packed))))
-        return join_chunks(chunked, [chunk.value for chunk in found])
+        return join_chunks(opened.chunked, [chunk.value for chunk in found])
 
     @verb
     async def release(self, db: Database, *, begun_us: int = 0) -> int:

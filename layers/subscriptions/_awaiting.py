@@ -429,7 +429,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
 
     def _granted(self, tr: Transaction, client: bytes, stored: bytes) -> list[LeaseHandle]:
         """Remove a grant, and return its leases."""
-        grant = self._waiters.granted(stored)
+        grant = self._waiters.granted(client, stored)
         for key in self._waiters.taken_keys(client, grant):
             tr.clear(key)
         return grant.leases

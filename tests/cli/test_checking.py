@@ -165,3 +165,61 @@ def test_what_looked_wrong_in_a_changing_queue_is_no_problem(
     found = run("check", name)
     [told] = lines(found.stdout)
     assert (found.exit_code, told["ok"], told["unsure"], told["counted"]) == (0, True, ["It moved."], False)
+
+
+def test_foreign_keys_are_named_and_removed(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
+    first = queue.enqueue(db, 1)
+    foreign = [
+        queue.layout.prefix + b"\x15\x01\x02text\x00",  # among the items, without a position
+        queue.layout.timers.pack((1, "text", b"r", "lease")),
+        queue.layout.dead.prefix + b"\x15",
+    ]
+    for key in foreign:
+        db[key] = b"x"
+    [told] = lines(run("check", name).stdout)
+    assert sorted(told["foreign"]) == sorted(key.hex() for key in foreign)
+    assert told["removed"] == 0
+    for command in ("browse", "dead"):
+        failed = run(command, name)
+        assert failed.exit_code == errors.VALUE
+        assert "fdbqueue check" in failed.stderr
+        assert "--remove-foreign" in failed.stderr
+
+    mended = run("check", name, "--remove-foreign")
+
+    assert mended.exit_code == 0, mended.stdout
+    [told] = lines(mended.stdout)
+    assert (told["ok"], told["foreign"], told["removed"]) == (True, [], 3)
+    assert problems(run, name) == ""
+    assert [item.position for item in queue.browse(db)] == [first]
+    assert [db[key] for key in foreign] == [None] * 3
+
+
+def test_a_terminal_tells_how_many_foreign_keys_are_removed(
+    url: str, db: Any, name: str, queue: fdbqueue.Queue
+) -> None:
+    queue.enqueue(db, 1)
+    db[queue.layout.timers.pack(("foreign",))] = b""
+    status, text = on_terminal("check", name, "--remove-foreign", url=url)
+    assert "1 foreign key removed." in text
+    assert "all well" in text
+    assert status == 0
+
+
+def test_items_that_cant_be_read_are_buried_and_purged(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
+    bad = [queue.enqueue(db, number) for number in range(3)]
+    good = queue.enqueue(db, 4)
+    for position, stored in zip(bad, (b"", b"\x20newer", b"\x10{"), strict=True):
+        db[queue.layout.item_key(position)] = stored
+    assert run("dequeue", name).exit_code == errors.VALUE
+    assert run("bury", name, *(position.text for position in bad)).exit_code == 0
+    first = run("purge", name, bad[0].text, "--yes")
+    assert first.exit_code == 0, first.stderr
+    assert Leases(queue).stats(db).dead == 2
+
+    rest = run("purge", name, "--all", "--yes")
+
+    assert rest.exit_code == 0, rest.stderr
+    assert Leases(queue).stats(db).dead == 0
+    assert problems(run, name) == ""
+    assert [item.position for item in queue.browse(db)] == [good]

@@ -238,6 +238,60 @@ def test_all_ranges_of_keys_know_tuples(repository: Path) -> None:
     assert BY_BYTES.keys() <= others.keys(), "a file that no longer needs it"
 
 
+UNPACKS = {
+    "fdbqueue/engine/keys.py": "exports FoundationDB's interface",
+    "fdbqueue/stored/shapes.py": "is the decoder of keys",
+    "fdbqueue/stored/layout.py": "has the functions that read the name of a queue in a prefix",
+    "fdbqueue/stored/own_rows.py": "has the one that reads a session's name in front of other keys",
+    "fdbqueue/stored/codecs.py": "is the codec of values that are tuples",
+    "fdbqueue/verbs/of_session.py": "looks for a session's name in a position that a caller gave",
+    "fdbqueue/agents/locks.py": "has tuples as values",
+    "layers/sessions/session/records.py": "has packed names as values",
+    "layers/sessions/line/slots.py": "has tuples as values",
+}
+"""Files that may unpack tuples, and why. A stored key may be another program's: see `Layout.parts`."""
+
+
+def unpacks(source: str) -> list[int]:
+    """The lines that unpack a tuple. A `struct.Struct` is a constant, so that its name is in capitals."""
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr="unpack", value=what) if word(what) != "struct" and not word(what).isupper():
+                lines.append(node.lineno)
+            case ast.ImportFrom(module=str(module), names=names) if module.endswith("tuple"):
+                lines += [node.lineno for name in names if name.name == "unpack"]
+    return lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fdb_tuple.unpack(row.key)",
+        "fdb.tuple.unpack(key)",
+        "layout.timers.unpack(key)[0]",
+        "self.space[7].unpack(key)",
+        "parts = map(space.unpack, keys)",
+        "from fdb.tuple import unpack",
+    ],
+)
+def test_what_unpacks_a_tuple_is_found(line: str) -> None:
+    assert unpacks(line) == [1]
+    assert unpacks("_COUNT.unpack(value)\nstruct.unpack('<q', value)\nunpack(rows)") == []
+
+
+def test_keys_are_read_by_one_decoder(repository: Path) -> None:
+    """A key that is no tuple, or has other parts, raises half a dozen errors of Python's in whatever unpacks it."""
+    found = {
+        str(file.relative_to(repository)): lines
+        for file, _ in files_of(repository)
+        if (lines := unpacks(file.read_text()))
+    }
+
+    assert {file: lines for file, lines in found.items() if file not in UNPACKS} == {}
+    assert UNPACKS.keys() == found.keys(), "a file that no longer needs it"
+
+
 SALVAGES = {
     "fdbqueue/moves/rescue.py": "adds what the keys know, for all calls that take an item away",
     "layers/leases/browsing.py": "shows items",

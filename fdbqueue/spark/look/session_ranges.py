@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stored, read_page
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, behind, within
-from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.keys import behind, within
 from fdbqueue.engine.steps import rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
@@ -27,7 +26,7 @@ from fdbqueue.layers.sessions.session.records import SessionPointer, pointer_of
 from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import Layout, names_above
 from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.queue import Queue
 
@@ -103,20 +102,11 @@ async def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> list[Ra
     if wanted > 1:
         size = await value_of(tr.snapshot.get_estimated_range_size_bytes(begin, end))
         for key in await value_of(tr.snapshot.get_range_split_points(begin, end, max(1, size // wanted))):
-            border = _name_in(bytes(key)[len(begin) :]) if begin < bytes(key) < end else b""
+            border = next(names_above(bytes(key)[len(begin) :]), b"") if begin < bytes(key) < end else b""
             if border:
                 borders.add(border)
     chosen = evenly(sorted(borders), wanted - 1)
     return [Range(first, last) for first, last in zip([None, *chosen], [*chosen, None], strict=True)]
-
-
-def _name_in(behind: bytes) -> bytes:
-    """Return the packed name of the session whose key ends so; b"" if the database cut the key."""
-    try:
-        packed: bytes = fdb_tuple.pack(fdb_tuple.unpack(behind)[:1])
-    except NOT_A_TUPLE:
-        return b""
-    return packed
 
 
 async def _whole(

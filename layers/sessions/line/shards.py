@@ -17,6 +17,7 @@ from itertools import count as counting
 from fdbqueue import FormatError, Position
 from fdbqueue.lowlevel import Layout, Notes, Subspace, Transaction, count, rows, started, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
+from fdbqueue.stored.own_values import decoded
 
 from ...leases.timers import due_timers
 from ...leases.transitions import Transitions
@@ -140,7 +141,7 @@ class Shards:
             return
         stored = await value_of(tr.snapshot.get(self._number_key))
         if stored.present():
-            number = _number(bytes(stored))
+            number = decoded(self._first, self._number_key, bytes(stored), _number)
             if self._wanted not in (None, number) and not self._agreed:
                 raise ValueError(
                     f"The sessions of {self._queue} have {number} shards, not {self._wanted}. Give"
@@ -162,7 +163,7 @@ class Shards:
             ValueError: there are more.
         """
         stored = await value_of(tr.get(self._number_key))
-        present = _number(bytes(stored)) if stored.present() else 1
+        present = decoded(self._first, self._number_key, bytes(stored), _number) if stored.present() else 1
         if number < present:
             raise ValueError(
                 f"There are {present} shards, and {number} are fewer. The number can't shrink: workers would not find"

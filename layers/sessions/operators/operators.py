@@ -445,8 +445,9 @@ class Operators(Items[V]):
 async def _shown(
     tr: Transaction, queue: Queue[Any], place: Place, row: KeyValue, state: State, on_bad: OnBad
 ) -> StoredItem[Any]:
+    position = place.position(row.key)  # first: a foreign key has none, and nothing would await the steps
     found = opened(tr, queue, place, row, state)
-    return await (found if on_bad == "fail" else or_unreadable(found, place.position(row.key), row.value, state))
+    return await (found if on_bad == "fail" else or_unreadable(found, position, row.value, state))
 
 
 async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnBad) -> list[StoredItem[Any]]:

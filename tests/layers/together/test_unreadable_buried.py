@@ -16,6 +16,7 @@ from fdbqueue.layers import (
     Leases,
     Messages,
     MessageType,
+    RelaxedQueue,
     Sessions,
     SmartQueue,
     StagedQueue,
@@ -27,6 +28,7 @@ from fdbqueue.transfer import copy_queue
 from tests.helpers.raw import raw
 from tests.layers.together.test_unreadable_removed import AT, BAD, damaged
 
+TAKES = ("leases", "staged", "staged dequeue", "dequeue", "relaxed", "arrow")
 ROWS = [*BAD, b"\x10\xff"]
 """The last one is an item whose value does not decode."""
 
@@ -37,7 +39,9 @@ def leases(space: Subspace) -> Leases[str]:
 
 
 @pytest.mark.parametrize("stored", ROWS)
-@pytest.mark.parametrize("layer", ["leases", "staged", "staged dequeue", "dequeue", "subscription", "browse"])
+@pytest.mark.parametrize(
+    "layer", [*("leases", "staged", "staged dequeue", "dequeue", "relaxed", "arrow", "subscription", "browse")]
+)
 def test_every_take_and_look_names_it(db: Any, leases: Leases[str], stored: bytes, layer: str) -> None:
     damaged(db, leases.queue, stored)
     first = leases.queue.dequeue(db)
@@ -48,6 +52,8 @@ def test_every_take_and_look_names_it(db: Any, leases: Leases[str], stored: byte
         "staged": lambda: StagedQueue(leases).lease(db),
         "staged dequeue": lambda: StagedQueue(leases).dequeue(db),
         "dequeue": lambda: leases.queue.dequeue_many(db),
+        "relaxed": lambda: RelaxedQueue(leases, window=1).dequeue(db),
+        "arrow": lambda: leases.queue.dequeue_arrow(db),
         "subscription": lambda: Subscriptions(leases).subscribe(db, "all").lease(db),
         "browse": lambda: list(leases.queue.browse(db)),
     }
@@ -193,3 +199,41 @@ def test_a_copy_names_it(db: Any, space: Subspace, stored: bytes) -> None:
     damaged(db, leases.queue, stored)
     with fdbqueue.open("memory:") as other, pytest.raises(FormatError, match="7:626164 "):
         copy_queue(db, other, leases.queue)
+
+
+@pytest.mark.parametrize("of", ["leases", "subscription", "stream"])
+def test_a_key_without_a_position_is_named_and_not_buried(db: Any, leases: Leases[str], of: str) -> None:
+    leases.enqueue(db, "first")
+    key = leases.layout.prefix + b"\x15\x01\x02text\x00"
+    db[key] = b"\x10x"
+    done: list[str] = []
+
+    def taken() -> object:
+        if of == "stream":
+            terms = Terms(epoch="1f", batch=1, run="", items=10, size_bytes=1_000, bad=lambda payload: "")
+            return Stream(leases, "s").claim(db, terms)
+        source: Any = leases if of == "leases" else Subscriptions(leases).subscribe(db, "all")
+        return Consumer(source, lambda lease: done.append(lease.value), concurrency=1, on_bad="dead").drain(db)
+
+    with pytest.raises(FormatError, match="remove_foreign=True") as told:
+        taken()
+    assert repr(key) in str(told.value)
+    assert db[key] == b"\x10x"
+    assert leases.stats(db).dead == 0
+    assert fdbqueue.check(db, leases.queue, remove_foreign=True).removed == 1
+    taken()
+    assert leases.stats(db).available == 0
+    assert leases.check(db).ok or of == "stream"
+
+
+@pytest.mark.parametrize("stored", ROWS)
+@pytest.mark.parametrize("how", ["all", "position", "limit"])
+def test_a_purge_removes_it(db: Any, leases: Leases[str], stored: bytes, how: str) -> None:
+    damaged(db, leases.queue, stored)
+    leases.dead.bury(db, AT)
+    terms: dict[str, dict[str, Any]] = {"all": {}, "position": {"position": AT}, "limit": {"limit": 5}}
+    assert leases.dead.purge(db, **terms[how]) == 1
+    assert leases.dead.purge(db, **terms[how]) == 0
+    assert leases.stats(db).dead == 0
+    assert [item.value for item in leases.queue.browse(db)] == ["first", "last"]
+    assert leases.check(db).ok
