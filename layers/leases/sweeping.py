@@ -10,6 +10,7 @@ from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
+from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.states import InQueue
 
 from .transitions import Custody, Transitions
@@ -73,7 +74,7 @@ async def sweep(
     begin = stored[8:]
     # By snapshot: each member that is removed is read with a conflict of its own.
     found = await rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
-    members = [row.key[len(keys.members) :] for row in found]
+    members = [row.key[len(keys.members) :] for _, row in own_rows(layout, "groups", found)]
     if custody is None:
         await _remove_waiting(tr, layout, moves, name, members)
     else:

@@ -1819,4 +1819,58 @@ MUTANTS = (
         (("            await moves.ask()\n", ""),),
         tests=("tests/transfer/test_copy.py::test_a_subscription_sees_the_items_that_a_copy_gives_back",),
     ),
+    Mutant(
+        "an enqueue behind the last index leaves the queue",
+        "fdbqueue/moves/admission.py",
+        (
+            (
+                "            raise _not_given(index, layout, key)\n        return index\n",
+                "            pass\n        return index\n",
+            ),
+        ),
+        tests=("tests/queue/test_foreign_positions.py::test_no_item_is_enqueued_behind_the_last_position",),
+    ),
+    Mutant(
+        "a leased item at the last index raises the high-water mark",
+        "fdbqueue/moves/moves.py",
+        (("    if index <= MAX_INDEX:\n", "    if index < 1 << 64:\n"),),
+        tests=("tests/queue/test_foreign_positions.py::test_a_far_item_that_is_leased_raises_no_mark",),
+    ),
+    Mutant(
+        "the columns of positions trust the first key",
+        "fdbqueue/arrow/positions.py",
+        (("    if not is_packed(first):\n", "    if not first:\n"),),
+        tests=("tests/queue/test_foreign_positions.py::test_columns_name_a_key_that_has_no_position_for_them",),
+    ),
+    Mutant(
+        "an ack does not say which item is damaged",
+        "layers/leases/holding.py",
+        (
+            (
+                "raise unreadable_item(self._layout, packed, error) from error\n            if notes.token ==",
+                "raise error\n            if notes.token ==",
+            ),
+        ),
+        tests=("tests/queue/test_foreign_positions.py::test_a_lease_whose_item_was_damaged_is_named",),
+    ),
+    Mutant(
+        "a name of any length is read from a key",
+        "fdbqueue/stored/shapes.py",
+        (("and 0 < len(value.encode()) <= most", ""),),
+        tests=(
+            "tests/layers/together/test_foreign_keys_anywhere.py::test_a_key_with_a_name_of_another_length_is_foreign",
+        ),
+    ),
+    Mutant(
+        "the records of an operation log are read without a look at their keys",
+        "layers/oplog/_records.py",
+        (("if (parts := _KEY.parts(row.key[prefix:])) is not None:", "if parts := space.unpack(row.key):"),),
+        tests=("tests/layers/oplog/test_oplog.py::test_foreign_keys_among_the_records_are_passed_by",),
+    ),
+    Mutant(
+        "a sweep reads foreign keys as members",
+        "layers/leases/sweeping.py",
+        (('for _, row in own_rows(layout, "groups", found)]', "for row in found]"),),
+        tests=("tests/layers/together/test_foreign_keys_anywhere.py::test_foreign_members_stop_no_cancel_of_a_group",),
+    ),
 )

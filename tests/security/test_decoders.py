@@ -76,7 +76,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "a job's record": (partial(decode_job, "a job"), JOB),
     "a record of the operation log": (partial(unpack_record, bytes(10)), RECORD),
     "a request": (partial(REQUESTS._wish, b"key"), WISH),
-    "a grant": (REQUESTS.granted, GRANT),
+    "a grant": (partial(REQUESTS.granted, b"client"), GRANT),
     "the high-water mark": (HighWaterMark.stored, b"\xff" + bytes(8) + b"priority"),
 }
 decoders = pytest.mark.parametrize(("decode", "good"), DECODERS.values(), ids=DECODERS.keys())

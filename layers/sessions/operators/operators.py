@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.catalogue import refuse_others_keys
+from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import refuse_old_name
 from fdbqueue.writes.indices import clear_keys
 
@@ -457,10 +458,11 @@ async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_ba
         entries = await line.slots.entries(tr.snapshot, session)
         places_in_line += [entry.place for entry in entries.values()]
     current = set()
-    for leasing in [tr.snapshot.get(line.shards.at(packed).leased.key(packed)) for packed in places_in_line]:
-        leased = await value_of(leasing)
+    leasing = [(packed, tr.snapshot.get(line.shards.at(packed).leased.key(packed))) for packed in places_in_line]
+    for packed, read in leasing:
+        leased = await value_of(read)
         if leased.present():
-            current.add(pointer_of(bytes(leased)).current)
+            current.add(of_item(line.shards.at(packed), packed, bytes(leased), pointer_of).current)
     places: list[tuple[State, Place]] = [
         ("available", session.layout.available),
         ("delayed", session.layout.delayed),

@@ -42,6 +42,7 @@ from fdbqueue.moves.admission import is_marked
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.catalogue import doubt
 from fdbqueue.stored.codecs import reason_of
+from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
@@ -332,9 +333,12 @@ class Working(Generic[V]):
         reading = tr.get(session.layout.available.key(packed))
         stored, value = await value_of(leased), await value_of(reading)
         behind = ref.behind if isinstance(ref, SessionLease) else None
-        if not (stored.present() and value.present() and notes_of(bytes(stored)).token == ref.token):
+        if not (stored.present() and value.present()):
             raise await self._lost(tr, ref)
-        if behind is None and pointer_of(bytes(stored)).current != packed:
+        line = self._line.shards.at(turn)
+        if of_item(line, turn, bytes(stored), notes_of).token != ref.token:
+            raise await self._lost(tr, ref)
+        if behind is None and of_item(line, turn, bytes(stored), pointer_of).current != packed:
             raise await self._lost(tr, ref)
         if behind is not None and behind.own not in (b"", bytes(value)):
             raise await self._lost(tr, ref, Begun(packed, behind.own))
@@ -506,7 +510,10 @@ class Working(Generic[V]):
             if not value.present():
                 raise await self._lost(tr, ref)
             stored = bytes(value)
-        result = encode_result(done.result) if notes_of(stored).keep_s else b""
+        try:
+            result = encode_result(done.result) if notes_of(stored).keep_s else b""
+        except FormatError as error:
+            raise unreadable_item(session.layout, packed, error) from error
         await self.check_state(tr, state)
         for follow_up in done.follow_ups:
             await follow_up.carry_out(tr)
@@ -685,7 +692,10 @@ async def remove(
     moves = SessionMoves(tr, session, now_us, ends=ends)
     for key, stored in done:
         packed = session.layout.available.packed(key)
-        moves.leave_available(packed, notes_of(stored), cleared=ends)
+        try:
+            moves.leave_available(packed, notes_of(stored), cleared=ends)
+        except FormatError as error:
+            raise unreadable_item(session.layout, packed, error) from error
         moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
     await moves.settle()
     moves.finish()

@@ -11,9 +11,9 @@ from fdbqueue import FdbQueueError, OrderError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases.granting import read_grant
 from fdbqueue.layers.priority import EarliestDeadline, PriorityQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue
-from fdbqueue.layers.staged.requests import Requests
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register
@@ -303,7 +303,7 @@ def test_a_grant_names_the_item_with_its_level(db: Any, space: Subspace) -> None
     item = StagedQueue(jobs.leases).dequeue(db, timeout=20)
     assert item is not None
     assert item.value == [2, 0]
-    [granted] = Requests(jobs.queue.layout).granted(bytes(db[grant_key])).leases
+    [granted] = read_grant(jobs.queue.layout, grant_key, bytes(db[grant_key])).leases
     assert granted.position.rank == 1
     jobs.leases.ack(db, granted)
     assert jobs.check(db).ok

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 
+import fdbqueue
+import fdbqueue.spark
+from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers import Groups, Leases
+from fdbqueue.moves.groups import group_keys
 from tests.helpers.nightly import at_night
 from tests.helpers.tampering import Played, Round, Shell, culprits
 from tests.helpers.watching_commits import WatchedCommits
@@ -65,3 +70,34 @@ def test_commits_without_a_change_are_counted(db: Any, space: Subspace) -> None:
         tr.clear(space.key() + b"nothing")
         tr.commit().wait()
     assert (watched.commits, watched.idle) == (3, 1)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1_001])
+@pytest.mark.engines("memory", "cluster")
+def test_a_key_with_a_name_of_another_length_is_foreign(db: Any, space: Subspace, name: str) -> None:
+    queue: Queue[bytes] = Queue(space)
+    queue.enqueue(db, b"item")
+    for key in (
+        queue.layout.groups.pack((name, "record")),
+        queue.layout.streams.pack((name,)),
+        queue.layout.jobs.pack((name,)),
+    ):
+        db[key] = b"x"
+    assert list(Groups(Leases(queue)).list(db)) == []
+    assert list(fdbqueue.spark.streams(db, space)) == []
+    assert list(fdbqueue.spark.jobs(db, space)) == []
+    assert fdbqueue.check(db, queue, remove_foreign=True).removed == 3
+
+
+@pytest.mark.engines("memory", "cluster")
+def test_foreign_members_stop_no_cancel_of_a_group(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space, codec="str"))
+    group = Groups(leases).open(db, "mine")
+    group.enqueue(db, "member")
+    layout = leases.layout
+    for tail in (b"", b"\x15\x07\x02text\x00", b"\x15", b"\x14\x14"):
+        foreign = group_keys(layout, "mine").members + tail
+        db[foreign] = b""
+        db[layout.available.key(tail)] = b"\x10x"
+    assert group.cancel(db).state == "cancelled"
+    assert group.stats(db).available == 0
