@@ -13,6 +13,7 @@ from typing import Any
 from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started, value_of
 
 from ..leases.transitions import Transitions
+from ..sessions.line.entering import Entry
 from ..sessions.line.line import Line
 from ..sessions.operators.editing import SessionEditing
 from ..sessions.session.records import SessionRecord, pointer_of
@@ -124,8 +125,7 @@ class SessionAdmitting(Admitting):
     """Decides about one incoming item of one session, and enqueues it.
 
     Args:
-        session: the generation of the session that takes new items.
-        record: the session's record, read by snapshot.
+        entry: the session.
         level: the level of the incoming item.
         limit: how many items the session may have.
     """
@@ -134,14 +134,14 @@ class SessionAdmitting(Admitting):
         self,
         tr: Transaction,
         line: Line,
-        session: Session,
-        record: SessionRecord | None,
+        entry: Entry,
         *,
         level: int,
         check_runner: CheckRunner,
         limit: Limit | None,
         bounds: Bounds,
     ) -> None:
+        session, record, self._last_index = entry
         index = SmartIndex(session.layout)
         capacity = Capacity(line.leases, index, limit, session.queue)
         super().__init__(session.queue, index, check_runner, capacity, Recipients(session.layout), bounds)
@@ -174,7 +174,7 @@ class SessionAdmitting(Admitting):
         return outcome
 
     async def _next_index(self, tr: Transaction) -> int:
-        return 1 + await self._session.last_index(tr, self._level)
+        return 1 + self._last_index
 
     def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
         return self._level

@@ -18,19 +18,17 @@ from fdbqueue.lowlevel import (
     Transaction,
     check_values,
     is_database,
-    register,
+    started,
     value_of,
     verb,
 )
-from fdbqueue.moves.admission import mark_smart
 from fdbqueue.stored.items import check_headers
 
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..sessions import Sessions
-from ..sessions.line.shards import KNOWN_SECONDS
+from ..sessions.line.entering import enter_session, enter_sessions, generation_to_enter
 from ..sessions.reading.check import check_sessions
 from ..sessions.session.records import SessionName, pack_name
-from ..sessions.workers.working import generation_to_enter
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import EnqueueTerms
 from ..smart.batches import SmartBatches, admit_all
@@ -286,18 +284,10 @@ class SmartSessions(Named):
 
     async def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Outcome:
         line, name = self.sessions.line, cast(Addressed, new).name
-        session = line.session(name)
-        tr.add_read_conflict_key(session.guard_key)
-        recorded = tr.snapshot.get(session.record_key)
-        if await register(tr, self.queue.layout):
-            mark_smart(tr, line.layout)
-        if not line.shards.is_known():
-            await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
-        record = session.record_in(await value_of(recorded))
-        if record is not None:
-            session = line.session(name, generation_to_enter(self.queue, name, record))
+        entry = started(enter_session(tr, line, self.queue, name, level))
+        await enter_sessions(tr, line, self.queue, smart=True)
         admitting = SessionAdmitting(
-            *(tr, line, session, record),
+            *(tr, line, await entry),
             level=level,
             check_runner=self._check_runner,
             limit=self._limit,

@@ -704,8 +704,8 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue does not conflict with the end of its session",
-        "layers/sessions/workers/working.py",
-        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
+        "layers/sessions/line/entering.py",
+        (("    tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
         tests=(
             "tests/layers/sessions/test_sessions_interleavings.py::test_an_enqueue_sees_that_the_session_ended_first",

@@ -281,8 +281,7 @@ KNOWN = {
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",
     "layers/smart/admitting.py": "SmartQueue.enqueue",
-    "layers/smart_sessions/_smart_sessions.py": "SmartSessions.enqueue",
-    "layers/sessions/workers/working.py": "Sessions.enqueue",
+    "layers/sessions/line/entering.py": "Sessions.enqueue",
     "layers/subscriptions/immediate_delivery.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from fdbqueue import (
     CheckFailed,
-    ChecksBypassed,
     CodecError,
     FormatError,
     Item,
@@ -18,7 +17,6 @@ from fdbqueue import (
     OtherCodec,
     Position,
     Queue,
-    SessionClosed,
 )
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
@@ -33,14 +31,11 @@ from fdbqueue.lowlevel import (
     keep_out,
     notes_of,
     pack,
-    register,
     rows,
     started,
     value_of,
 )
-from fdbqueue.moves.admission import is_marked
 from fdbqueue.moves.outcomes import encode_result
-from fdbqueue.stored.catalogue import doubt
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import locate
@@ -56,12 +51,13 @@ from ...leases.leases import this_consumer
 from ...leases.timers import FIRE_LIMIT
 from ...leases.times import seconds_or_none
 from ...leases.transitions import ERROR_BYTES, cut
+from ..line.entering import bypassed, enter_session, enter_sessions
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
-from ..line.shards import KNOWN_SECONDS, PointerMoves
+from ..line.shards import PointerMoves
 from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
-from ..session.records import REFUSING, RENEWING, Held, SessionRecord, name_of, pack_name, pointer_of
+from ..session.records import RENEWING, Held, pack_name, pointer_of
 from ..session.session import Session, SessionHead, SessionMoves
 from ..session.states import StateCodec
 from .keeping import KeptSession
@@ -217,56 +213,27 @@ class Working(Generic[V]):
             of_sessions.setdefault(item.label, []).append(at)
         if self._bypassed:
             raise bypassed(self._queue)
-        entering = started(self._enter(tr))
-        moves = self._line.moves(tr)
-        under_way = [(places, started(self._enter_session(tr, name, level))) for name, places in of_sessions.items()]
+        line, queue = self._line, self._queue
+        entering = started(enter_sessions(tr, line, queue, smart=False))
+        moves = line.moves(tr)
+        under_way = [
+            (places, started(enter_session(tr, line, queue, name, level))) for name, places in of_sessions.items()
+        ]
         await entering
         entered = []
         for places, entry in under_way:
             entered.append((places, *await entry))
         new = next((session for _, session, record, _ in entered if record is None), None)
-        if new is not None and not self._line.rules.gates:  # with gates its pointer may have to wait there
-            await self._line.find_end(tr, moves, new.name)
+        if new is not None and not line.rules.gates:  # with gates its pointer may have to wait there
+            await line.find_end(tr, moves, new.name)
         # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
         for places, session, record, index in entered:
             appended = session.append(tr, index, [items[at][:2] for at in places], level, notes)
             positions.update(zip(places, appended, strict=True))
-            await self._line.arrived(
-                tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places)
-            )
+            await line.arrived(tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places))
         moves.finish()
         return [positions[at] for at in range(len(items))]
-
-    async def _enter(self, tr: Transaction) -> None:
-        """Refuse a queue that takes no items in sessions, or not by this object."""
-        if await register(tr, self._queue.layout) and await is_marked(tr, self._line.layout):
-            doubt(self._queue.layout)  # the next enqueue looks again, too
-            raise bypassed(self._queue)
-        if not self._line.shards.is_known():
-            await self._line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
-
-    async def _enter_session(
-        self, tr: Transaction, name: bytes, level: int
-    ) -> tuple[Session, SessionRecord | None, int]:
-        """Return the generation of a session that takes items, its record, and the last index of a level.
-
-        Raises:
-            SessionClosed: it takes none.
-        """
-        session = self._line.session(name)
-        # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other
-        # changes of the record also write the guard.
-        tr.add_read_conflict_key(session.guard_key)
-        recorded = tr.snapshot.get(session.record_key)
-        last = started(session.last_index(tr, level))
-        record = session.record_in(await value_of(recorded))
-        if record is not None:
-            generation = generation_to_enter(self._queue, name, record)
-            if generation:
-                session = self._line.session(name, generation)
-                last = started(session.last_index(tr, level))
-        return session, record, await last
 
     async def session_for_enqueue(self, tr: Transaction, name: bytes) -> Session:
         """Return the generation of a session that items are enqueued into, by snapshot."""
@@ -649,28 +616,6 @@ class Working(Generic[V]):
             tr.clear(session.state_key)
         else:
             tr.set(session.state_key, state)
-
-
-def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
-    """Return the generation of a session that its new items belong to.
-
-    Raises:
-        SessionClosed: the session is being removed.
-    """
-    if record.closing == REFUSING:
-        raise SessionClosed(
-            f"The session {name_of(name)!r} of {queue!r} is being removed and takes no more items. Enqueue again when"
-            " it is gone; or remove it with later='renew', which keeps later items for a new generation."
-        )
-    return record.generation + (record.closing == RENEWING)
-
-
-def bypassed(queue: Queue) -> ChecksBypassed:
-    """Return the error of an enqueue that would bypass the smart checks of a queue's sessions."""
-    return ChecksBypassed(
-        f"The sessions of {queue!r} make smart checks, which this enqueue would bypass. Nothing was written. Enqueue by"
-        " fdbqueue.layers.SmartSessions(sessions).enqueue or enqueue_many. Lease, ack and all other verbs are as ever."
-    )
 
 
 async def remove(
