@@ -40,6 +40,12 @@ def check_file(folder: Path, *, as_json: bool) -> None:
             console.print(f"[red]✗[/red] {escape(what)} Affected: {escape(', '.join(names))}.")
         if not told:
             console.print(f"[green]✓[/green] {counted(report.pages, 'page')}, {counted(report.rows, 'key')}, all well")
+            if not report.checked:
+                console.print(
+                    "This folder's rows have no checksums: a value that was changed in its place is not found."
+                )
+        elif all(damage.is_row for damage in report.damages):
+            console.print("A read of such a row raises an error. Restore a backup.")
         else:
             console.print("Do not open this folder: a damaged page ends the process that reads it. Restore a backup.")
     else:
@@ -48,7 +54,8 @@ def check_file(folder: Path, *, as_json: bool) -> None:
             | {"begin": damage.begin.hex(), "end": None if damage.end is None else damage.end.hex(), "affected": names}
             for damage, names in told
         ]
-        answer = {"folder": str(folder), "ok": not told, "pages": report.pages, "keys": report.rows, "damaged": damages}
+        answer = {"folder": str(folder), "ok": not told, "pages": report.pages, "keys": report.rows}
+        answer |= {"checksums": report.checked, "damaged": damages}
         write_lines([msgspec.json.encode(answer) + b"\n"])
     if told:
         raise typer.Exit(errors.EMPTY)

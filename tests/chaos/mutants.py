@@ -1873,4 +1873,31 @@ MUTANTS = (
         (('for _, row in own_rows(layout, "groups", found)]', "for row in found]"),),
         tests=("tests/layers/together/test_foreign_keys_anywhere.py::test_foreign_members_stop_no_cancel_of_a_group",),
     ),
+    Mutant(
+        "a row that was changed on the disk is read as it is",
+        "fdbqueue/engine/embedded/store/disk/checksums.py",
+        (
+            ("    if crc32(key + stored) != WHOLE:\n", "    if False:\n"),
+            (" if crc32(key + stored) == WHOLE]", "]"),
+        ),
+        tests=("tests/unit/test_store_checksums.py::test_each_read_of_a_changed_row_names_it",),
+    ),
+    Mutant(
+        "a counter that was changed on the disk is added to",
+        "fdbqueue/engine/embedded/store/commit/applying.py",
+        (("                if crc32(key + old) != WHOLE:\n", "                if False:\n"),),
+        tests=("tests/unit/test_store_checksums.py::test_each_read_of_a_changed_row_names_it",),
+    ),
+    Mutant(
+        "the check of a file compares no checksums",
+        "fdbqueue/engine/embedded/store/disk/pages.py",
+        (("crc32(key + stored) != checksums.WHOLE", "False"),),
+        tests=("tests/unit/test_store_checksums.py::test_the_check_of_a_file_names_a_changed_row",),
+    ),
+    Mutant(
+        "a folder of an earlier version gets rows with checksums",
+        "fdbqueue/engine/embedded/store/disk/files.py",
+        (("checked=(found or new_format(self.path)) == layout.FORMAT", "checked=not memory.made(self.path)"),),
+        tests=("tests/unit/test_store_checksums.py::test_a_folder_without_checksums_stays_so",),
+    ),
 )

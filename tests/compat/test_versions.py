@@ -22,6 +22,7 @@ from tests.compat.use import use
 HERE = Path(__file__).parent
 OLD = "ed71ef0"
 """A commit before the ways of enqueues and leases were shortened."""
+OPEN = [sys.executable, "-c", "import fdbqueue, os; fdbqueue.open(os.environ['URL']).close()"]
 STORED = HERE.parent / "data" / f"stored-{OLD}.json.gz"
 """All rows that `make.py` wrote with that commit."""
 
@@ -73,6 +74,11 @@ def started(script: str, *words: str, code: Path | None) -> subprocess.Popen[str
     )
 
 
+def opened_by(code: Path, url: str) -> None:
+    """Open a database once with the code in a folder."""
+    subprocess.run(OPEN, env={**os.environ, "PYTHONPATH": str(code), "URL": url}, cwd=code, check=True)
+
+
 def said(process: subprocess.Popen[str]) -> Any:
     """Wait for a script, and return what it printed."""
     out, _ = process.communicate(timeout=120)
@@ -96,13 +102,31 @@ def test_rows_of_an_older_version_are_read() -> None:
 def test_what_one_version_stores_the_other_uses(old: Path, tmp_path: Path, maker: str, user: str) -> None:
     code = {"old": old, "new": None}
     url = f"file:{tmp_path / 'db'}"
+    if maker != user:
+        opened_by(old, url)  # a folder that the older version has made is one for both
     assert said(started("make.py", url, code=code[maker])) is None
     assert said(started("use.py", url, code=code[user])) == EXPECTED
 
 
 @pytest.mark.slow
+def test_an_older_version_refuses_a_folder_with_checksums_and_leaves_it(old: Path, tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        fdbqueue.Queue("q").enqueue(db, b"x")
+    data = (tmp_path / "db" / "data.mdb").read_bytes()
+    told = subprocess.run(
+        OPEN, env={**os.environ, "PYTHONPATH": str(old), "URL": url}, cwd=old, capture_output=True, check=False
+    )
+    assert b"its format is 'fdbqueue embedded 3: rows have checksums'" in told.stderr
+    assert (tmp_path / "db" / "data.mdb").read_bytes() == data
+    with fdbqueue.open(url) as db:
+        assert [item.value for item in fdbqueue.Queue("q").browse(db)] == [b"x"]
+
+
+@pytest.mark.slow
 def test_both_versions_work_at_one_queue_at_once(old: Path, tmp_path: Path) -> None:
     url, number = f"file:{tmp_path / 'db'}", 100
+    opened_by(old, url)
     both = [started("together.py", url, name, str(number), code=code) for name, code in (("old", old), ("new", None))]
     done = [said(one) for one in both]
     everything = {f"{name} {n}" for name in ("old", "new") for n in range(number)}

@@ -14,7 +14,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from fdbqueue.engine.embedded.store.disk import data_file, files
+from fdbqueue.engine.embedded.store.disk import data_file, files, layout
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
@@ -69,13 +69,13 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_database_of_another_format_version_is_refused_and_left_as_it_is(folder: Path) -> None:
-    for found, put_back in ((b"fdbqueue embedded 3", False), (b"fdbqueue embedded 2", True)):
+    for found, put_back in ((b"fdbqueue embedded 4", False), (layout.FORMAT, True)):
         env = lmdb.open(str(folder), max_dbs=8, map_size=1 << 30)
         with env.begin(write=True) as txn:
             txn.put(b"format", found, db=env.open_db(b"meta", txn=txn))
         env.close()
         if not put_back:
-            refused(folder, "its format is 'fdbqueue embedded 3'.*reads 'fdbqueue embedded 2'")
+            refused(folder, "its format is 'fdbqueue embedded 4'.*reads 'fdbqueue embedded 3: rows have checksums'")
     kept(folder)
 
 

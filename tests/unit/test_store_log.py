@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import lmdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fdbqueue.engine.embedded.store.disk import files, layout
 from fdbqueue.engine.embedded.store.disk.layout import REBOOT_VERSIONS
 from fdbqueue.engine.embedded.store.log import log_rows
 from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
@@ -125,7 +127,7 @@ def test_a_folder_of_the_former_format_is_read_and_brought_up_to_date(tmp_path: 
 
 
 def test_a_folder_of_the_former_format_is_not_converted_while_it_is_open(tmp_path: Path, processes: Processes) -> None:
-    with opened(tmp_path) as store:
+    with patch.object(files, "new_format", return_value=layout.PLAIN_FORMAT), opened(tmp_path) as store:
         _make_former(store.files.env)
         processes.run(refused, tmp_path)
         _make_former(store.files.env, b"fdbqueue embedded 2")
@@ -144,7 +146,7 @@ def _rows(store: Store) -> int:
 
 def _former(folder: Path) -> int:
     """Make a folder as the former format had it, and return its last version."""
-    with opened(folder) as store:
+    with patch.object(files, "new_format", return_value=layout.PLAIN_FORMAT), opened(folder) as store:
         put(store, (b"kept", b"1"))
         version = put(store).version
     env = lmdb.open(str(folder), max_dbs=8, map_size=1 << 30)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import lmdb
 
+from fdbqueue.engine.embedded.store.disk.checksums import opened, opened_all
 from fdbqueue.engine.embedded.store.disk.files import explain
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys, Row
@@ -56,8 +57,8 @@ class Snapshot(ReadSource):
                 raise self._gone()
             try:
                 if 0 < len(key) <= DIRECT_KEY:
-                    value: bytes | None = self._txn.get(key)
-                    return value
+                    stored: bytes | None = self._txn.get(key)
+                    return None if stored is None else opened(self._dbs, key, stored)
                 return LongKeys(self._txn, self._dbs).get(key)
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
@@ -79,7 +80,8 @@ class Snapshot(ReadSource):
                 if self._any_long:
                     return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
                 cursor = txn.cursor(self._dbs.data)
-                return _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
+                rows = _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
+                return opened_all(self._dbs, rows)
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
 

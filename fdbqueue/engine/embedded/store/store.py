@@ -13,6 +13,7 @@ General layout of the store side::
       Changes          watched keys and their callbacks                          notify/changes.py
         Notifier       wakes processes that wait for commits of others           notify/notifier.py, shared_page.py
       LongKeys         keys longer than LMDB's 511 bytes                         disk/long_keys.py
+      sealed, opened   a checksum in each row                                    disk/checksums.py
       Members          the processes that use the folder, and their marks        members.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
@@ -159,6 +160,8 @@ class Store:
                         raise StorageError(
                             f"{path}: is open in this process with durability=relaxed. Close that first."
                         )
+                    if parsed.checksums and not found.options.checksums:
+                        raise StorageError(f"{path}: is open in this process with checksums=ignore. Close that first.")
                     found._users += 1
                     return found
             # Another thread is closing it. A process can't open a file twice with LMDB, so wait.

@@ -6,9 +6,11 @@ import struct
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
+from zlib import crc32
 
 from fdbqueue.engine.embedded.store.commit import atomics
 from fdbqueue.engine.embedded.store.commit.request import Mutation, PutRows
+from fdbqueue.engine.embedded.store.disk.checksums import BYTES, WHOLE, damaged, sealed_all
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys
 
@@ -17,7 +19,6 @@ _CLEAR_RANGE: Final = 1
 _STAMPED_KEY: Final = 14
 _STAMPED_VALUE: Final = 15
 _STAMPED: Final = (_STAMPED_KEY, _STAMPED_VALUE)
-_BYTE_MAX: Final = 17
 _ADD: Final = 2
 _COUNT: Final = struct.Struct("<Q")
 _MOST: Final = (1 << 64) - 1
@@ -34,44 +35,50 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
     if len(mutations) >= _MANY:
         sets = _sets_at_the_end(mutations)
         mutations, tail = mutations[:sets], mutations[sets:]
-    put, get, operations = txn.put, txn.get, atomics.OPERATIONS
+    put, get, checked, operations = txn.put, txn.get, dbs.checked, atomics.OPERATIONS
     stamped: tuple[bytes, ...] = ()
     for op, key, param in mutations:
         direct = 0 < len(key) <= DIRECT_KEY
         # First what most mutations are.
-        if op == _SET and direct:
-            put(key, param)
-        elif op == _ADD and direct and len(param) == 8 and len(old := get(key, b"")) in (0, 8):
-            # A counter. This is `atomics.add`, whose numbers have any length.
-            put(key, _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST) if old else param)
+        if op == _SET:
+            pass
         elif op == _CLEAR_RANGE:
             if direct and param == key + b"\0":
                 txn.delete(key)
             else:
                 clear_range(txn, dbs, key, param)
-        elif op == _BYTE_MAX and direct:
-            put(key, max(get(key, b""), param))  # as `atomics.byte_max`: the high-water mark
-        elif op == _SET or op in _STAMPED:
+            continue
+        elif op in _STAMPED:
             if op == _STAMPED_KEY:
                 key = atomics.stamp(key, version + batch.to_bytes(2, "big"))
                 stamped += (key,)
-            elif op == _STAMPED_VALUE:
-                param = atomics.stamp(param, version + batch.to_bytes(2, "big"))
-            if 0 < len(key) <= DIRECT_KEY:
-                put(key, param)
+                direct = 0 < len(key) <= DIRECT_KEY
             else:
-                LongKeys(txn, dbs).put(key, param)
+                param = atomics.stamp(param, version + batch.to_bytes(2, "big"))
         elif direct:
             old = get(key)
-            new = operations[op](old, param)
-            if new is not None:
-                put(key, new)
-            elif old is not None:
-                txn.delete(key)
+            if checked and old is not None:  # `opened`, without a call
+                if crc32(key + old) != WHOLE:
+                    damaged(dbs, key)
+                old = old[:-BYTES]
+            if op == _ADD and old and len(old) == len(param) == 8:
+                # A counter. This is `atomics.add`, whose numbers have any length.
+                param = _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST)
+            elif (new := operations[op](old, param)) is not None:
+                param = new
+            else:
+                if old is not None:
+                    txn.delete(key)
+                continue
         else:
             _change_long(txn, dbs, op, key, param)
+            continue
+        if direct:
+            put(key, param + crc32(key + param).to_bytes(BYTES, "little") if checked else param)  # `sealed`
+        else:
+            LongKeys(txn, dbs).put(key, param)
     if tail:
-        txn.cursor(dbs.data).putmulti(map(_item, tail))
+        txn.cursor(dbs.data).putmulti(sealed_all(dbs, map(_item, tail)))
     return stamped
 
 
@@ -81,7 +88,7 @@ def put_rows(txn: Any, dbs: Databases, rows: PutRows) -> None:
     *Cost:* the same as `apply`, but only a few steps of Python if no key is long.
     """
     if rows.keys[0] and max(map(len, rows.keys)) <= DIRECT_KEY:
-        txn.cursor(dbs.data).putmulti(rows)
+        txn.cursor(dbs.data).putmulti(sealed_all(dbs, rows))
     else:
         long = LongKeys(txn, dbs)
         for key, value in rows:

@@ -12,7 +12,7 @@ import lmdb
 
 from fdbqueue.engine.embedded.store.clock import StoreClock
 from fdbqueue.engine.embedded.store.commit.applying import apply
-from fdbqueue.engine.embedded.store.disk import data_file, folder, layout, redo
+from fdbqueue.engine.embedded.store.disk import data_file, folder, layout, memory, redo
 from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
 from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, FolderLock
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
@@ -203,9 +203,11 @@ class Files:
             if found is None:
                 disk.begun(number)
                 disk.label_other(number, None)
-                txn.put(layout.FORMAT_KEY, layout.FORMAT, db=meta)
+                txn.put(layout.FORMAT_KEY, new_format(self.path), db=meta)
             dbs = Databases(
                 path=self.path,
+                checked=(found or new_format(self.path)) == layout.FORMAT,
+                ignoring=not self.options.checksums,
                 data=self.env.open_db(layout.DATA, txn=txn),
                 long=self.env.open_db(layout.LONG, txn=txn),
                 log=self.env.open_db(layout.LOG, txn=txn),
@@ -247,7 +249,7 @@ class Files:
     def _note_boot(self, dbs: Databases, disk: Durable, clock: StoreClock) -> None:
         boot = clock.boot()
         with self.env.begin(write=True) as txn:
-            current = txn.get(layout.FORMAT_KEY, db=dbs.meta) == layout.FORMAT
+            current = txn.get(layout.FORMAT_KEY, db=dbs.meta) != layout.FORMER_FORMAT
             if current and txn.get(layout.BOOT_KEY, db=dbs.meta) == boot:
                 return
             # No old transaction is left. After a boot, none survives, and the old boot's clock is unrelated to this
@@ -255,10 +257,16 @@ class Files:
             number = txn.id()
             disk.begun(number)
             disk.label_other(number, None)
-            txn.put(layout.FORMAT_KEY, layout.FORMAT, db=dbs.meta)
+            if not current:
+                txn.put(layout.FORMAT_KEY, layout.PLAIN_FORMAT, db=dbs.meta)
             txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
             log_rows.begin(txn, dbs, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
         disk.ensure(number)
+
+
+def new_format(path: str) -> bytes:
+    """Return the format of a new folder. A database in memory needs no checksums: it has no disk."""
+    return layout.PLAIN_FORMAT if memory.made(path) else layout.FORMAT
 
 
 def _check_folder(path: str) -> None:
@@ -301,7 +309,7 @@ def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None,
     except lmdb.NotFoundError:
         raise StorageError(f"{path}: the LMDB database there is not fdbqueue's.") from None
     found: bytes | None = txn.get(layout.FORMAT_KEY, db=meta)
-    if found not in (None, layout.FORMAT, layout.FORMER_FORMAT):
+    if found is not None and found not in layout.FORMATS:
         raise StorageError(
             f"{path}: its format is {found.decode('latin-1')!r} and this version of fdbqueue reads"
             f" {layout.FORMAT.decode()!r}. Use the version that made it."

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fdbqueue.engine.embedded.store.disk.checksums import opened, sealed
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 
 POINTER_LENGTH: Final = DIRECT_KEY + 1
 EMPTY_KEY: Final = bytes(8)
+
 
 Row = tuple[bytes, bytes]
 
@@ -28,6 +30,10 @@ class Databases:
     """The handles of the named databases in the folder `path`."""
 
     path: str
+    checked: bool
+    """Whether rows have checksums (`checksums`)."""
+    ignoring: bool
+    """Whether a row with a wrong checksum is read as it is."""
     data: Any
     long: Any
     log: Any
@@ -42,10 +48,11 @@ class LongKeys:
     *Cost:* one LMDB operation for each 500 bytes of the key, for a single key and for each row.
     """
 
-    __slots__ = ("_data", "_long", "_txn")
+    __slots__ = ("_data", "_dbs", "_long", "_txn")
 
     def __init__(self, txn: Any, dbs: Databases) -> None:
         self._txn = txn
+        self._dbs = dbs
         self._data = dbs.data
         self._long = dbs.long
 
@@ -56,25 +63,24 @@ class LongKeys:
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`."""
         place = self._path(key)[-1]
-        value: bytes | None = None if place is None else self._txn.get(place[1], db=place[0])
-        return value
+        return None if place is None else self._read(*place)
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set `key`, and create the levels that it needs."""
-        txn, db, level, rest = self._txn, self._data, b"", key
+        db, level, rest = self._data, b"", key
         fresh = 0
         while len(level) + len(rest) > DIRECT_KEY:
             pointer, rest = _split(level, rest)
-            below = txn.get(pointer, db=db)
+            below = self._read(db, pointer)
             if below is None:
                 fresh = fresh + 1 if fresh else self._free_level()
                 below = fresh.to_bytes(8, "big")
-                txn.put(pointer, below, db=db)
+                self._write(db, pointer, below)
             db, level = self._long, below
         if key:
-            txn.put(level + rest, value, db=db)
+            self._write(db, level + rest, value)
         else:
-            txn.put(EMPTY_KEY, value, db=self._long)
+            self._write(self._long, EMPTY_KEY, value)
 
     def delete(self, key: bytes) -> bool:
         """Clear `key`, and the levels that become empty; return whether the key was there."""
@@ -94,10 +100,10 @@ class LongKeys:
         """Yield the rows of ``[begin, end)`` in order. No write may happen during the iteration."""
         if reverse:
             yield from self._down(self._data, b"", b"", begin, end)
-            if begin == b"" < end and (value := self._txn.get(EMPTY_KEY, db=self._long)) is not None:
+            if begin == b"" < end and (value := self._read(self._long, EMPTY_KEY)) is not None:
                 yield b"", value
             return
-        if begin == b"" < end and (value := self._txn.get(EMPTY_KEY, db=self._long)) is not None:
+        if begin == b"" < end and (value := self._read(self._long, EMPTY_KEY)) is not None:
             yield b"", value
         yield from self._up(self._data, b"", b"", begin, end)
 
@@ -110,11 +116,18 @@ class LongKeys:
         while len(level) + len(rest) > DIRECT_KEY:
             pointer, rest = _split(level, rest)
             places.append((db, pointer))
-            level = self._txn.get(pointer, db=db)
-            if level is None:
+            below = self._read(db, pointer)
+            if below is None:
                 return [*places, None]
-            db = self._long
+            db, level = self._long, below
         return [*places, (db, level + rest)]
+
+    def _read(self, db: Any, stored_key: bytes) -> bytes | None:
+        stored: bytes | None = self._txn.get(stored_key, db=db)
+        return None if stored is None else opened(self._dbs, stored_key, stored)
+
+    def _write(self, db: Any, stored_key: bytes, value: bytes) -> None:
+        self._txn.put(stored_key, sealed(self._dbs, stored_key, value), db=db)
 
     def _free_level(self) -> int:
         cursor = self._txn.cursor(self._long)
@@ -138,13 +151,13 @@ class LongKeys:
                 inner = prefix + stored[len(level) : DIRECT_KEY]
                 if inner >= end:
                     return
-                yield from self._up(self._long, value, inner, begin, end)
+                yield from self._up(self._long, opened(self._dbs, stored, value), inner, begin, end)
                 continue
             key = prefix + stored[len(level) :]
             if key >= end:
                 return
             if key >= begin:
-                yield key, value
+                yield key, opened(self._dbs, stored, value)
 
     def _down(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
         """Yield the rows of one level that are before `end`, in descending order."""
@@ -164,7 +177,7 @@ class LongKeys:
                 return
             if len(stored) == POINTER_LENGTH:
                 inner = prefix + stored[len(level) : DIRECT_KEY]
-                yield from self._down(self._long, value, inner, begin, end)
+                yield from self._down(self._long, opened(self._dbs, stored, value), inner, begin, end)
                 if inner < begin:
                     return
                 continue
@@ -172,7 +185,7 @@ class LongKeys:
             if key < begin:
                 return
             if key < end:
-                yield key, value
+                yield key, opened(self._dbs, stored, value)
 
 
 def _split(level: bytes, rest: bytes) -> tuple[bytes, bytes]:

@@ -3,7 +3,8 @@
 LMDB has no checksums, and it maps its file: a damaged page ends the process that reads it, by SIGSEGV or SIGABRT. This
 module reads the pages as bytes from the file, and checks what LMDB relies on: each page's number and kind, the places
 of its entries, the order of its keys, and the numbers of pages and rows that each database has. So it survives every
-page, and the keys around a damaged one say which keys are lost. A value that was changed in its place is not found.
+page, and the keys around a damaged one say which keys are lost. If the rows of the folder have checksums, it compares
+them too. Otherwise a value that was changed in its place is not found.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from zlib import crc32
 
-from fdbqueue.engine.embedded.store.disk import data_file, folder, layout
+from fdbqueue.engine.embedded.store.disk import checksums, data_file, folder, layout
 from fdbqueue.engine.errors import StorageError
 
 _PAGE: Final = struct.Struct(
@@ -39,7 +41,7 @@ TOP: Final = b"databases"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged page."""
+    """A damaged page, or a damaged row."""
 
     page: int
     database: bytes
@@ -49,7 +51,9 @@ class Damage:
     end: bytes | None
     """They end before this one; None: they go to the last key."""
     what: str
-    """What is wrong with the page."""
+    """What is wrong with the page, or the row."""
+    is_row: bool = False
+    """Whether only a row is damaged, and the page that it is in can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class PagesReport:
     """How many pages were read."""
     rows: int
     """How many keys of users were read."""
+    checked: bool
+    """Whether rows have checksums, which were compared."""
     damages: tuple[Damage, ...]
 
 
@@ -92,11 +98,16 @@ def check_pages(path: str, see: Callable[[bytes], None]) -> PagesReport:
                 f"{path}: it was written to while it was read, so what was found means nothing. Stop the programs that"
                 " use it, or look at a backup of it."
             )
-        return PagesReport(walk.pages, walk.rows, tuple(walk.damages))
+        return PagesReport(walk.pages, walk.rows, walk.checked, tuple(walk.damages))
     except OSError as error:
         raise folder.refusal(path, folder.DATA, error) from error
     finally:
         os.close(fd)
+
+
+def _meta_first(database: tuple[bytes, bytes]) -> bool:
+    """Order the databases so that the format is known before the rows."""
+    return database[0] != layout.META
 
 
 class _Walk:
@@ -112,6 +123,8 @@ class _Walk:
         """Pages of branches, of leaves and of long values, and rows, of the database that is read."""
         self._databases: list[tuple[bytes, bytes]] = []
         self.pages = self.rows = 0
+        self.checked = False
+        """Whether rows have checksums."""
         self.damages: list[Damage] = []
 
     def all(self) -> None:
@@ -119,7 +132,7 @@ class _Walk:
         content = self._meta.content
         self._database(FREE, content[24:72])
         self._database(TOP, content[72:120])
-        for name, record in self._databases:
+        for name, record in sorted(self._databases, key=_meta_first):
             self._database(name, record)
 
     def _database(self, name: bytes, record: bytes) -> None:
@@ -175,17 +188,28 @@ class _Walk:
                 continue
             self._counts[3] += 1
             if flags & _ELSEWHERE:
-                self._long_value(_NUMBER.unpack_from(page, value)[0], size)
+                stored = self._long_value(_NUMBER.unpack_from(page, value)[0], size)
             elif value + size > self._size:
                 raise _Wrong("a value reaches beyond its page")
-            elif flags & _IS_DATABASE and name == TOP:
+            else:
+                stored = page[value : value + size]
+            if flags & _IS_DATABASE and name == TOP:
                 self._databases.append((key, page[value : value + _DATABASE.size]))
+            elif name == layout.META and key == layout.FORMAT_KEY:
+                self.checked = stored == layout.FORMAT
+                if stored not in layout.FORMATS:
+                    what = f"its row {key!r} is {stored!r}, which is no format"
+                    self.damages.append(Damage(number, name, key, key + b"\0", what, is_row=True))
+            elif self.checked and name in layout.CHECKED and crc32(key + stored) != checksums.WHOLE:
+                what = f"its row {key!r} does not match its checksum"
+                self.damages.append(Damage(number, name, key, key + b"\0", what, is_row=True))
             if name == layout.DATA:
                 self.rows += 1
                 self._see(key)
         return below
 
-    def _long_value(self, number: int, size: int) -> None:
+    def _long_value(self, number: int, size: int) -> bytes:
+        """Return a value that has pages of its own."""
         page, kind, _ = self._read(number, long=True)
         amount = _COUNT.unpack_from(page)[0]
         if kind != _LONG_VALUE or amount * self._size < size + _PAGE.size:
@@ -194,6 +218,7 @@ class _Walk:
         self.pages += amount - 1
         if number + amount - 1 > self._meta.last_page:
             raise _Wrong(f"the value at page {number} reaches beyond the file")
+        return os.pread(self._fd, size, number * self._size + _PAGE.size)
 
     def _read(self, number: int, *, long: bool = False) -> tuple[bytes, int, int]:
         """Return a page, its kind, and the end of its list of entries."""

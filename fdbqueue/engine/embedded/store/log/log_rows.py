@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
+from fdbqueue.engine.embedded.store.disk.checksums import opened, sealed
 from fdbqueue.engine.embedded.store.disk.layout import TAIL_KEY, WINDOW_SECONDS
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases
 from fdbqueue.engine.embedded.store.log.write_set import Range
@@ -119,11 +120,11 @@ def append(
         tail = b"".join((version, tail[_VERSION_BYTES:], entry))
     else:
         if len(tail) > _VERSION_BYTES:
-            txn.put(tail[:_VERSION_BYTES], tail[_VERSION_BYTES:], True, True, True, dbs.log)
+            _put(txn, dbs, tail[:_VERSION_BYTES], tail[_VERSION_BYTES:])
         if _VERSION_BYTES + len(entry) <= TAIL_BYTES:
             tail = version + entry
         else:
-            txn.put(version, entry, True, True, True, dbs.log)
+            _put(txn, dbs, version, entry)
             tail = version
         _trim(txn, dbs, version)
     txn.put(TAIL_KEY, tail, True, True, False, dbs.top)
@@ -135,7 +136,7 @@ def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
     cursor = txn.cursor(dbs.log)
     if cursor.set_range((after + 1).to_bytes(8, "big")):
         for key, row in cursor.iternext():
-            yield int.from_bytes(key, "big"), newer(row, after)
+            yield int.from_bytes(key, "big"), newer(opened(dbs, key, row), after)
     tail = tail_of(txn, dbs)
     if rest := newer(tail[_VERSION_BYTES:], after):
         yield int.from_bytes(tail[:_VERSION_BYTES], "big"), rest
@@ -205,8 +206,13 @@ def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
 def first_version(txn: Any, dbs: Databases) -> int:
     """Return the version of the oldest commit in the log; 0 if there is none."""
     cursor = txn.cursor(dbs.log)
-    oldest = commits(cursor.value() if cursor.first() else tail_of(txn, dbs)[_VERSION_BYTES:])
+    found = cursor.first()
+    oldest = commits(opened(dbs, *cursor.item()) if found else tail_of(txn, dbs)[_VERSION_BYTES:])
     return next(oldest, (0, b""))[0]
+
+
+def _put(txn: Any, dbs: Databases, key: bytes, run: bytes) -> None:
+    txn.put(key, sealed(dbs, key, run), True, True, True, dbs.log)
 
 
 def _trim(txn: Any, dbs: Databases, version: bytes) -> None:
