@@ -19,7 +19,7 @@ from functools import lru_cache
 import msgspec
 
 from fdbqueue.base.position import Position
-from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace, behind, within
 from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import FormatError
@@ -28,7 +28,7 @@ from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import FollowUps, Micros, Seconds, check_follow_ups
 from fdbqueue.stored.layout import DROP, GO, GROUP, SWEEP, Layout, pack
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_values import decoded, signed
 
 WITNESSES = 8
 """From so many open members a transaction chooses its witness."""
@@ -147,15 +147,8 @@ async def read_member_counts(tr: Transaction, layout: Layout, name: str) -> dict
     counts = group_keys(layout, name).counts
     span = counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[2]: _read_count(row) for parts, row in own_rows(layout, "groups", found)}
-
-
-def _read_count(row: KeyValue) -> int:
-    try:
-        number: int = _COUNT.unpack(row.value)[0]
-    except struct.error as error:
-        raise FormatError(f"The counter {row.key!r} of a group has {len(row.value)} bytes and not 8.") from error
-    return number
+    own = own_rows(layout, "groups", found)
+    return {parts[2]: decoded(layout, row.key, row.value, signed) for parts, row in own}
 
 
 def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:

@@ -9,6 +9,7 @@ from fdbqueue import FormatError
 from fdbqueue.lowlevel import Database, Layout, Transaction, pages
 from fdbqueue.moves.groups import group_keys, named_group
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import decoded, signed
 
 from .outcome_check import Tracked
 
@@ -41,7 +42,10 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
                 except FormatError as error:
                     damaged.append(str(error))
             elif kind == "count" and rest[0] in _OPEN:
-                counted[name, rest[0]] = int.from_bytes(row.value, "little", signed=True)
+                try:
+                    counted[name, rest[0]] = decoded(layout, row.key, row.value, signed)
+                except FormatError as error:
+                    damaged.append(str(error))
     problems = damaged + [f"The member {key!r} of a group has no item in the queue." for key in surplus]
     problems += [f"The member {key!r} of a group is missing." for key in sorted(wanted)]
     for name, state in sorted(there.keys() | counted.keys()):

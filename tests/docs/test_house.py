@@ -292,6 +292,95 @@ def test_keys_are_read_by_one_decoder(repository: Path) -> None:
     assert UNPACKS.keys() == found.keys(), "a file that no longer needs it"
 
 
+HINT = "takes any bytes as a number: a hint, a lease or a size, which the next call writes again"
+OWN_ERROR = "its error names the record by its name"
+DECODES = {
+    "fdbqueue/moves/admission.py": "reads the high-water mark, which `byte_max` keeps, in two forms",
+    "fdbqueue/moves/arrivals.py": "reads whether there are subscriptions: any value says so",
+    "fdbqueue/moves/exclusive.py": "asks for one field of a registration, of any version",
+    "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
+    "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
+    "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",
+    "fdbqueue/stored/layout.py": "reads keys",
+    "fdbqueue/stored/names.py": "reads texts of names",
+    "fdbqueue/stored/own_values.py": "has the decoder",
+    "fdbqueue/stored/rename_marks.py": "reads a mark for the decoders of a pause and of a type",
+    "fdbqueue/verbs/of_session.py": "reads a position",
+    "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
+    "fdbqueue/observe/ages.py": "reads a key",
+    "fdbqueue/observe/figures.py": HINT,
+    "layers/blobs/_blobs.py": HINT,
+    "layers/blobs/_uploads.py": HINT,
+    "layers/common/token_bucket.py": HINT,
+    "layers/groups/_group.py": HINT,
+    "layers/leases/granting.py": OWN_ERROR,
+    "layers/leases/sweeping.py": HINT,
+    "layers/oplog/_logged.py": "reads a template of a key",
+    "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
+    "layers/sessions/line/shards.py": OWN_ERROR,
+    "layers/sessions/line/tracking.py": "reads a position",
+    "layers/smart/recipients.py": OWN_ERROR,
+    "layers/staged/requests.py": OWN_ERROR,
+    "layers/streams/_stream.py": HINT,
+    "layers/streams/records.py": OWN_ERROR,
+    "layers/subscriptions/_credit.py": HINT,
+    "layers/subscriptions/_cursor.py": HINT,
+    "layers/subscriptions/_following.py": HINT,
+    "layers/subscriptions/_stats.py": HINT,
+    "layers/subscriptions/_waiters.py": "reads a key",
+    "layers/subscriptions/check.py": HINT,
+    "layers/subscriptions/immediate_delivery.py": HINT,
+    "layers/tasks/_arguments.py": "reads the payloads of users' items",
+    "layers/tasks/_lane.py": "reads the payloads of users' items, and results",
+    "layers/tasks/_message.py": "reads the payloads of users' items",
+}
+"""Files that may decode stored bytes without `fdbqueue.stored.own_values.decoded`, and why."""
+
+
+def decodes(source: str) -> list[int]:
+    """The lines that decode bytes. A decoder of msgspec is well where the file hands it to `decoded`."""
+    lines, tree = [], ast.parse(source)
+    uses = any(isinstance(node, ast.alias) and node.name == "decoded" for node in ast.walk(tree))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="int"), attr="from_bytes")):
+                lines.append(node.lineno)
+            case ast.Call(func=ast.Attribute(attr="Decoder" | "decode", value=ast.Attribute(attr="msgpack" | "json"))):
+                lines += [] if uses else [node.lineno]
+            case ast.Call(func=ast.Attribute(attr="unpack" | "unpack_from", value=ast.Name(id=name))):
+                lines += [node.lineno] if name == "struct" or name.isupper() else []
+            case ast.Call(func=ast.Attribute(attr="decode", value=ast.Call(func=ast.Name(id="bytes")))):
+                lines.append(node.lineno)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'int.from_bytes(row.value, "little")',
+        "_decoder = msgspec.msgpack.Decoder(Record)",
+        "_COUNT.unpack(row.value)",
+        "bytes(value).decode()",
+        "msgspec.json.decode(value)",
+    ],
+)
+def test_what_decodes_stored_bytes_is_found(line: str) -> None:
+    assert decodes(line) == [1]
+    assert decodes("from fdbqueue.stored.own_values import decoded") == []
+
+
+def test_stored_records_are_decoded_in_one_place(repository: Path) -> None:
+    """An error about a record names its key: see `fdbqueue.stored.own_values`."""
+    folders = ("moves", "stored", "reads", "writes", "verbs", "observe", "layers")
+    found = {
+        "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts)
+        for file, parts in files_of(repository)
+        if parts[1] in folders and decodes(file.read_text())
+    }
+
+    assert {f"{name}.py" for name in found} == DECODES.keys()
+
+
 SALVAGES = {
     "fdbqueue/moves/rescue.py": "adds what the keys know, for all calls that take an item away",
     "layers/leases/browsing.py": "shows items",

@@ -11,7 +11,8 @@ import pytest
 import fdbqueue
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Gate, Leases, Results, Sessions
+from fdbqueue.layers import Gate, Groups, Leases, Results, Sessions
+from fdbqueue.moves.groups import group_keys
 from fdbqueue.stored.layout import pack
 
 GARBAGE = b"\xc1garbage\xff"
@@ -94,7 +95,14 @@ def pointer(db: Any, queue: Queue[str]) -> Damaged:
     return Damaged(db, queue, row.key, lambda: list(sessions.list(db)), b"\x20newer")
 
 
-KINDS = (pause, quota, registration, outcome, session, total, gate, waiters, pointer)
+def members(db: Any, queue: Queue[str]) -> Damaged:
+    groups = Groups(Leases(queue))
+    group = groups.open(db, "g")
+    groups.enqueue(db, "x", group=group)
+    return Damaged(db, queue, group_keys(queue.layout, "g").count_key("available"), lambda: group.stats(db))
+
+
+KINDS = (pause, quota, registration, outcome, session, total, gate, waiters, pointer, members)
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
