@@ -15,6 +15,7 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.sessions.line.shards import MAX_SHARDS
+from fdbqueue.layers.subscriptions._waiters import DISPATCHER
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.sink.at_once import logs_of
 from fdbqueue.spark.sink.record import SinkKeys
@@ -51,7 +52,13 @@ def test_keys_that_few_programs_write_are_own(db: Any, space: Subspace) -> None:
     keys = [
         *(job.record, job.owner(0), job.count(1), job.log_entry(2, 300), job.held(b"s", b"t", "rows", 0, 1)),
         *(sink.record, sink.part("query", 3, b"t", 0, 1), logs.owner(0), logs.count(1), logs.log_entry(2, 300)),
-        *(layout.chunk_key(position, 0), layout.blob_key(b"id", 3), layout.type_key, layout.subscribed_key),
+        *(
+            layout.pointers.pack((DISPATCHER,)),
+            layout.chunk_key(position, 0),
+            layout.blob_key(b"id", 3),
+            layout.type_key,
+            layout.subscribed_key,
+        ),
         *(row.key for row in db.get_range_startswith(layout.prefix)),
     ]
     foreign = [key for key in keys if not is_own(key[len(layout.prefix) :])]
