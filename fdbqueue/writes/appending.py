@@ -59,9 +59,12 @@ def append_items(
     if order is not None:
         give_up_to(tr, layout, index + amount - 1, order)
     if notes is not None:
-        own = Moves(tr, layout) if moves is None else moves
+        own, cut = Moves(tr, layout) if moves is None else moves, len(layout.prefix)
         for key, one, noted in zip(keys, stored, notes, strict=True):
-            own.enter(layout.available.packed(key), one, noted)
+            if noted.visible_at_us or noted.token or noted.died_at_us or noted.beside:
+                own.enter(key[cut:], one, noted)
+            else:
+                own.enter_new(key[cut:], one, noted)
         own.tally("enqueued", amount)
         if moves is None:
             own.finish()
@@ -90,7 +93,7 @@ def append_item(
     """Write one new item at a position, as `append_items` does."""
     ranks = None if position.rank is None else (position.rank,)
     where = (tr, layout, position.index, position.random)
-    append_items(*where, (stored,), ranks, ((0, chunks),), notes=(notes,), moves=moves)
+    append_items(*where, (stored,), ranks, ((0, chunks),) if chunks else (), notes=(notes,), moves=moves)
 
 
 def write_chunks(tr: Transaction, layout: Layout, position: Position, chunks: Iterable[bytes]) -> None:

@@ -190,10 +190,11 @@ async def _fitting(append: Append, items: list[Encoded], splits: bool, tr: Trans
 
 async def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes: Notes) -> list[Position]:
     index, random = await queue.next_index(tr, len(items)), new_random()
-    stored, chunks, ranks = zip(*(item[:3] for item in items), strict=True)
-    noted = [item.notes or notes for item in items]
+    stored, chunks, ranks, _, own, _ = zip(*items, strict=True)
+    noted = [one or notes for one in own]
     given = None if None in ranks else ranks
-    append_items(tr, queue.layout, index, random, stored, given, enumerate(chunks), notes=noted)
+    large = [(at, parts) for at, parts in enumerate(chunks) if parts]
+    append_items(tr, queue.layout, index, random, stored, given, large, notes=noted)
     return [Position(index + at, random, rank=rank) for at, rank in enumerate(ranks)]
 
 

@@ -192,7 +192,8 @@ class Session:
         random, amount, moves = new_random(), len(items), SessionMoves(tr, self)
         stored, chunks = zip(*items, strict=True)
         ranks, noted = (level,) * amount, (notes,) * amount
-        append_items(tr, self.layout, index + 1, random, stored, ranks, enumerate(chunks), notes=noted, moves=moves)
+        large = [(at, parts) for at, parts in enumerate(chunks) if parts]
+        append_items(tr, self.layout, index + 1, random, stored, ranks, large, notes=noted, moves=moves)
         moves.finish()
         return [Position(index + at, random, rank=level) for at in range(1, amount + 1)]
 
