@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 from fdbqueue.arrow.needs import needed
@@ -141,12 +141,14 @@ class ArrowVerbs:
         check_limit(limit, "items to take")
         adaptive = AdaptiveLimit(limit)
 
-        async def take(tr: Transaction, found: list[KeyValue]) -> list[Any]:
-            batch = await reading.taken(tr, self.layout, self.codec, found)  # before the first write
-            await self.take_rows(tr, found)
-            return [batch]
+        async def told(tr: Transaction, found: list[KeyValue]) -> list[Any]:
+            return [await reading.taken(tr, self.layout, self.codec, found)]
 
-        batches = await self.transact(tr, lambda tr: self._dequeue(tr, adaptive.limit, take), on_retry=adaptive.note)
+        def body(tr: Transaction) -> Steps[list[Any] | None]:
+            return self._dequeue(tr, adaptive.limit, told)
+
+        while (batches := await self.transact(tr, body, on_retry=adaptive.note)) is None:
+            pass
         return batches[0] if batches else reading.nothing(self.codec)
 
     def _reading(self, verb: str, tr: Transaction | Database, **options: Unpack[ArrowOptions]) -> Reading:
@@ -165,10 +167,9 @@ class ArrowVerbs:
             on_retry: Callable[[FDBError], None] = ...,
         ) -> Steps[T]: ...
 
-        def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Any]]: ...
         def _dequeue(
             self,
             tr: Transaction,
             limit: int,
-            take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = ...,
-        ) -> Steps[list[Any]]: ...
+            told: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = ...,
+        ) -> Steps[list[Any] | None]: ...

@@ -190,6 +190,10 @@ class Envelope(NamedTuple):
     blob: Blob | None = None
 
 
+NO_PARTS = Envelope(b"", _NO_HEADERS, None)
+"""That of a plain item, without its payload."""
+
+
 def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
     """Return the stored value of an item. A payload over `INLINE_BYTES` is chunked, a smaller one is inline.
 

@@ -13,10 +13,9 @@ Source: FoundationDB's queue recipe (documentation, "Queues").
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
@@ -33,9 +32,8 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import ENTRIES, Admission, Entry
-from fdbqueue.moves.ends import parts_of_ends
 from fdbqueue.moves.exclusive import keep_out
-from fdbqueue.moves.groups import count_members, settle
+from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, take_out
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.stored.catalogue import (
     beside_others,
@@ -44,9 +42,10 @@ from fdbqueue.stored.catalogue import (
     refuse_others_keys,
 )
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
-from fdbqueue.stored.counters import Stats, as_count, count_levels, read_own_stats
+from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import (
     INLINE_BYTES,
+    NO_PARTS,
     PLAIN,
     Chunked,
     Envelope,
@@ -55,16 +54,13 @@ from fdbqueue.stored.items import (
     check_values,
     chunks_of,
     envelope,
-    has_notes,
     has_parts,
     join_chunks,
-    notes_of,
     parse,
 )
 from fdbqueue.stored.known import Registration
-from fdbqueue.stored.layout import TAKEN, TTL, Layout, Name, new_random
+from fdbqueue.stored.layout import Layout, Name, new_random
 from fdbqueue.stored.order import Order, check_order, rank_in
-from fdbqueue.stored.payloads import clear_parts
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing
@@ -81,6 +77,8 @@ if TYPE_CHECKING:  # `inspect` and `check` import these when they are called
     from fdbqueue.reads.inspecting import Inspection
 
 T = TypeVar("T")
+Told: TypeAlias = "Callable[[Transaction, list[KeyValue]], Steps[list[Any]]]"
+"""Returns what a call returns for the rows of the items that it takes out."""
 
 
 class Queue(Named, ArrowVerbs, Administered[V]):
@@ -236,8 +234,11 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return await enqueue_in_transaction(own, self.layout, encoding, given, self.next_index)
 
     @verb
-    def dequeue(self, tr: Transaction | Database) -> Steps[Item[V] | None]:
+    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
         """Take the first item out; None if the queue is empty.
+
+        It removes the items in front whose time to live is over, whose group was cancelled, or whose type says that
+        they are over (`MessageType.expires`), by the wall clock. It fires no timers.
 
         Args:
             tr: a transaction to dequeue in, or a database.
@@ -256,21 +257,23 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         ...     Queue("q").dequeue(db) is None
         True
         """
-        return self.transact(tr, self._dequeue_first, takes=True)
+        while (taken := await self.transact(tr, self._dequeue, takes=True)) is None:
+            pass
+        return taken[0] if taken else None
 
     @verb
     async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
         """Take the first `limit` items out, in order; fewer if there are no more.
 
-        Given a database, it may also take fewer if the items are too large to read in the five seconds of a
-        transaction. It takes at least one if there is one.
+        It may also take fewer if it removes more than 500 items that are over (`dequeue`), or, given a database, if the
+        items are too large to read in the five seconds of a transaction. It takes at least one if there is one.
 
         Args:
             tr: a transaction to dequeue in, or a database.
             limit: how many items at most.
 
         Raises:
-            FormatError, CodecError: one of them can't be read; all stay in their places.
+            FormatError, CodecError, CheckFailed: one of them can't be read; all stay in their places.
             SubscriptionError: as `dequeue`.
 
         *Conflicts:* as `dequeue`; not with enqueues behind the last taken item. *Cost:* one range read, two writes; one
@@ -279,10 +282,12 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         check_limit(limit, "items to take")
         adaptive = AdaptiveLimit(limit)
 
-        def body(tr: Transaction) -> Steps[list[Item[V]]]:
+        def body(tr: Transaction) -> Steps[list[Item[V]] | None]:
             return self._dequeue(tr, adaptive.limit)
 
-        return await self.transact(tr, body, on_retry=adaptive.note, takes=True)
+        while (taken := await self.transact(tr, body, on_retry=adaptive.note, takes=True)) is None:
+            pass
+        return taken
 
     @verb
     async def peek(self, tr: Transaction | Database) -> Item[V] | None:
@@ -544,8 +549,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
     def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
         """Take the items out whose rows were read: at least one, and all from the first to the last.
 
+        Items that are over (`dequeue`) are removed, and not returned.
+
         Raises:
-            FormatError, CodecError: as `item`; all stay in their places.
+            FormatError, CodecError, CheckFailed: as `dequeue_many`; all stay in their places.
             TypeError: they are no rows, or none.
 
         *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last item that it takes.
@@ -559,31 +566,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._take_rows(tr, found)
 
     async def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> list[Item[V]]:
-        if not self.home.known.decodes_in(tr):
-            await check_decodes(tr, self.home)
-        items, parted = [], []
-        for row in found:
-            position = self.layout.available.position(row.key)
-            opened = self._open_envelope(position, row.value)
-            if opened.chunked is None:
-                item = self._decode(position, opened, opened.payload)
-            else:
-                item = await self._of_chunks(tr, position, opened, opened.chunked)
-            items.append(item)
-            if row.value[:1] != PLAIN:
-                self.check_dequeue(item.position, row.value)
-                parted.append(row)
-        if parted:
-            groups = {group for row in parted if (group := self._clear_dependent(tr, row))}
-            for group in sorted(groups):
-                await settle(tr, self.layout, group, time.time_ns() // 1_000)
-        tr.clear_range(found[0].key, found[-1].key + TAKEN)
-        asks_marker(tr)
-        tr.add(self.layout.dequeued_key, as_count(len(items)))
-        if items[-1].position.rank is not None:
-            gone = Counter(item.position.rank for item in items)
-            count_levels(tr, self.layout, {rank: -amount for rank, amount in gone.items()})
-        return items
+        verdicts = await Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT).judge(found, dequeues=True)
+        return await take_out(tr, self.layout, verdicts)
 
     def check_dequeue(self, position: Position, stored: bytes) -> None:
         """Check that an item may be dequeued: a dequeue would remove its blob unread. This is for layers.
@@ -612,8 +596,12 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             key, stored = row.key, row.value
         except AttributeError:
             raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
-        position = self.layout.position_of(key)
-        return self._look(tr, row, position, stored) if self.home.known.decodes_in(tr) else self._checked_look(tr, row)
+        if not self.home.known.decodes_in(tr):
+            return self._checked_look(tr, row)
+        position = self.layout.available.position(key)
+        if stored[:1] == PLAIN:
+            return self._decode(position, NO_PARTS, stored[1:])
+        return self._look(tr, row, position, stored)
 
     def _look(
         self, tr: Transaction | Database, row: KeyValue, position: Position, stored: bytes
@@ -648,46 +636,37 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         append_items(tr, self.layout, index, random, (stored,), ranks, large)
         return Position(index, random, rank=rank)
 
-    async def _dequeue_first(self, tr: Transaction) -> Item[V] | None:
-        taken = await self._dequeue(tr, 1)
-        return taken[0] if taken else None
-
-    async def _dequeue(
-        self, tr: Transaction, limit: int, take: Callable[[Transaction, list[KeyValue]], Steps[list[Any]]] | None = None
-    ) -> list[Any]:
+    async def _dequeue(self, tr: Transaction, limit: int = 1, told: Told | None = None) -> list[Any] | None:
+        """Take the first items out. Return them, or None if it removed many that are over, and there may be others."""
         if not self.layout.known.is_open() and await keep_out(tr, self.layout):
             return []
         begin, end = self.layout.begin, self.layout.end
-        if limit == 1:
-            found = await rows(tr, begin, end, limit=1)
-        else:
-            # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
-            # enqueue. The taken items depend only on the keys up to the last of them.
-            found = await rows(tr.snapshot, begin, end, limit=limit)
-            tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-        return await (take or self._take_rows)(tr, found) if found else []
-
-    def _clear_dependent(self, tr: Transaction, row: KeyValue) -> str:
-        """Clear the dependent keys of an item that is taken out. Return its group, "" for none."""
-        if has_parts(row.value):
-            clear_parts(tr, self.layout, self.layout.available.packed(row.key), row.value)
-        if has_notes(row.value):
-            packed = self.layout.available.packed(row.key)
-            try:
-                notes = notes_of(row.value)
-            except FormatError as error:
-                raise self._unreadable(self.layout.position_of(row.key), error) from error
-            if notes.is_tracked:
-                for part in parts_of_ends():
-                    part(tr, self.layout, packed, notes, "done")
-                if notes.group:
-                    count_members(tr, self.layout, notes.group, available=-1, done=1)
-            if notes.ttl_at_us:
-                tr.clear(self.layout.timer_key(notes.ttl_at_us, packed, TTL))
-            for key in self.layout.dependent_keys(notes.beside, packed):
-                tr.clear(key)
-            return notes.group
-        return ""
+        takes = Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT)
+        verdicts: list[Verdict] = []
+        while takes.over < EXPIRED_LIMIT:
+            wanted = limit - takes.taken
+            if limit == 1:
+                found = await rows(tr, begin, end, limit=1)
+            else:
+                # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
+                # enqueue. The taken items depend only on the keys up to the last of them.
+                found = await rows(tr.snapshot, begin, end, limit=wanted)
+                tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
+            if not found:
+                break
+            verdicts += await takes.judge(found, dequeues=True)
+            if verdicts[-1].error is not None or takes.taken == limit or len(found) < wanted:
+                break
+            begin = found[-1].key + b"\x00"
+        if not verdicts:
+            return []
+        result = None
+        if told is not None and takes.taken and verdicts[-1].error is None:  # before the first write
+            result = await told(tr, [one.row for one in verdicts if one.fate == "take"])
+        items = await take_out(tr, self.layout, verdicts)
+        if not items and takes.over >= EXPIRED_LIMIT:
+            return None
+        return items if result is None else result
 
     async def _first(self, tr: Transaction) -> Item[V] | None:
         found = await rows(tr, self.layout.begin, self.layout.end, limit=1)

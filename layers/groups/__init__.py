@@ -37,8 +37,8 @@ Guarantees
 
 Limits
     A member ends when it is acked or dequeued, when it expires or is removed, and when it becomes a dead letter. A dead
-    letter that is redriven has left its group. A plain `Queue.dequeue` takes members of a cancelled group too. An item
-    belongs to one group, and a group to one queue; follow-ups may go to any queue.
+    letter that is redriven has left its group. An item belongs to one group, and a group to one queue; follow-ups may
+    go to any queue.
 
 Source
     Batches and groups as in Celery's chords and Sidekiq's batches. The counters of a production queue on FoundationDB

@@ -33,8 +33,7 @@ Guarantees
 
 Limits
     An item whose lease expired is delivered again, though its consumer may still be at work. So effects outside the
-    database must be idempotent. A plain `Queue.dequeue` takes available items only. It fires no timers and ignores the
-    time to live.
+    database must be idempotent. A plain `Queue.dequeue` takes available items only, and fires no timers.
 
 Source
     The SCS Agent Queue protocol 0.01 (receive and lock, confirm, watchdog); Apache Qpid's queue design (strict ordering

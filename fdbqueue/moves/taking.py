@@ -1,0 +1,299 @@
+"""Decide about the items that a transaction is about to take: the only module that does.
+
+Every call that takes items reads rows at its own head, asks `Takes` about them, and then does what it is for: it leases
+them, takes them out, moves them into a batch. `Takes` decides about each item, in this order:
+
+===========  ======================================  ==================================================
+fate         if                                      then the taker
+===========  ======================================  ==================================================
+"expired"    its time to live is over                removes it (`remove`)
+"cancelled"  its group was cancelled                 removes it (`remove`)
+"full"       it does not fit into the transaction    leaves it, and all behind it
+"refused"    it can't be read, or may not be taken   leaves it, and raises the error if it has no other item
+"expired"    the predicate of its type says so       removes it (`remove`)
+"take"       otherwise                               takes it
+===========  ======================================  ==================================================
+
+A plain item, in a queue whose types have no predicate, is asked for nothing but its size. (docs/adr/0173)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import KeyValue, Transaction
+from fdbqueue.engine.marker import asks_marker
+from fdbqueue.engine.steps import Steps, started
+from fdbqueue.errors import CheckFailed, CodecError, FormatError
+from fdbqueue.moves.groups import CANCELLED, group_record
+from fdbqueue.moves.moves import Moves
+from fdbqueue.stored.counters import as_count, count_levels
+from fdbqueue.stored.items import NO_NOTES, PLAIN, Envelope, Item, Notes, notes_if_readable, notes_of, size_of
+from fdbqueue.stored.layout import TAKEN, Layout
+
+TAKE_BYTES = 2_000_000
+"""About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
+all."""
+NO_LIMIT = sys.maxsize
+ITEM_BYTES = 200
+"""About how many bytes an item's keys and notes add to it."""
+EXPIRED_LIMIT = 500
+"""Most items that one transaction removes, since they are over, before it takes others."""
+UNTAKEABLE = (CodecError, FormatError, CheckFailed)
+"""Errors of an item that can't be read, or whose type's predicate fails."""
+
+Fate = Literal["take", "expired", "cancelled", "full", "refused"]
+
+
+class Opening(Protocol):
+    """Opens the items of a queue: a `Queue`."""
+
+    layout: Layout
+    codec: Any
+
+    def look_at(self, tr: Any, row: KeyValue) -> Any: ...
+    def check_dequeue(self, position: Position, stored: bytes) -> None: ...
+    def open_envelope(self, position: Position, stored: bytes) -> Envelope: ...
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What becomes of one item."""
+
+    row: KeyValue
+    fate: Fate
+    notes: Notes = NO_NOTES
+    item: Any = None
+    """The item, if it is taken and was opened."""
+    error: CodecError | FormatError | CheckFailed | None = None
+    """Why it is refused."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is to be removed."""
+        return self.fate == "expired" or self.fate == "cancelled"
+
+
+class Takes:
+    """Decides about the items that one transaction is about to take, in their order.
+
+    Args:
+        tr: the transaction.
+        queue: opens the items. If a type of its values has a predicate (`MessageType.expires`), its codec has
+            `is_over`. That gets a value, the time in microseconds and the position, and returns whether the item is
+            over. It is not asked about an item with a time to live.
+        now_us: the time.
+        home: where the groups of the items are kept; None: among the keys of the queue.
+        size_bytes: about how many bytes of items the transaction takes at most. The first item always fits.
+    """
+
+    __slots__ = (
+        *("_groups", "_home", "_most", "_now_us", "_predicate", "_queue", "_tr"),
+        *("over", "size_bytes", "taken"),
+    )
+
+    def __init__(
+        self,
+        tr: Transaction,
+        queue: Opening,
+        now_us: int,
+        *,
+        home: Layout | None = None,
+        size_bytes: int = TAKE_BYTES,
+    ) -> None:
+        self._tr = tr
+        self._queue = queue
+        self._now_us = now_us
+        self._home = home
+        self._most = size_bytes
+        self._predicate = getattr(queue.codec, "is_over", None)
+        self._groups: dict[str, bool | Steps[bool]] = {}
+        self.taken = 0
+        """How many items it takes so far."""
+        self.size_bytes = 0
+        """Their size."""
+        self.over = 0
+        """How many items it removes so far."""
+
+    async def judge(
+        self, found: Sequence[KeyValue], opens: Iterable[bool] = repeat(True), *, dequeues: bool = False
+    ) -> list[Verdict]:
+        """Return the verdicts about the next rows, up to the first one that stays.
+
+        A verdict that is "full" or "refused" is the last one.
+
+        Args:
+            found: the rows of available items.
+            opens: for each row, whether the caller opens the item. Otherwise it gives the item to another process, or
+                moves it unread. Such an item is opened only if a predicate needs its value, and not refused then: its
+                holder gets the error.
+            dequeues: whether the opened items are taken out. An item with a blob is then refused.
+
+        *Conflicts:* with a cancel of the group of one of the items. *Cost:* one read for each group, in parallel; one
+        more for each large item that it opens.
+        """
+        tr, queue, predicate, now_us = self._tr, self._queue, self._predicate, self._now_us
+        verdicts: list[Verdict] = []
+        noted = []
+        for row in found:
+            notes = NO_NOTES if row.value[:1] == PLAIN else notes_if_readable(row.value)
+            noted.append(notes)
+            if notes.group and notes.group not in self._groups:  # all reads are under way at once
+                self._groups[notes.group] = started(is_cancelled(tr, self._home or queue.layout, notes.group))
+        for row, notes, is_opened in zip(found, noted, opens, strict=False):
+            stored, item, is_plain = row.value, None, row.value[:1] == PLAIN
+            fate: Fate = "take"
+            if not is_plain and is_over(stored, notes, now_us):
+                fate = "expired"
+            elif notes.group and await self._is_cancelled(notes.group):
+                fate = "cancelled"
+            else:
+                size = 0
+                if self._most is not NO_LIMIT:
+                    size = ITEM_BYTES + (len(stored) if is_plain else size_of(stored))
+                    if self.taken and self.size_bytes + size > self._most:
+                        verdicts.append(Verdict(row, "full", notes))
+                        break
+                try:
+                    if is_opened:
+                        item = queue.look_at(tr, row)
+                        if not isinstance(item, Item):
+                            item = await item  # of a large item; it is there, since this transaction has read its row
+                        if dequeues and not is_plain:
+                            queue.check_dequeue(item.position, stored)
+                        if predicate is not None and not notes.ttl_at_us:
+                            fate = "expired" if predicate(item.value, now_us, item.position) else "take"
+                    elif predicate is not None or (notes is NO_NOTES and not is_plain):
+                        fate = "expired" if await self._says_over(row, notes) else "take"
+                except UNTAKEABLE as error:
+                    verdicts.append(Verdict(row, "refused", notes, error=error))
+                    break
+                if fate == "take":
+                    self.taken += 1
+                    self.size_bytes += size
+            if fate != "take":
+                self.over += 1
+                item = None
+            verdicts.append(Verdict(row, fate, notes, item))
+        return verdicts
+
+    async def is_out(self, row: KeyValue) -> bool:
+        """Return whether an item is to be removed, and not taken. One that can't be read is not."""
+        [verdict] = await self.judge([row], _UNOPENED)
+        return verdict.is_over
+
+    async def _is_cancelled(self, name: str) -> bool:
+        known = self._groups[name]
+        if not isinstance(known, bool):
+            known = self._groups[name] = await known
+        return known
+
+    async def _says_over(self, row: KeyValue, notes: Notes) -> bool:
+        """Return whether the predicate of an item's type says that it is over, for a caller that does not open it.
+
+        Raises:
+            FormatError: its notes can't be read. If only its value can't be, or the predicate fails, its holder gets
+                the error.
+        """
+        queue = self._queue
+        try:
+            notes_of(row.value)
+        except FormatError:
+            queue.open_envelope(queue.layout.position_of(row.key), row.value)  # its error names the item
+            raise
+        if self._predicate is None or notes.ttl_at_us:
+            return False
+        try:
+            found = queue.look_at(self._tr, row)
+            item = found if isinstance(found, Item) else await found
+            return item is not None and self._predicate(item.value, self._now_us, item.position)
+        except UNTAKEABLE:
+            return False
+
+
+_UNOPENED = (False,)
+
+
+def is_over(stored: bytes, notes: Notes, now_us: int) -> bool:
+    """Return whether an item's life is over, by its stored bytes, which are not plain, and the notes in them."""
+    return 0 < notes.ttl_at_us <= now_us
+
+
+def is_unasked(queue: Opening, stored: bytes) -> bool:
+    """Return whether an item is taken without a question: it is plain, and no type of the queue has a predicate."""
+    return stored[:1] == PLAIN and getattr(queue.codec, "is_over", None) is None
+
+
+async def is_cancelled(tr: Transaction, layout: Layout, name: str) -> bool:
+    """Return whether a group was cancelled.
+
+    *Conflicts:* with a cancel at the same time: of a take and the cancel, one runs again. *Cost:* one read.
+    """
+    record = await group_record(tr, layout, name)
+    return record is not None and record.state == CANCELLED
+
+
+def remove(moves: Moves, verdict: Verdict, packed: bytes, *, cleared: bool = True) -> None:
+    """Remove an available item that is over; `cleared`: the caller clears its key together with others."""
+    moves.leave_available(packed, verdict.notes, cleared=cleared)
+    if verdict.fate == "cancelled":
+        moves.vanish(packed, verdict.row.value, "deleted", how=CANCELLED)
+    else:
+        moves.vanish(packed, verdict.row.value, "expired")
+
+
+def removed_if_over(moves: Moves, packed: bytes, stored: bytes, notes: Notes, now_us: int) -> bool:
+    """Remove an item that has left its place, and would come back, if its life is over. Return whether it was.
+
+    Its group and its type's predicate are asked when it is taken again.
+    """
+    if not is_over(stored, notes, now_us):
+        return False
+    moves.vanish(packed, stored, "expired")
+    return True
+
+
+async def take_out(tr: Transaction, layout: Layout, verdicts: Sequence[Verdict]) -> list[Any]:
+    """Take opened items out, and remove those that are over: all from the first to the last. Return those taken out.
+
+    Raises:
+        FormatError, CodecError, CheckFailed: the last one is refused. Nothing was written.
+
+    *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last one. *Cost:* two
+    writes; about five for each item that is not plain.
+    """
+    last, items, is_plain = verdicts[-1], [], True
+    if last.error is not None:
+        raise last.error
+    for verdict in verdicts:
+        if verdict.fate == "take":
+            items.append(verdict.item)
+            is_plain = is_plain and verdict.row.value[:1] == PLAIN
+        else:
+            is_plain = False
+    tr.clear_range(verdicts[0].row.key, last.row.key + TAKEN)
+    if is_plain:
+        asks_marker(tr)
+        tr.add(layout.dequeued_key, as_count(len(items)))
+        if items[-1].position.rank is not None:
+            gone = Counter(item.position.rank for item in items)
+            count_levels(tr, layout, {rank: -amount for rank, amount in gone.items()})
+        return items
+    moves, at = Moves(tr, layout), len(layout.prefix)
+    for verdict in verdicts:
+        packed = verdict.row.key[at:]
+        if verdict.fate != "take":
+            remove(moves, verdict, packed)
+        else:
+            moves.leave_available(packed, verdict.notes, cleared=True)
+            moves.vanish(packed, verdict.row.value, "dequeued", notes=verdict.notes)
+    if moves.changed_groups:
+        await moves.settle()
+    moves.finish()
+    return items
