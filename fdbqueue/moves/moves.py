@@ -380,11 +380,6 @@ class Moves:
         self.tally(counter, 1)
 
 
-def is_over(notes: Notes, now_us: int) -> bool:
-    """Return whether an item's time to live is over."""
-    return 0 < notes.ttl_at_us <= now_us
-
-
 _AT_REST: dict[str, Any] = {
     "token": b"",
     "expires_at_us": 0,

@@ -3,16 +3,16 @@
 Every call that takes items reads rows at its own head, asks `Takes` about them, and then does what it is for: it leases
 them, takes them out, moves them into a batch. `Takes` decides about each item, in this order:
 
-===========  ======================================  ==================================================
-fate         if                                      then the taker
-===========  ======================================  ==================================================
-"expired"    its time to live is over                removes it (`remove`)
-"cancelled"  its group was cancelled                 removes it (`remove`)
-"full"       it does not fit into the transaction    leaves it, and all behind it
-"refused"    it can't be read, or may not be taken   leaves it, and raises the error if it has no other item
-"expired"    the predicate of its type says so       removes it (`remove`)
-"take"       otherwise                               takes it
-===========  ======================================  ==================================================
+======================================  ======================================================================
+if                                      then
+======================================  ======================================================================
+its time to live is over                "expired": the taker removes it (`remove`)
+its group was cancelled                 "cancelled": the taker removes it
+it does not fit into the transaction    `Takes.full`: it stays, and all behind it
+it can't be read, or may not be taken   `Takes.error`: it stays. The taker raises that if it has no other item
+the predicate of its type says so       "expired"
+otherwise                               "take"
+======================================  ======================================================================
 
 A plain item, in a queue whose types have no predicate, is asked for nothing but its size. (docs/adr/0173)
 """
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, Protocol
 
@@ -35,8 +36,10 @@ from fdbqueue.errors import CheckFailed, CodecError, FormatError
 from fdbqueue.moves.groups import CANCELLED, group_record
 from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
-from fdbqueue.stored.items import NO_NOTES, PLAIN, Envelope, Item, Notes, notes_if_readable, notes_of, size_of
+from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of
 from fdbqueue.stored.layout import TAKEN, Layout
+from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.places import Standing
 
 TAKE_BYTES = 2_000_000
 """About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
@@ -49,7 +52,7 @@ EXPIRED_LIMIT = 500
 UNTAKEABLE = (CodecError, FormatError, CheckFailed)
 """Errors of an item that can't be read, or whose type's predicate fails."""
 
-Fate = Literal["take", "expired", "cancelled", "full", "refused"]
+Fate = Literal["take", "expired", "cancelled"]
 
 
 class Opening(Protocol):
@@ -60,7 +63,17 @@ class Opening(Protocol):
 
     def look_at(self, tr: Any, row: KeyValue) -> Any: ...
     def check_dequeue(self, position: Position, stored: bytes) -> None: ...
-    def open_envelope(self, position: Position, stored: bytes) -> Envelope: ...
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of an item that was read by its key, or is about to be written."""
+
+    key: bytes
+    value: bytes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter((self.key, self.value))
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -71,13 +84,6 @@ class Verdict(msgspec.Struct, frozen=True):
     notes: Notes = NO_NOTES
     item: Any = None
     """The item, if it is taken and was opened."""
-    error: CodecError | FormatError | CheckFailed | None = None
-    """Why it is refused."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is to be removed."""
-        return self.fate == "expired" or self.fate == "cancelled"
 
 
 class Takes:
@@ -94,8 +100,8 @@ class Takes:
     """
 
     __slots__ = (
-        *("_groups", "_home", "_most", "_now_us", "_predicate", "_queue", "_tr"),
-        *("over", "size_bytes", "taken"),
+        *("_groups", "_home", "_most", "_now_us", "_queue", "_tr"),
+        *("error", "full", "over", "predicate", "size_bytes", "taken"),
     )
 
     def __init__(
@@ -112,7 +118,8 @@ class Takes:
         self._now_us = now_us
         self._home = home
         self._most = size_bytes
-        self._predicate = getattr(queue.codec, "is_over", None)
+        self.predicate = getattr(queue.codec, "is_over", None)
+        """What is asked about every item, even a plain one; None: nothing is."""
         self._groups: dict[str, bool | Steps[bool]] = {}
         self.taken = 0
         """How many items it takes so far."""
@@ -120,13 +127,15 @@ class Takes:
         """Their size."""
         self.over = 0
         """How many items it removes so far."""
+        self.full = False
+        """Whether the next item stays, since it does not fit."""
+        self.error: CodecError | FormatError | CheckFailed | None = None
+        """Why the next item stays, if it is refused."""
 
     async def judge(
         self, found: Sequence[KeyValue], opens: Iterable[bool] = repeat(True), *, dequeues: bool = False
     ) -> list[Verdict]:
-        """Return the verdicts about the next rows, up to the first one that stays.
-
-        A verdict that is "full" or "refused" is the last one.
+        """Return the verdicts about the next rows, in their order, up to the first item that stays.
 
         Args:
             found: the rows of available items.
@@ -138,7 +147,7 @@ class Takes:
         *Conflicts:* with a cancel of the group of one of the items. *Cost:* one read for each group, in parallel; one
         more for each large item that it opens.
         """
-        tr, queue, predicate, now_us = self._tr, self._queue, self._predicate, self._now_us
+        tr, queue, predicate, now_us = self._tr, self._queue, self.predicate, self._now_us
         verdicts: list[Verdict] = []
         noted = []
         for row in found:
@@ -149,18 +158,18 @@ class Takes:
         for row, notes, is_opened in zip(found, noted, opens, strict=False):
             stored, item, is_plain = row.value, None, row.value[:1] == PLAIN
             fate: Fate = "take"
-            if not is_plain and is_over(stored, notes, now_us):
-                fate = "expired"
-            elif notes.group and await self._is_cancelled(notes.group):
-                fate = "cancelled"
-            else:
-                size = 0
-                if self._most is not NO_LIMIT:
-                    size = ITEM_BYTES + (len(stored) if is_plain else size_of(stored))
-                    if self.taken and self.size_bytes + size > self._most:
-                        verdicts.append(Verdict(row, "full", notes))
-                        break
-                try:
+            size = 0
+            try:
+                if not is_plain and is_over(stored, notes, now_us):
+                    fate = "expired"
+                elif notes.group and await self._is_cancelled(notes.group):
+                    fate = "cancelled"
+                else:
+                    if self._most is not NO_LIMIT:
+                        size = ITEM_BYTES + (len(stored) if is_plain else size_of(stored))
+                        if self.taken and self.size_bytes + size > self._most:
+                            self.full = True
+                            break
                     if is_opened:
                         item = queue.look_at(tr, row)
                         if not isinstance(item, Item):
@@ -171,22 +180,27 @@ class Takes:
                             fate = "expired" if predicate(item.value, now_us, item.position) else "take"
                     elif predicate is not None or (notes is NO_NOTES and not is_plain):
                         fate = "expired" if await self._says_over(row, notes) else "take"
-                except UNTAKEABLE as error:
-                    verdicts.append(Verdict(row, "refused", notes, error=error))
-                    break
-                if fate == "take":
-                    self.taken += 1
-                    self.size_bytes += size
-            if fate != "take":
+            except UNTAKEABLE as error:
+                self.error = error
+                break
+            if fate == "take":
+                self.taken += 1
+                self.size_bytes += size
+            else:
                 self.over += 1
                 item = None
             verdicts.append(Verdict(row, fate, notes, item))
         return verdicts
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the next item stays, and all behind it."""
+        return self.full or self.error is not None
+
     async def is_out(self, row: KeyValue) -> bool:
         """Return whether an item is to be removed, and not taken. One that can't be read is not."""
-        [verdict] = await self.judge([row], _UNOPENED)
-        return verdict.is_over
+        verdicts = await self.judge([row], _UNOPENED)
+        return bool(verdicts) and verdicts[0].fate != "take"
 
     async def _is_cancelled(self, name: str) -> bool:
         known = self._groups[name]
@@ -202,17 +216,13 @@ class Takes:
                 the error.
         """
         queue = self._queue
-        try:
-            notes_of(row.value)
-        except FormatError:
-            queue.open_envelope(queue.layout.position_of(row.key), row.value)  # its error names the item
-            raise
-        if self._predicate is None or notes.ttl_at_us:
+        of_item(queue.layout, queue.layout.available.packed(row.key), row.value, notes_of)
+        if self.predicate is None or notes.ttl_at_us:
             return False
         try:
             found = queue.look_at(self._tr, row)
             item = found if isinstance(found, Item) else await found
-            return item is not None and self._predicate(item.value, self._now_us, item.position)
+            return item is not None and self.predicate(item.value, self._now_us, item.position)
         except UNTAKEABLE:
             return False
 
@@ -221,13 +231,34 @@ _UNOPENED = (False,)
 
 
 def is_over(stored: bytes, notes: Notes, now_us: int) -> bool:
-    """Return whether an item's life is over, by its stored bytes, which are not plain, and the notes in them."""
+    """Return whether an item's life is over, by its stored bytes and its notes."""
     return 0 < notes.ttl_at_us <= now_us
 
 
-def is_unasked(queue: Opening, stored: bytes) -> bool:
-    """Return whether an item is taken without a question: it is plain, and no type of the queue has a predicate."""
-    return stored[:1] == PLAIN and getattr(queue.codec, "is_over", None) is None
+def outdated(items: Iterable[Standing], now_us: int) -> list[Standing]:
+    """Return the items whose life is over. A leased one is not among them: it is removed after its lease."""
+    return [one for one in items if one.state != "leased" and is_over(one.stored, notes_of(one.stored), now_us)]
+
+
+def taken_at_once(queue: Opening, stored: bytes, now_us: int) -> bool:
+    """Return whether an item is to be taken, if no read and no predicate decides that; False if one does."""
+    if getattr(queue.codec, "is_over", None) is not None:
+        return False
+    if stored[:1] == PLAIN:
+        return True
+    notes = notes_if_readable(stored)
+    return not notes.group and not is_over(stored, notes, now_us)
+
+
+def check_predicate(queue: Opening, item: Item[Any], notes: Notes, now_us: int) -> None:
+    """Ask the predicate about an item that is taken already. Its answer does not matter any more.
+
+    Raises:
+        CheckFailed: the predicate fails. Its last caller did not open the item, and left that to this one.
+    """
+    predicate = getattr(queue.codec, "is_over", None)
+    if predicate is not None and not notes.ttl_at_us:
+        predicate(item.value, now_us, item.position)
 
 
 async def is_cancelled(tr: Transaction, layout: Layout, name: str) -> bool:
@@ -262,22 +293,17 @@ def removed_if_over(moves: Moves, packed: bytes, stored: bytes, notes: Notes, no
 async def take_out(tr: Transaction, layout: Layout, verdicts: Sequence[Verdict]) -> list[Any]:
     """Take opened items out, and remove those that are over: all from the first to the last. Return those taken out.
 
-    Raises:
-        FormatError, CodecError, CheckFailed: the last one is refused. Nothing was written.
-
     *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last one. *Cost:* two
     writes; about five for each item that is not plain.
     """
-    last, items, is_plain = verdicts[-1], [], True
-    if last.error is not None:
-        raise last.error
+    items, is_plain = [], True
     for verdict in verdicts:
         if verdict.fate == "take":
             items.append(verdict.item)
             is_plain = is_plain and verdict.row.value[:1] == PLAIN
         else:
             is_plain = False
-    tr.clear_range(verdicts[0].row.key, last.row.key + TAKEN)
+    tr.clear_range(verdicts[0].row.key, verdicts[-1].row.key + TAKEN)
     if is_plain:
         asks_marker(tr)
         tr.add(layout.dequeued_key, as_count(len(items)))

@@ -20,10 +20,11 @@ from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, StreamError
 from fdbqueue.moves.exclusive import wall_us
 from fdbqueue.moves.groups import group_keys
-from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error, is_over
+from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error
 from fdbqueue.moves.outcomes import CANCELLED, read_record
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.moves.rescue import FoundNotes
+from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.catalogue import check_encodes
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.codecs import V
@@ -364,8 +365,7 @@ class Editing(Generic[V]):
             moves.leave_dead(one.packed)
         elif one.state != "dead":
             moves.leave(one.state, one.packed, plan.was)
-        if one.state == "leased" and is_over(plan.notes, moves.now_us()):
-            moves.vanish(one.packed, one.stored, "expired")
+        if one.state == "leased" and removed_if_over(moves, one.packed, one.stored, plan.notes, moves.now_us()):
             return False
         if plan.chunks is not None:
             self._replace_value(tr, plan)

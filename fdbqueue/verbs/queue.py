@@ -566,7 +566,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._take_rows(tr, found)
 
     async def _take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> list[Item[V]]:
-        verdicts = await Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT).judge(found, dequeues=True)
+        takes = Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT)
+        verdicts = await takes.judge(found, dequeues=True)
+        if takes.error is not None:
+            raise takes.error
         return await take_out(tr, self.layout, verdicts)
 
     def check_dequeue(self, position: Position, stored: bytes) -> None:
@@ -655,13 +658,15 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             if not found:
                 break
             verdicts += await takes.judge(found, dequeues=True)
-            if verdicts[-1].error is not None or takes.taken == limit or len(found) < wanted:
+            if takes.error is not None:
+                raise takes.error
+            if takes.taken == limit or len(found) < wanted:
                 break
             begin = found[-1].key + b"\x00"
         if not verdicts:
             return []
         result = None
-        if told is not None and takes.taken and verdicts[-1].error is None:  # before the first write
+        if told is not None and takes.taken:  # before the first write
             result = await told(tr, [one.row for one in verdicts if one.fate == "take"])
         items = await take_out(tr, self.layout, verdicts)
         if not items and takes.over >= EXPIRED_LIMIT:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue import LeaseLost
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
-from fdbqueue.moves.groups import group_record
+from fdbqueue.moves.taking import is_cancelled
 from fdbqueue.writes.adaptive_limit import Halving
 
 from ..leases import Lease, Leases
@@ -106,9 +106,7 @@ async def is_out(db: Database, leases: Leases, lease: Lease) -> bool:
     Args:
         leases: the leases of the queue that has the group.
     """
-    look = partial(group_record, layout=leases.layout, name=lease.group)
-    record = await leases.queue.read(db, look)
-    return record is not None and record.state == "cancelled"
+    return await leases.queue.read(db, partial(is_cancelled, layout=leases.layout, name=lease.group))
 
 
 def _applied(verb: Verb, held: list[Lease], terms: dict[str, float]) -> Callable[[Transaction], Steps[Any]]:

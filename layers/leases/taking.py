@@ -2,90 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from fdbqueue import CheckFailed, CodecError, FormatError, Position, Queue
-from fdbqueue.lowlevel import KeyValue, Layout, Notes, Steps, Transaction, size_of, started
-from fdbqueue.moves.groups import GroupRecord, group_record
-from fdbqueue.stored.items import Item, notes_if_readable
+from fdbqueue import Queue
+from fdbqueue.lowlevel import KeyValue, Notes, Transaction, started
+from fdbqueue.moves.taking import EXPIRED_LIMIT, UNTAKEABLE, Takes, remove
+from fdbqueue.stored.items import Item
 
 from ._head import Head
 from .lease import Lease, lease_of
 from .timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due
-from .transitions import Retry, Transitions, is_over
-
-TAKE_BYTES = 2_000_000
-"""About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
-all."""
-ITEM_BYTES = 200
-"""About how many bytes an item's keys and notes add to it."""
-EXPIRED_LIMIT = 500
-"""Most expired items that one transaction removes before it takes others."""
-
-
-UNTAKEABLE = (CodecError, FormatError, CheckFailed)
-"""Errors of an item that can't be read, or whose type's predicate fails."""
-
-
-class LifeOver(Exception):
-    """The life of the item to take is over, or it has a group that must be asked first; nothing was written."""
-
-
-class CancelledGroups:
-    """The groups of the items that one transaction takes, and whether they were cancelled."""
-
-    __slots__ = ("_asked", "_known")
-
-    def __init__(self) -> None:
-        self._known: dict[str, bool] = {}
-        self._asked: dict[str, Steps[GroupRecord | None]] = {}
-
-    def ask(self, tr: Transaction, layout: Layout, noted: Iterable[Notes]) -> None:
-        """Begin to read the groups of items with these notes, all at once."""
-        for notes in noted:
-            name = notes.group
-            if name and name not in self._known and name not in self._asked:
-                self._asked[name] = started(group_record(tr, layout, name))
-
-    async def is_cancelled(self, tr: Transaction, layout: Layout, name: str) -> bool:
-        """Return whether a group was cancelled.
-
-        *Conflicts:* with a cancel at the same time: of the take and the cancel, one runs again. *Cost:* one read for
-        each group.
-        """
-        if name not in self._known:
-            asked = self._asked.pop(name, None)
-            record = await (asked or group_record(tr, layout, name))
-            self._known[name] = record is not None and record.state == "cancelled"
-        return self._known[name]
-
-
-class Predicate:
-    """Decides whether items without a time to live, which are about to be taken, are outdated.
-
-    It is False in a queue without a predicate. Queues of messages have one if a type has one (`MessageType.expires`).
-    """
-
-    __slots__ = ("_ask",)
-
-    def __init__(self, queue: Queue) -> None:
-        self._ask: Callable[[object, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
-
-    def __bool__(self) -> bool:
-        return self._ask is not None
-
-    def says_over(self, item: Item, notes: Notes, now_us: int) -> bool:
-        """Return whether an item is outdated.
-
-        Raises:
-            CheckFailed: the predicate of its type failed.
-        """
-        return self._ask is not None and not notes.ttl_at_us and self._ask(item.value, now_us, item.position)
+from .transitions import Retry, Transitions
 
 
 class TakeTerms(NamedTuple):
@@ -121,12 +51,10 @@ class Taking:
         retry: the policy for overdue items.
     """
 
-    __slots__ = ("_head", "_layout", "_queue", "_retry", "_says_over")
+    __slots__ = ("_head", "_layout", "_queue", "_retry")
 
     def __init__(self, queue: Queue, head: Head, retry: Retry) -> None:
         self._queue = queue
-        predicate = Predicate(queue)
-        self._says_over = predicate.says_over if predicate else None
         self._layout = queue.layout
         self._head = head
         self._retry = retry
@@ -160,85 +88,32 @@ class Taking:
     async def _lend_first(
         self, tr: Transaction, moves: Transitions, found: list[KeyValue], terms: TakeTerms, now_us: int
     ) -> Taken:
-        haul = _Haul()
+        takes, leases = Takes(tr, self._queue, now_us), list[Lease]()
+        custody, packed_at = self._retry.custody, len(self._layout.prefix)
         while found:
-            wanted = terms.limit - len(haul.leases)
-            lent_before = len(haul.leases)
-            await self._lend_rows(tr, moves, found, haul, terms, now_us)
-            if haul.dealt:
-                self._head.take(tr, found[: haul.dealt])
-            if haul.error is not None and not haul.leases and not (terms.strict and moves.any):
-                raise haul.error
-            if haul.full or haul.error is not None or haul.expired >= EXPIRED_LIMIT:
-                return Taken(haul.leases, again=not haul.leases)
-            lent = len(haul.leases) - lent_before
-            if lent == len(found) or len(found) < wanted:
+            wanted, over = terms.limit - takes.taken, takes.over
+            verdicts = await takes.judge(found)
+            for verdict in verdicts:
+                packed = verdict.row.key[packed_at:]
+                if verdict.fate != "take":
+                    remove(moves, verdict, packed)
+                    continue
+                item, stored = verdict.item, verdict.row.value
+                if custody is not None:
+                    stored, value = await custody.lend(tr, stored, now_us, item.value)
+                    item = changed(item, value=value)
+                leases.append(_lend(moves, item, packed, stored, verdict.notes, terms, now_us))
+            if verdicts:
+                self._head.take(tr, found[: len(verdicts)])
+            if takes.error is not None and not leases and not (terms.strict and moves.any):
+                raise takes.error
+            if takes.stopped or takes.over >= EXPIRED_LIMIT:
+                return Taken(leases, again=not leases)
+            if takes.over == over or len(found) < wanted:
                 break
-            found = await self._head.first(tr, limit=wanted - lent, after=found[haul.dealt - 1].key)
-        return Taken(haul.leases, again=False)
-
-    async def _lend_rows(
-        self, tr: Transaction, moves: Transitions, found: list[KeyValue], haul: _Haul, terms: TakeTerms, now_us: int
-    ) -> None:
-        """Lease the items that were read, until one can't be read or they are too large for one transaction."""
-        haul.dealt = 0
-        noted = [notes_if_readable(row.value) for row in found]
-        if tracked := [notes for notes in noted if notes.group]:
-            haul.groups.ask(tr, self._layout, tracked)
-        for row, notes in zip(found, noted, strict=True):
-            packed = row.key[len(self._layout.prefix) :]
-            outdated = bool(notes.ttl_at_us) and is_over(notes, now_us)
-            cancelled = False
-            if notes.group and not outdated:
-                cancelled = await haul.groups.is_cancelled(tr, self._layout, notes.group)
-            if not outdated and not cancelled:
-                try:
-                    haul.size_bytes += size_of(row.value) + ITEM_BYTES
-                    if haul.leases and haul.size_bytes > TAKE_BYTES:
-                        haul.full = True
-                        return
-                    opened = self._queue.look_at(tr, row)
-                    # A large item is read by steps. It is there: this transaction has read it.
-                    item = opened if isinstance(opened, Item) else cast(Item, await opened)
-                    if self._says_over is not None:
-                        outdated = self._says_over(item, notes, now_us)
-                except UNTAKEABLE as error:
-                    haul.error = error
-                    return
-            if outdated or cancelled:
-                moves.leave_available(packed, notes, cleared=True)
-                if cancelled:
-                    moves.vanish(packed, row.value, "deleted", how="cancelled")
-                else:
-                    moves.vanish(packed, row.value, "expired")
-                haul.expired += 1
-                haul.dealt += 1
-                continue
-            stored = row.value
-            if self._retry.custody is not None:
-                stored, value = await self._retry.custody.lend(tr, stored, now_us, item.value)
-                item = changed(item, value=value)
-            haul.leases.append(_lend(moves, item, packed, stored, notes, terms, now_us))
-            haul.dealt += 1
-
-
-@dataclass(slots=True)
-class _Haul:
-    """The items that one transaction has taken so far, and why it stopped."""
-
-    leases: list[Lease] = field(default_factory=list)
-    size_bytes: int = 0
-    """The size of the payloads."""
-    expired: int = 0
-    """The number of removed expired items."""
-    dealt: int = 0
-    """How many items of the last read it handled: always the first ones."""
-    full: bool = False
-    """Whether the rest does not fit into this transaction."""
-    error: FormatError | CodecError | CheckFailed | None = None
-    """Why the next item can't be read."""
-    groups: CancelledGroups = field(default_factory=CancelledGroups)
-    """What is known of the items' groups."""
+            found = await self._head.first(tr, limit=terms.limit - takes.taken, after=found[-1].key)
+        # Another head, such as a relaxed one, may have picked only items that are over, behind others.
+        return Taken(leases, again=takes.over > 0 and not leases)
 
 
 def _lend(

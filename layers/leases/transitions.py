@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from fdbqueue import Position, Queue
 from fdbqueue.base.reprs import function_text
 from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
-from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, is_over, size_beside
+from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
+from fdbqueue.moves.taking import removed_if_over
 
 from ._backoff import Backoff, exponential
 from .lease import Disposition
@@ -33,7 +34,6 @@ __all__ = [
     "at_rest",
     "check_failure",
     "cut",
-    "is_over",
     "size_beside",
 ]
 
@@ -146,8 +146,7 @@ class Transitions(Moves):
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
         """Put an item back into its own place, at once or after a delay. Remove it instead if its life is over."""
-        if is_over(notes, now_us):
-            self.vanish(packed, stored, "expired")
+        if removed_if_over(self, packed, stored, notes, now_us):
             return Disposition.expired
         if notes.group:
             self.returned_groups |= {notes.group}
@@ -168,7 +167,9 @@ class Transitions(Moves):
         if delay_us is None:
             delay_us = retry.delay_us_in_any_case(notes.attempt)
         self.leave_leased(packed, notes)
-        if retry.is_last(notes.attempt) and not is_over(notes, now_us):
+        if retry.is_last(notes.attempt):
+            if removed_if_over(self, packed, stored, notes, now_us):
+                return Disposition.expired
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Disposition.dead
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)

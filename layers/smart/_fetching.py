@@ -14,20 +14,17 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Transaction,
     attempts,
-    notes_of,
     rows,
-    size_of,
     started,
     value_of,
 )
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.moves.groups import CANCELLED
+from fdbqueue.moves.taking import EXPIRED_LIMIT, Row, Takes
 
 from ..leases import Leases
-from ..leases.taking import EXPIRED_LIMIT, ITEM_BYTES, TAKE_BYTES, UNTAKEABLE, Predicate
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
-from ..leases.transitions import Transitions, is_over
+from ..leases.transitions import Transitions
 from ._copies import Copies, Copy
-from .scanning import position_of
 
 WINDOW = 64
 _COME_BACK = ("enqueued", "leased", "delayed", "dead")
@@ -40,22 +37,17 @@ class _Fetched:
     """The work of one fetching transaction."""
 
     limit: int
-    now_us: int
+    takes: Takes
     cut: bool
     """Whether it stops after it has removed many outdated items."""
     copies: list[Copy] = field(default_factory=list)
-    expired: int = 0
-    """How many outdated items it removed."""
-    size_bytes: int = 0
-    """Bytes of the payloads, including the next one."""
     all_seen: bool = False
     """Whether there is no further copy to fetch."""
 
     @property
     def is_full(self) -> bool:
         """Whether it has reached the limit of the call, or of one transaction."""
-        too_large = bool(self.copies) and self.size_bytes > TAKE_BYTES
-        return len(self.copies) >= self.limit or too_large or (self.cut and self.expired >= EXPIRED_LIMIT)
+        return len(self.copies) >= self.limit or self.takes.stopped or (self.cut and self.takes.over >= EXPIRED_LIMIT)
 
 
 class Fetched(NamedTuple):
@@ -73,14 +65,13 @@ class Fetching:
         leases: the queue's leases, with their clock and their rules for due timers.
     """
 
-    __slots__ = ("_copies", "_layout", "_leases", "_predicate", "_queue")
+    __slots__ = ("_copies", "_layout", "_leases", "_queue")
 
     def __init__(self, leases: Leases, copies: Copies) -> None:
         self._leases = leases
         self._queue = leases.queue
         self._layout = leases.layout
         self._copies = copies
-        self._predicate = Predicate(leases.queue)
 
     async def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> tuple[Fetched, bool]:
         """Fire due timers, then fetch. Also return whether it wrote.
@@ -101,24 +92,19 @@ class Fetching:
         finally:
             moves.finish()
         known = started(_get(tr, self._copies.known_key(number)))
-        haul = _Fetched(limit, now_us, strict)
-        try:
-            await self._first_unsent(tr, number, haul)
-        except UNTAKEABLE:
-            if not haul.copies and not (strict and (moves.any or haul.expired)):
-                raise
+        haul = _Fetched(limit, Takes(tr, self._queue, now_us), strict)
+        await self._first_unsent(tr, number, haul)
+        error, over = haul.takes.error, haul.takes.over
+        if error is not None and not haul.copies and not (strict and (moves.any or over)):
+            raise error
         if haul.copies:
             await self._copies.note_fetched(tr, number, haul.copies, await known)
-        written = bool(moves.any or haul.expired or haul.copies)
+        written = bool(moves.any or over or haul.copies)
         # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
     async def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> None:
-        """Fetch the first unsent copies of available items.
-
-        Raises:
-            FormatError, CodecError, CheckFailed: for the next item; the items before it are fetched.
-        """
+        """Fetch the first unsent copies of available items, up to one that can't be read."""
         prefix = self._copies.prefix(self._layout.unsent, number)
         begin, end = within(prefix)
         while not haul.is_full:
@@ -157,19 +143,18 @@ class Fetching:
     async def _fetch_one(
         self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
     ) -> None:
-        """Fetch one copy, or remove its item if it is outdated."""
-        notes = of_item(self._layout, packed, stored, notes_of)
-        outdated = is_over(notes, haul.now_us)
-        if not outdated:
-            haul.size_bytes += size_of(stored) + ITEM_BYTES
-            if haul.is_full:
-                return
-            item = await self._queue.item(tr, position_of(self._layout, packed), stored)
-            outdated = self._predicate.says_over(item, notes, haul.now_us)
-        if outdated:
-            await self._copies.remove(tr, packed, "expired")
-            haul.expired += 1
+        """Fetch one copy, or remove its item if it is over."""
+        verdicts = await haul.takes.judge([Row(self._layout.available.key(packed), stored)])
+        if not verdicts:
             return
+        [verdict] = verdicts
+        if verdict.fate == "cancelled":
+            await self._copies.remove(tr, packed, "deleted", how=CANCELLED)
+            return
+        if verdict.fate == "expired":
+            await self._copies.remove(tr, packed, "expired")
+            return
+        item = verdict.item
         tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")
         tr.clear(prefix + packed)
         name = item.position.text + (f"@{version.hex()}" if version else "")

@@ -22,11 +22,11 @@ from fdbqueue.lowlevel import (
     Transaction,
     attempts,
     is_database,
-    notes_of,
     pack,
     read_counts,
     rows,
 )
+from fdbqueue.moves.taking import outdated
 from fdbqueue.stored.layout import TTL, level_range, rank_of
 from fdbqueue.stored.states import InQueue
 
@@ -145,7 +145,7 @@ class Capacity:
             # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
         items = self._seen(items)
-        over = [item for item in items if _is_over(item, now_us)]
+        over = outdated(items, now_us)
         going.expire(over)
         surplus = len(items) - len(over) - limit.most + 1
         free = [item for item in items if item.state != "leased" and item.packed not in going.packed]
@@ -185,7 +185,7 @@ class Capacity:
         gone = 0
         for start in range(0, len(ended), FIRE_LIMIT):
             there = await locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
-            over = [item for item in self._seen(there) if _is_over(item, now_us)]
+            over = outdated(self._seen(there), now_us)
             for item in over:
                 tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
             going.expire(over)
@@ -308,9 +308,3 @@ async def until_room(
 def _to_drop_first(item: Standing) -> tuple[int, bytes]:
     """Return the sort key in the order of "drop oldest": the least urgent items first, and of these the oldest."""
     return -(rank_of(item.packed) or 0), item.packed
-
-
-def _is_over(item: Standing, now_us: int) -> bool:
-    """Return whether an item must be removed since it is outdated; a leased one is removed after its lease."""
-    ttl_at_us = notes_of(item.stored).ttl_at_us
-    return item.state != "leased" and 0 < ttl_at_us <= now_us

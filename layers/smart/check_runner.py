@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from fdbqueue import CheckFailed, CodecError, Position, Queue
 from fdbqueue.lowlevel import Layout
+from fdbqueue.moves.taking import is_over
 from fdbqueue.stored.codecs import reason_of
 
 from ._decisions import Asked, Decision, Replace
@@ -139,7 +140,7 @@ class CheckRunner:
         for one in found:
             at.one = one
             ttl_at_us = one.opened.notes.ttl_at_us
-            if ttl_at_us and ttl_at_us <= now_us:
+            if is_over(one.stored, one.opened.notes, now_us):
                 if one.state != "leased":  # a leased item stays with its consumer, and is removed after that
                     answers.expired.append(one)
                 continue

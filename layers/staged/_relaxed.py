@@ -38,7 +38,6 @@ from fdbqueue.stored.layout import rank_of
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..leases import Head, Leases
-from ..leases.taking import LifeOver
 from .allotments import HeadRead
 from .delivery import HeadDelivery
 
@@ -137,11 +136,9 @@ class RelaxedDelivery(HeadDelivery):
             if found and found[0].key >= self._layout.begin:
                 # In front of the clear: a conflict with a key that this transaction has cleared counts for nothing.
                 tr.add_read_conflict_key(found[0].key)
-                try:
-                    got = await self.take_next(tr, found[0])
+                got = await self.take_next(tr, found[0])
+                if got is not None:
                     return [cast(Item, got.given)]
-                except LifeOver:
-                    pass
         return await super()._take_out(tr, limit)
 
 

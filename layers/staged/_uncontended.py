@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 
 from fdbqueue.lowlevel import KeyValue, Layout, Transaction
+from fdbqueue.moves.taking import UNTAKEABLE
 
-from ..leases.taking import UNTAKEABLE, LifeOver
 from ._attempt import Attempt, Unforeseen
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
@@ -88,11 +88,14 @@ class Uncontended:
             row = found[0]
             tr.add_read_conflict_range(self._layout.begin, row.key + b"\x00")
         try:
-            attempt.got = [await self._delivery.take_next(tr, row)]
-        except (*UNTAKEABLE, LifeOver) as error:
+            got = await self._delivery.take_next(tr, row)
+        except UNTAKEABLE:
+            got = None
+        if got is None:
             if not found:
-                raise Unforeseen from error  # a call that reads the head gets the item's error
+                raise Unforeseen  # a call that reads the head gets the item's error
             return self._delivery.looked(found, limit=limit)
+        attempt.got = [got]
         if prefetch is not None:
             attempt.prefetch = prefetch.after()
         return None

@@ -6,12 +6,11 @@ The items of an allotment are taken out, or leased. This module also collects gr
 from __future__ import annotations
 
 import os
-from itertools import islice
 from typing import Any, ClassVar, TypeAlias, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError, Item, Position
+from fdbqueue import Item, Position
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import (
     NO_NOTES,
@@ -22,8 +21,6 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
-    envelope,
-    is_chunked,
     is_database,
     keep_out,
     notes_of,
@@ -31,28 +28,22 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
-from fdbqueue.stored.items import has_notes, notes_if_readable
+from fdbqueue.moves.taking import UNTAKEABLE, Takes, Verdict, check_predicate, remove, take_out
 from fdbqueue.stored.layout import GRANT
 from fdbqueue.stored.own_values import of_item
 
 from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased
 from ..leases.lease import lease_of
-from ..leases.taking import UNTAKEABLE, CancelledGroups, LifeOver, Predicate
 from ..leases.timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
-from ..leases.transitions import Custody, Transitions, at_rest, is_over
+from ..leases.transitions import Custody, Transitions, at_rest
 from ._putting_back import put_back
 from .allotments import Allotment, Got, HeadRead, Served
 
 ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""
-BYTES_AT_ONCE = 2_000_000
 LARGE_BYTES = 4_000
 """If items are larger on average, a process does not read items that are assigned to other processes."""
-_PLAIN = envelope(b"")
-"""The begin of an item that has no notes, headers or chunks."""
-_CHUNKED_BYTES = BYTES_AT_ONCE  # the transaction that takes a large item reads it: one at a time
-
 TRY_AGAIN_LOOKS = 64
 """After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
 gone for good."""
@@ -83,7 +74,7 @@ class HeadDelivery:
             "_others",
             "_paused",
         ),
-        *("_packed_at", "_places", "_queue", "_quiet", "_says_over", "_timers", "large"),
+        *("_packed_at", "_places", "_queue", "_quiet", "_timers", "large"),
     )
 
     def __init__(self, leases: Leases) -> None:
@@ -92,8 +83,6 @@ class HeadDelivery:
         self._custody = leases.retry.custody
         self._head = leases.head
         self._queue = leases.queue
-        predicate = Predicate(leases.queue)
-        self._says_over = predicate.says_over if predicate else None
         self._layout = leases.layout
         self._places = leases.layout.available
         self._packed_at = len(leases.layout.prefix)
@@ -290,18 +279,11 @@ class HeadDelivery:
         own = found[offset:end]
         if due or not own:
             return False
-        opened = []
-        try:
-            if not self._are_plain(found[:end], look.now_us):
-                return False
-            for row, allotment in zip(own, whose, strict=False):
-                position, notes, item = self._places.position(row.key), notes_of(row.value), None
-                if allotment.own or self._says_over is not None:
-                    item = await self._item(tr, position, row.value, allotment)
-                    if self._says_over is not None and self._says_over(item, notes, look.now_us):
-                        return False
-                opened.append((row, position, notes, item if allotment.own else None, allotment))
-        except UNTAKEABLE:
+        takes = Takes(tr, self._queue, look.now_us)
+        opens = [*[False] * offset, *[allotment.own for allotment in whose]]
+        verdicts = await takes.judge(found[:end], opens, dequeues=not whose[0].duration_us)
+        self.large = takes.size_bytes > LARGE_BYTES * takes.taken
+        if takes.taken < len(found[:end]):  # one is over, or stays
             return False
         begin = self._layout.begin
         for row in found[:offset]:
@@ -311,51 +293,30 @@ class HeadDelivery:
         moves = Transitions(tr, self._layout)
         token = os.urandom(TOKEN_BYTES)
         lending = self._begin_to_lend(tr, own, allotments, look.now_us)
-        for row, position, notes, item, allotment in opened:
-            packed, stored = self._places.packed(row.key), row.value
-            tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
-            moves.leave_available(packed, notes, cleared=True)
-            if self._custody is not None and allotment.duration_us:
-                stored, item = await self._lent(tr, self._custody, row, item, look.now_us, lending)
-            if item is not None:
-                allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, look.now_us))
-            else:
-                self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, look.now_us)
+        for verdict, allotment in zip(verdicts[offset:], whose, strict=False):
+            tr.clear(verdict.row.key)  # only this key: claims of items behind it read the gap after it
+            await self._give_one(tr, moves, verdict, allotment, token, look.now_us, lending)
+        if moves.changed_groups:
+            await moves.settle()
         moves.finish()
         return True
 
-    def _are_plain(self, found: list[KeyValue], now_us: int) -> bool:
-        """Return whether items can be taken unchanged, and are small: the caller reads many items to take a few."""
-        size = 0
-        for row in found:
-            size += len(row.value)
-            if is_chunked(row.value):
-                size += _CHUNKED_BYTES
-            elif has_notes(row.value):
-                notes = notes_of(row.value)
-                if notes.group or is_over(notes, now_us):
-                    return False
-        self.large = size > LARGE_BYTES * len(found)
-        return size < BYTES_AT_ONCE
+    async def take_next(self, tr: Transaction, row: KeyValue) -> Got | None:
+        """Take out one item; None, with nothing written, if it is over.
 
-    async def take_next(self, tr: Transaction, row: KeyValue) -> Got:
-        """Take out one item. The caller adds the conflict range that makes it the first item, with no timer due.
+        The caller adds the conflict range that makes it the first item, with no timer due.
 
         Raises:
             FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
-            LifeOver: the item's life is over, or it has a group; nothing was written.
         """
-        notes = NO_NOTES
-        if row.value[:1] != _PLAIN:
-            notes = of_item(self._layout, self._places.packed(row.key), row.value, notes_of)
-        if notes.group:
-            raise LifeOver
-        if self._says_over is not None:
-            item = await self._queue.item(tr, self._places.position(row.key), row.value)
-            if self._says_over(item, notes, self._clock_us()):
-                raise LifeOver
-        [item] = await self._queue.take_rows(tr, [row])
-        return Got(item, row.key[self._packed_at :], row.value, notes)
+        takes = Takes(tr, self._queue, self._clock_us())
+        verdicts = await takes.judge([row], dequeues=True)
+        if takes.error is not None:
+            raise takes.error
+        if takes.over:
+            return None
+        [item] = await take_out(tr, self._layout, verdicts)
+        return Got(item, row.key[self._packed_at :], row.value, verdicts[0].notes)
 
     async def dequeue(self, tr: Transaction | Database, *, limit: int) -> list[Item]:
         """Take up to `limit` items out, in the head's order, after due timers were fired.
@@ -409,8 +370,12 @@ class HeadDelivery:
             item = None
             if readable and len(got) < allotment.wanted:
                 try:
-                    item = await self._item(tr, lease.position, stored, allotment)
-                except (CodecError, FormatError):
+                    opened = await self._queue.item(tr, lease.position, stored)
+                    check_predicate(self._queue, opened, notes, now_us)
+                    if not allotment.duration_us:
+                        self._queue.check_dequeue(lease.position, stored)
+                    item = opened
+                except UNTAKEABLE:
                     # It goes back to the head. The next process that takes it raises the error.
                     readable = False
             if item is not None:
@@ -445,7 +410,8 @@ class HeadDelivery:
                 return None
             try:
                 item = await self._queue.item(tr, lease.position, stored)
-            except (CodecError, FormatError):
+                check_predicate(self._queue, item, notes, now_us)
+            except UNTAKEABLE:
                 return None
             before = at_rest(replace(notes, attempt=notes.attempt - 1))
             got.append(Got(lease_of(item, notes), packed, stored, before, notes))
@@ -477,84 +443,47 @@ class HeadDelivery:
         now_us: int,
     ) -> int:
         """Give items to allotments. Return how many rows it handled."""
-        dealt = size = 0
-        noted = [NO_NOTES if row.value[:1] == _PLAIN else notes_if_readable(row.value) for row in found]
-        groups = None
-        for notes in noted:
-            if notes.group:
-                groups = CancelledGroups()
-                groups.ask(tr, self._layout, noted)
-                break
-        lending = self._begin_to_lend(tr, found, allotments, now_us)
-        following = zip(found, noted, strict=True)
+        whose: list[Allotment] = []
+        opens: list[bool] = []
+        dequeues = False
         for allotment in allotments:
-            token = os.urandom(TOKEN_BYTES) if allotment.duration_us else b""
-            for row, notes in islice(following, allotment.wanted):
-                size += len(row.value)
-                if row.value[:1] != _PLAIN and is_chunked(row.value):
-                    size += _CHUNKED_BYTES
-                if dealt and size > BYTES_AT_ONCE:
-                    break
-                try:
-                    alive = await self._give_one(tr, moves, row, notes, allotment, token, now_us, groups, lending)
-                except UNTAKEABLE as error:
-                    served.error = None if dealt else error
-                    break
-                served.items += alive
-                served.again = served.again or not alive
-                dealt += 1
-            else:
+            whose += [allotment] * allotment.wanted
+            opens += [allotment.own] * allotment.wanted
+            dequeues = dequeues or not allotment.duration_us
+        takes = Takes(tr, self._queue, now_us)
+        verdicts = await takes.judge(found, opens, dequeues=dequeues)
+        dealt = len(verdicts)
+        lending = self._begin_to_lend(tr, found, allotments, now_us)
+        taker, token = None, b""
+        for verdict, allotment in zip(verdicts, whose, strict=False):
+            if verdict.fate != "take":
+                remove(moves, verdict, verdict.row.key[self._packed_at :])
                 continue
-            break
+            if allotment is not taker:
+                taker, token = allotment, os.urandom(TOKEN_BYTES)
+            await self._give_one(tr, moves, verdict, allotment, token, now_us, lending)
+        served.items, served.again = takes.taken, takes.over > 0
         if dealt:
-            self.large = size > LARGE_BYTES * dealt
+            self.large = takes.size_bytes > LARGE_BYTES * takes.taken
             self._head.take(tr, found[:dealt])
+        else:
+            served.error = takes.error
         return dealt
 
     async def _give_one(
         self,
         tr: Transaction,
         moves: Transitions,
-        row: KeyValue,
-        notes: Notes,
+        verdict: Verdict,
         allotment: Allotment,
         token: bytes,
         now_us: int,
-        groups: CancelledGroups | None,
         lending: Lending,
-    ) -> bool:
-        """Give an item to an allotment. Return False if the item's life was over, or its group cancelled."""
+    ) -> None:
+        """Give an item to an allotment. The caller clears its key."""
+        row, item, notes = verdict.row, verdict.item, verdict.notes
         stored, packed = row.value, row.key[self._packed_at :]
-        try:
-            if notes is NO_NOTES and stored[:1] != _PLAIN:
-                notes = notes_of(stored)  # perhaps they can't be read
-        except FormatError:
-            self._queue.open_envelope(self._layout.position_of(row.key), stored)  # it names the item
-            raise
-        item: Item | None = None
-        outdated, cancelled = bool(notes.ttl_at_us) and is_over(notes, now_us), False
-        if groups is not None and notes.group and not outdated:
-            cancelled = await groups.is_cancelled(tr, self._layout, notes.group)
-        try:
-            if not outdated and not cancelled and (allotment.own or self._says_over is not None):
-                found = self._queue.look_at(tr, row)
-                # A large item is read by steps. It is there: this transaction has read it.
-                item = found if isinstance(found, Item) else cast(Item, await found)
-                if not allotment.duration_us:
-                    self._queue.check_dequeue(item.position, stored)
-                outdated = self._says_over is not None and self._says_over(item, notes, now_us)
-        except UNTAKEABLE:
-            if allotment.own:
-                raise
         moves.leave_available(packed, notes, cleared=True)
-        if outdated:
-            moves.vanish(packed, stored, "expired")
-            return False
-        if cancelled:
-            moves.vanish(packed, stored, "deleted", how="cancelled")
-            return False
-        if not allotment.own:
-            item = None
         if self._custody is not None and allotment.duration_us:
             stored, item = await self._lent(tr, self._custody, row, item, now_us, lending)
         if item is not None:
@@ -562,7 +491,6 @@ class HeadDelivery:
         else:
             position = self._places.position(row.key)
             self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, now_us)
-        return True
 
     def _begin_to_lend(
         self, tr: Transaction, found: list[KeyValue], allotments: list[Allotment], now_us: int
@@ -596,12 +524,6 @@ class HeadDelivery:
         self._lend(moves, packed, stored, notes, allotment, token, now_us)
         allotment.handles.append(LeaseHandle(position, token))
         allotment.again = allotment.again or bool(notes.consumer)
-
-    async def _item(self, tr: Transaction, position: Position, stored: bytes, allotment: Allotment) -> Item:
-        item = await self._queue.item(tr, position, stored)
-        if not allotment.duration_us:
-            self._queue.check_dequeue(position, stored)
-        return item
 
     def _own(
         self,

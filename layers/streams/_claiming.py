@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import accumulate, repeat, takewhile
+from typing import Any
 
 from msgspec.structs import replace
 
-from fdbqueue import CodecError, FormatError
+from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.lowlevel import (
@@ -23,7 +24,6 @@ from fdbqueue.lowlevel import (
     is_chunked,
     join_chunks,
     keep_out,
-    notes_of,
     parse,
     rows,
     size_of,
@@ -33,10 +33,11 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.pausing import pause_of, paused_error
 from fdbqueue.moves.rescue import FoundNotes
-from fdbqueue.stored.items import blob_of, notes_if_readable
+from fdbqueue.moves.taking import Takes, Verdict, remove
+from fdbqueue.stored.codecs import why_buried
+from fdbqueue.stored.items import PLAIN, blob_of
 
-from ..leases.taking import CancelledGroups
-from ..leases.transitions import Transitions, at_rest, cut, is_over, size_beside
+from ..leases.transitions import Transitions, at_rest, cut, size_beside
 from ._terms import Terms
 from .keys import StreamKeys
 from .records import BatchRecord, Split, splits_of, thinned
@@ -49,8 +50,6 @@ MOST_ROWS = 4_000
 PIECES = 64
 """About how many pieces a batch has, from which its splits are made."""
 ERROR_BYTES = 1_000
-_PLAIN = envelope(b"")
-"""What a stored item begins with that has no notes, no headers, no chunks and no blob."""
 MOST_TRACKED = 1_000
 """How many items with a completion, follow-ups or a group a batch has at most: its ack ends them in one transaction."""
 
@@ -81,12 +80,14 @@ class Claiming:
 
     Args:
         keys: the keys of the stream.
+        queue: the queue, which opens an item if a predicate needs its value.
         terms: the terms.
         now_us: the time.
     """
 
-    def __init__(self, keys: StreamKeys, terms: Terms, now_us: int) -> None:
+    def __init__(self, keys: StreamKeys, queue: Queue[Any], terms: Terms, now_us: int) -> None:
         self._keys = keys
+        self._queue = queue
         self._layout = keys.layout
         self._terms = terms
         self._now_us = now_us
@@ -110,34 +111,27 @@ class Claiming:
         found = await rows(tr.snapshot, begin, self._layout.end, limit=wanted)
         moves = Transitions(tr, self._layout, self._now_us)
         haul = _Moved()
-        groups = CancelledGroups()
-        groups.ask(tr, self._layout, [notes_if_readable(row.value) for row in found if not _is_plain(row)])
+        takes = Takes(tr, self._queue, self._now_us, size_bytes=CLAIM_BYTES)
         lost: dict[bytes, FoundNotes] = {}
         if self._terms.bad is None:
-            self._take_plain(moves, haul, found, batch)
+            if takes.predicate is None:
+                self._take_plain(moves, haul, found, batch)
         else:  # all that can't be read at once: their keys are looked for once
             lost = await moves.read_notes({self._layout.available.packed(row.key): row.value for row in found})
-        for row in found[haul.dealt :]:
-            try:
-                notes = notes_of(row.value)
-                if notes.group and await groups.is_cancelled(tr, self._layout, notes.group):
-                    self._leave(moves, row, notes, "deleted", how="cancelled")
-                    haul.dealt += 1
-                    continue
-                error = "" if self._terms.bad is None else await self._error(tr, row)
-                taken = self._take(moves, haul, row, notes, batch, error)
-            except (CodecError, FormatError) as refused:
-                if self._terms.bad is not None and isinstance(refused, FormatError):
-                    packed = self._layout.available.packed(row.key)
-                    moves.bury(packed, row.value, lost[packed], str(refused), cleared=True)
-                    haul.dealt += 1
-                    continue
+        while haul.dealt < len(found):
+            takes.taken, takes.size_bytes, takes.error = len(haul.keys), haul.size_bytes, None
+            verdicts = await takes.judge(found[haul.dealt :], repeat(False))
+            refused = await self._take_some(tr, moves, haul, verdicts, batch) or takes.error
+            if refused is None or haul.full:
+                break
+            row = found[haul.dealt]
+            if self._terms.bad is None or not isinstance(refused, FormatError):
                 if not haul.keys and not batch.count:
-                    raise self._unreadable(row, refused) from refused
+                    raise refused
                 haul.full = True
                 break
-            if not taken:
-                break
+            packed = self._layout.available.packed(row.key)
+            moves.bury(packed, row.value, lost[packed], why_buried(refused), cleared=True)
             haul.dealt += 1
         ended = len(found) < wanted and haul.dealt == len(found)
         if haul.dealt:
@@ -166,14 +160,9 @@ class Claiming:
             claimed = replace(claimed, sealed=True, splits=splits)
         return claimed
 
-    def _leave(self, moves: Transitions, row: KeyValue, notes: Notes, counter: str, *, how: str = "") -> None:
-        packed = self._layout.available.packed(row.key)
-        moves.leave_available(packed, notes, cleared=True)
-        moves.vanish(packed, row.value, counter, how=how)
-
     def _take_plain(self, moves: Transitions, haul: _Moved, found: list[KeyValue], batch: BatchRecord) -> None:
         """Take the first items together as long as they are plain and fit. `_take` decides about the next one."""
-        plain = list(takewhile(_is_plain, found))
+        plain = list(takewhile(lambda row: row.value[:1] == PLAIN, found))
         sizes = [len(row.value) for row in plain]
         fitting = bisect_right(list(accumulate(sizes)), min(CLAIM_BYTES, self._terms.size_bytes - batch.size_bytes))
         # As `Place.packed` and `Place.key` do, without a call for each item.
@@ -186,35 +175,48 @@ class Claiming:
         haul.dealt = fitting
         moves.leave_plain(haul.packed)
 
+    async def _take_some(
+        self, tr: Transaction, moves: Transitions, haul: _Moved, verdicts: list[Verdict], batch: BatchRecord
+    ) -> CodecError | FormatError | None:
+        """Deal with items until the batch is full, or one is refused. Return the error of that one."""
+        for verdict in verdicts:
+            packed = self._layout.available.packed(verdict.row.key)
+            if verdict.fate != "take":
+                remove(moves, verdict, packed)
+            else:
+                try:
+                    error = "" if self._terms.bad is None else await self._error(tr, verdict.row)
+                    self._take(moves, haul, packed, verdict.row.value, verdict.notes, batch, error)
+                except (CodecError, FormatError) as refused:
+                    return self._unreadable(verdict.row, refused)
+                if haul.full:
+                    return None
+            haul.dealt += 1
+        return None
+
     def _take(
-        self, moves: Transitions, haul: _Moved, row: KeyValue, notes: Notes, batch: BatchRecord, error: str
-    ) -> bool:
-        """Take one item; return False if it stays, for another transaction or another batch.
+        self, moves: Transitions, haul: _Moved, packed: bytes, value: bytes, notes: Notes, batch: BatchRecord, bad: str
+    ) -> None:
+        """Take one item, or make it a dead letter if it is bad. If it does not fit into the batch, that is full.
 
         Raises:
             FormatError: it can't be read. CodecError: it has a blob.
         """
-        value = row.value
-        packed = self._layout.available.packed(row.key)
-        if is_over(notes, self._now_us):
-            self._leave(moves, row, notes, "expired")
-            return True
-        if error:
+        if bad:
             moves.leave_available(packed, notes, cleared=True)
-            told = cut(error, max(0, ERROR_BYTES - size_beside(notes)))
+            told = cut(bad, max(0, ERROR_BYTES - size_beside(notes)))
             moves.enter_dead(packed, value, at_rest(notes, error=told, died_at_us=self._now_us))
-            return True
+            return
         if has_parts(value) and (blob := _of_blob(value)):
             raise CodecError(f"{blob} Lease it and read it with `fdbqueue.layers.Blobs`, or set onBadItem=dead.")
         size = size_of(value)
+        fits = batch.size_bytes + haul.size_bytes + size <= self._terms.size_bytes
+        if (haul.keys or batch.count) and not fits:
+            haul.full = True
+            return
         if notes.is_tracked and batch.tracked + len(haul.tracked) >= MOST_TRACKED:
             haul.full = True
-            return False
-        if (haul.keys or batch.count) and batch.size_bytes + haul.size_bytes + size > self._terms.size_bytes:
-            haul.full = True
-            return False
-        if haul.keys and haul.size_bytes + size > CLAIM_BYTES:
-            return False
+            return
         moves.leave_available(packed, notes, cleared=True)
         haul.keys.append(self._place.key(packed))
         haul.values.append(value)
@@ -226,7 +228,6 @@ class Claiming:
             haul.tracked.append((packed, notes))
         if is_chunked(value):
             haul.chunked.append(packed)
-        return True
 
     async def _error(self, tr: Transaction, row: KeyValue) -> str:
         opened = parse(row.value)
@@ -267,10 +268,6 @@ class Claiming:
             chunked=batch.chunked + len(haul.chunked),
             tracked=batch.tracked + len(haul.tracked),
         )
-
-
-def _is_plain(row: KeyValue) -> bool:
-    return row.value[:1] == _PLAIN
 
 
 def _of_blob(value: bytes) -> str:

@@ -351,7 +351,7 @@ class Stream(Generic[V]):
             batch = BatchRecord(begun_us=now_us)  # an older version of the library sealed it
         was_sealed = batch.sealed
         if not was_sealed:
-            batch = await Claiming(self._keys, terms, now_us).more(tr, batch, limit)
+            batch = await Claiming(self._keys, self.queue, terms, now_us).more(tr, batch, limit)
             if not batch.count and not terms.seals_empty:
                 return batch, False
             tr.set(self._keys.batch(terms.batch), encode(batch))

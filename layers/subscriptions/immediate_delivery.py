@@ -20,7 +20,9 @@ from fdbqueue.lowlevel import (
     pack,
     started,
     value_of,
+    with_notes,
 )
+from fdbqueue.moves.taking import Row, Takes, taken_at_once
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.writes.appending import append_item
 
@@ -176,6 +178,8 @@ class ImmediateDelivery:
     ) -> bool:
         """Give an item to a waiter if its subscription may have it, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
+        if await self._is_out(tr, new, now_us):
+            return False  # the next call that takes items removes it
         if registration.suspended or await is_paused(tr, layout):
             return False  # a waiter may have registered within a second after the pause
         left = await credit_left(tr, layout, name, registration)
@@ -193,6 +197,13 @@ class ImmediateDelivery:
         )
         self._waiters.deliver(tr, request, LeaseHandle(new.position, token), now_us=now_us)
         return True
+
+    async def _is_out(self, tr: Transaction, new: _New, now_us: int) -> bool:
+        queue = self._leases.queue
+        if taken_at_once(queue, new.stored, now_us):
+            return False
+        row = Row(self._layout.available.key(new.packed), with_notes(new.stored, new.notes))
+        return await Takes(tr, queue, now_us).is_out(row)
 
 
 def _in_turn(live: list[Request], served: str) -> Iterator[Request]:

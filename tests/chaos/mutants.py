@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "a dequeue asks for no marker",
-        "fdbqueue/verbs/queue.py",
+        "fdbqueue/moves/taking.py",
         (("        asks_marker(tr)\n        tr.add(", "        tr.add("),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
@@ -1899,5 +1899,98 @@ MUTANTS = (
         "fdbqueue/engine/embedded/store/disk/files.py",
         (("checked=(found or new_format(self.path)) == layout.FORMAT", "checked=not memory.made(self.path)"),),
         tests=("tests/unit/test_store_checksums.py::test_a_folder_without_checksums_stays_so",),
+    ),
+    Mutant(
+        "an item whose time to live is over is taken",
+        "fdbqueue/moves/taking.py",
+        (("return 0 < notes.ttl_at_us <= now_us", "return False"),),
+        tests=(
+            "tests/queue/test_dequeue_over.py::test_items_whose_life_is_over_are_removed_and_the_next_one_is_taken",
+        ),
+    ),
+    Mutant(
+        "a member of a cancelled group is taken",
+        "fdbqueue/moves/taking.py",
+        (("elif notes.group and await self._is_cancelled(notes.group):", "elif False:"),),
+        tests=("tests/queue/test_dequeue_over.py::test_members_of_a_cancelled_group_are_removed",),
+    ),
+    Mutant(
+        "no predicate is asked about an item that is opened",
+        "fdbqueue/moves/taking.py",
+        (('fate = "expired" if predicate(item.value, now_us, item.position) else "take"', "pass"),),
+        tests=("tests/queue/test_dequeue_over.py::test_messages_that_their_type_calls_over_are_removed",),
+    ),
+    Mutant(
+        "no predicate is asked about an item that is not opened",
+        "fdbqueue/moves/taking.py",
+        (('fate = "expired" if await self._says_over(row, notes) else "take"', "await self._says_over(row, notes)"),),
+        tests=(
+            "tests/layers/together/test_taking.py::test_a_stream_does_not_claim_messages_that_their_type_calls_over",
+        ),
+    ),
+    Mutant(
+        "a transaction takes any number of bytes",
+        "fdbqueue/moves/taking.py",
+        (("if self.taken and self.size_bytes + size > self._most:", "if False:"),),
+        tests=("tests/layers/leases/test_leases.py::test_large_items_are_leased_a_few_at_a_time",),
+    ),
+    Mutant(
+        "a dequeue takes an item with a blob",
+        "fdbqueue/moves/taking.py",
+        (("if dequeues and not is_plain:", "if False:"),),
+        tests=("tests/layers/blobs/test_blobs_composed.py::test_no_kind_of_dequeue_removes_a_blob_unread",),
+    ),
+    Mutant(
+        "a dequeue of many items that are over finds nothing",
+        "fdbqueue/verbs/queue.py",
+        (("        if not items and takes.over >= EXPIRED_LIMIT:\n            return None\n", ""),),
+        tests=("tests/queue/test_dequeue_over.py::test_a_dequeue_removes_many_in_several_transactions",),
+    ),
+    Mutant(
+        "a dequeue in front of items that are over ends there",
+        "fdbqueue/verbs/queue.py",
+        (("if takes.taken == limit or len(found) < wanted:", "if True:"),),
+        tests=("tests/queue/test_dequeue_over.py::test_a_dequeue_of_many_goes_on_behind_items_that_are_over",),
+    ),
+    Mutant(
+        "a new item that is over is delivered",
+        "layers/subscriptions/immediate_delivery.py",
+        (("if await self._is_out(tr, new, now_us):", "if False:"),),
+        tests=(
+            "tests/layers/together/test_taking.py::test_a_new_item_that_is_over_is_not_delivered_to_a_waiting_call",
+        ),
+    ),
+    Mutant(
+        "a relaxed lease gives up if it picked only items that are over",
+        "layers/leases/taking.py",
+        (("again=takes.over > 0 and not leases", "again=False"),),
+        tests=(
+            "tests/layers/together/test_taking.py::test_a_relaxed_lease_that_picks_an_item_that_is_over_picks_again",
+        ),
+    ),
+    Mutant(
+        "a holder does not hear that the predicate of its item fails",
+        "layers/staged/delivery.py",
+        (("                    check_predicate(self._queue, opened, notes, now_us)\n", ""),),
+        tests=(
+            "tests/layers/together/test_taking.py::test_a_granted_item_whose_predicate_fails_goes_back_to_its_place",
+        ),
+    ),
+    Mutant(
+        "an assigned item ends no group",
+        "layers/staged/delivery.py",
+        (
+            (
+                "            await moves.settle()\n        moves.finish()\n        return True",
+                "            pass\n        moves.finish()\n        return True",
+            ),
+        ),
+        tests=("tests/layers/together/test_taking.py::test_assigned_members_of_a_group_end_it",),
+    ),
+    Mutant(
+        "a copy of a cancelled group's member is fetched",
+        "layers/smart/_fetching.py",
+        (('if verdict.fate == "cancelled":', 'if verdict.fate == "no":'),),
+        tests=("tests/layers/together/test_taking.py::test_copies_of_a_cancelled_groups_members_are_not_fetched",),
     ),
 )

@@ -13,13 +13,13 @@ from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases import granting as _granting
-from fdbqueue.layers.leases import transitions as _transitions
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.priority._weighted import WeightedHead, wheel
 from fdbqueue.layers.smart import Deadlines, SmartQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.moves import taking as _taking
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import LEASE, pack
 from tests.chaos.history import KILLED, Told, told_claims, told_leases, value_of
@@ -327,7 +327,7 @@ def test_an_expired_item_that_becomes_a_dead_letter_is_found(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
     if wrong:
-        monkeypatch.setattr(_transitions, "is_over", lambda notes, now_us: False)
+        monkeypatch.setattr(_taking, "is_over", lambda stored, notes, now_us: False)
     leases = scene.leases = Leases(scene.queue, max_attempts=6, clock=scene.clock)
     scene.enqueue("a", ttl=50)
     for attempt in range(6):

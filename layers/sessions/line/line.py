@@ -29,11 +29,12 @@ from fdbqueue.lowlevel import (
     value_of,
     with_notes,
 )
+from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.writes.appending import append_item
 
 from ...leases import Disposition
 from ...leases.timers import due_timers
-from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut, is_over
+from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut
 from ..session.gate_record import Gate, called
 from ..session.records import (
     OPEN,
@@ -270,9 +271,8 @@ class Line:
         own = SessionMoves(tr, session, now_us)
         gone = head.without({session.layout.available.key(packed)})
         used = turn.pointer.used + 1
-        if is_over(notes, now_us):
+        if removed_if_over(own, packed, stored, notes, now_us):
             own.leave_available(packed, notes)
-            own.vanish(packed, stored, "expired")
             fate = Disposition.expired
         elif retry.is_last(failed.attempt):
             own.leave_available(packed, notes)

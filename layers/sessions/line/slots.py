@@ -31,14 +31,11 @@ from fdbqueue.lowlevel import (
     rows,
     value_of,
 )
-from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.names import session_text
 from fdbqueue.stored.own_values import decoded
 from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases import Disposition
-from ...leases.taking import CancelledGroups
-from ...leases.transitions import is_over
 from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, pointer_of, stored_pointer
 from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
@@ -169,7 +166,7 @@ class Slots:
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
             found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
-            row = found[0] if found and not await is_out(tr, session, found[0], now_us) else None
+            row = found[0] if found and not await session.is_out(tr, found[0], now_us) else None
         if row is None:
             head = await session.first(tr, now_us=now_us, held=_held(entries))
             row = head.rows[0] if head.rows else None
@@ -387,17 +384,6 @@ class Slots:
             record = await self.withdraw(tr, moves, session, record, surplus=record.slots - wanted)
         await self.balance(tr, moves, session, record)
         moves.finish()
-
-
-async def is_out(tr: Transaction, session: Session, row: KeyValue, now_us: int) -> bool:
-    """Return whether an item must not be taken: its life is over, or its group was cancelled.
-
-    *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
-    """
-    notes = notes_if_readable(row.value)
-    if is_over(notes, now_us) or (session.asks is not None and await session.says_over(tr, row, notes, now_us)):
-        return True
-    return bool(notes.group) and await CancelledGroups().is_cancelled(tr, session.home, notes.group)
 
 
 def read_entry(layout: Layout, key: bytes, stored: bytes) -> Entry:

@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.moves.outcomes import pull
+from fdbqueue.moves.taking import is_over
 from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
@@ -38,7 +39,6 @@ from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
-from ...leases.transitions import is_over
 from ..session.records import SessionRecord, name_of, pointer_of
 from ..session.session import Session, SessionMoves
 
@@ -115,7 +115,9 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
         notes_of(stored)
     own = SessionMoves(tr, session, now_us)
     notes, is_readable = (await own.read_notes({packed: stored}))[packed]
-    if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (kind == TTL and not is_over(notes, now_us)):
+    if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (
+        kind == TTL and not is_over(stored, notes, now_us)
+    ):
         return True
     if available.present() and record.pointer:
         leased = await value_of(tr.get(line.shards.at(record.pointer).leased.key(record.pointer)))

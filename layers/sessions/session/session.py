@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,19 +22,17 @@ from fdbqueue.lowlevel import (
     started,
 )
 from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, remove, taken_at_once
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DELAY
 
 from ...leases import immediately
-from ...leases.taking import UNTAKEABLE, CancelledGroups
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
-from ...leases.transitions import Retry, Transitions, is_over
+from ...leases.transitions import Retry, Transitions
 from .records import Keys, SessionName, SessionRecord, name_of, unpack_record
 
 SHARDS = 16
 """Over how many keys each total of all sessions is spread."""
-EXPIRED_LIMIT = 500
-"""Most expired items that one transaction removes in front of a session's first item."""
 _FAR_US = (1 << 62) - 1
 _DELAYS_ONLY = Retry(None, immediately)
 
@@ -131,7 +129,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_holds", "_shard", "_total", "asks", "generation", "guard_key", "home", "layout", "name", "queue"),
+        *("_holds", "_shard", "_total", "generation", "guard_key", "home", "layout", "name", "queue"),
         *("_given_name", "_items", "record_key", "slots_prefix", "state_key"),
     )
 
@@ -152,8 +150,6 @@ class Session:
         self._total = keys.total
         self._shard = zlib.crc32(name) % SHARDS
         self._holds = holds
-        self.asks: Callable[[Any, int, Position], bool] | None = getattr(queue.codec, "is_over", None)
-        """Returns whether a message is outdated, by its value, the time and its position; None: none ever is."""
 
     def __repr__(self) -> str:
         return f"Session({self.given_name!r}, generation={self.generation})"
@@ -246,11 +242,14 @@ class Session:
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
         head = await (self._look_beside(tr, held) if held else self.look(tr, limit=1))
-        if head.rows and not head.timers and head.wake_at_us is None and self.asks is None:
-            notes = notes_if_readable(head.rows[0].value)
-            if not notes.ttl_at_us and not notes.group:
-                return head  # nothing to fire or to remove, as in most sessions
-        moves, groups = SessionMoves(tr, self, now_us), CancelledGroups()
+        if (
+            head.rows
+            and not head.timers
+            and head.wake_at_us is None
+            and taken_at_once(self.queue, head.rows[0].value, now_us)
+        ):
+            return head  # nothing to fire or to remove, as in most sessions
+        moves, takes = SessionMoves(tr, self, now_us), self.takes(tr, now_us)
         try:
             limit = FIRE_LIMIT + len(held)
             due = await due_timers(tr, self.layout, now_us, limit=limit) if head.timers else []
@@ -260,23 +259,14 @@ class Session:
                 head = await self._look_beside(tr, held)
             more = moves.any and len(due) >= limit
             for _ in range(EXPIRED_LIMIT):
-                if not head.rows:
+                verdicts = await takes.judge(head.rows[:1], (False,))
+                if not verdicts or verdicts[0].fate == "take":
                     break
                 row = head.rows[0]
-                notes = notes_if_readable(row.value)
-                over = is_over(notes, now_us)
-                if self.asks is not None and not over:
-                    over = await self.says_over(tr, row, notes, now_us)
-                if not over and not (notes.group and await groups.is_cancelled(tr, self.home, notes.group)):
-                    break
                 packed = self.layout.available.packed(row.key)
                 tr.add_read_conflict_key(self.mark(packed))
                 tr.add_read_conflict_key(row.key)  # another slot, or a sweep, may remove it too
-                moves.leave_available(packed, notes)
-                if over:
-                    moves.vanish(packed, row.value, "expired")
-                else:
-                    moves.vanish(packed, row.value, "deleted", how="cancelled")
+                remove(moves, verdicts[0], packed, cleared=False)
                 head = await self._look_beside(tr, held)
             else:
                 head.rows, more = [], True
@@ -289,18 +279,16 @@ class Session:
             moves.finish()
         return head
 
-    async def says_over(self, tr: Transaction, row: KeyValue, notes: Notes, now_us: int) -> bool:
-        """Return whether the predicate of an item's type says that it is outdated (`MessageType.expires`).
+    def takes(self, tr: Transaction, now_us: int) -> Takes:
+        """Return what decides about items to take. A worker that takes one gets the error if it can't be read."""
+        return Takes(tr, self.queue, now_us, home=self.home)
 
-        An item that can't be read, or whose predicate fails, is not: a worker that takes it finds that out.
+    async def is_out(self, tr: Transaction, row: KeyValue, now_us: int) -> bool:
+        """Return whether an item must not be taken: its life is over, or its group was cancelled.
+
+        *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
         """
-        if self.asks is None or notes.ttl_at_us:
-            return False
-        try:
-            item = await self.queue.item(tr, self.layout.position_of(row.key), row.value)
-            return self.asks(item.value, now_us, item.position)
-        except UNTAKEABLE:
-            return False
+        return not taken_at_once(self.queue, row.value, now_us) and await self.takes(tr, now_us).is_out(row)
 
     async def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> SessionHead:
         head = await self.look(tr, limit=1 + len(held))

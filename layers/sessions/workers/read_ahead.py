@@ -14,7 +14,6 @@ from ...leases import FollowUp, Lease
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line, Where
 from ..line.shards import PointerMoves
-from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionLease, TurnDone
 from ..session.records import Held
 from .working import Working
@@ -150,7 +149,7 @@ class Turns(Generic[V]):
         over = len(left)
         for at, row in enumerate(left):
             # Of a session with slots, another slot may take the next item.
-            if turn.record.limit or await is_out(tr, session, row, now_us):
+            if turn.record.limit or await session.is_out(tr, row, now_us):
                 over = at
                 break
         leaves = _is_stopped(turn)

@@ -36,6 +36,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import locate
@@ -55,7 +56,6 @@ from ..line.entering import bypassed, enter_session, enter_sessions
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
 from ..line.shards import PointerMoves
-from ..line.slots import is_out
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
 from ..session.records import RENEWING, Held, pack_name, pointer_of
 from ..session.session import Session, SessionHead, SessionMoves
@@ -138,8 +138,7 @@ class Working(Generic[V]):
         if held.state is not None:
             await self._states.check_read(tr)
         notes = notes_of(row.value)
-        if session.asks is not None and not notes.ttl_at_us:
-            session.asks(item.value, self._line.leases.now_us(), item.position)  # it raises if the predicate fails
+        check_predicate(self._queue, item, notes, self._line.leases.now_us())
         return SessionLease(
             item.position,
             item.value,
@@ -420,7 +419,7 @@ class Working(Generic[V]):
             used = used if over else 0
         moves = self._line.moves(tr)
         stopped = stopped or turn.record.paused or bool(turn.record.blocked)
-        if row is None or over or stopped or await is_out(tr, turn.session, row, now_us):
+        if row is None or over or stopped or await turn.session.is_out(tr, row, now_us):
             to: Literal["place", "tail"] = "tail" if over else "place"
             await self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()

@@ -122,7 +122,7 @@ MUTANTS = (
     Mutant(
         "a lease does not ask for cancelled groups",
         SESSION,
-        (("groups.is_cancelled(tr, self.home, notes.group)", "groups.is_cancelled(tr, self.layout, notes.group)"),),
+        (("now_us, home=self.home)", "now_us)"),),
     ),
     Mutant(
         "a consumer does not store the results of the items before",

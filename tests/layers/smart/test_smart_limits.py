@@ -184,7 +184,7 @@ def test_a_waiting_enqueue_goes_in_when_there_is_room_or_times_out(db: Any, spac
             smart.enqueue(db.create_transaction(), x("a", 3))
         waiting = threading.Thread(target=smart.enqueue, args=(db, x("a", 3)), kwargs={"timeout": 30})
         waiting.start()
-        smart.queue.dequeue(db)
+        smart.dequeue(db)
         waiting.join()
         assert numbers(smart, db) == [("a", 2), ("a", 3)], at
 

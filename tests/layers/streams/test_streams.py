@@ -402,7 +402,7 @@ def test_an_unreadable_item_ends_a_batch_and_is_refused_as_its_first(
     db[queue.layout.item_key(position)] = b"\x94\xff"
     assert values(stream, db, 1, stream.claim(db, terms())) == [b"good"]
     stream.ack(db, terms())
-    with pytest.raises(FormatError, match="can't be claimed and was left there"):
+    with pytest.raises(FormatError, match="can't be read and was left there"):
         stream.claim(db, terms(2))
 
 

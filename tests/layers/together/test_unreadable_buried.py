@@ -170,7 +170,7 @@ def test_a_batch_of_a_stream_buries_it_by_choice(db: Any, leases: Leases[str], s
     assert leases.queue.cancel(db, next(iter(leases.queue.browse(db))).position)
     unchecked = stored[:1] and stored[0] in (0x11, 0x12)  # its notes can be read, so that a claim takes it as it is
     if not unchecked:
-        with pytest.raises(FormatError, match=r"The item 7:626164 of .* can't be claimed and was left there"):
+        with pytest.raises(FormatError, match=r"The item 7:626164 of .* can't be (read|claimed) and was left there"):
             stream.claim(db, Terms(**terms))
     batch = stream.claim(db, Terms(**terms, bad=lambda payload: ""))
     assert (batch.sealed, batch.count) == (True, 1)
