@@ -16,12 +16,13 @@ WAYS = {
     "staged lease": Way(33, 162, 188),
     "staged ack": Way(27, 127, 168),
     "staged dequeue": Way(32, 148, 176),
-    "session lease": Way(39, 255, 278),
+    "session lease": Way(40, 255, 280),
 }
 """The ways of warm calls in memory. A change may make them a tenth longer; more asks for a reason, and a new figure.
 
 Each wait of a body is a call of `value_of`. Each transaction looks once whether its body is a generator. A change may
 ask for a commit marker, whose file `transactional` shares.
+A lease asks the module that decides for all takers, once for its pointer and once for the session's first item.
 """
 
 
