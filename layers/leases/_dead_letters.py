@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
     verb,
+    write_chunks,
 )
 from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.moves.moves import as_new
@@ -318,8 +319,7 @@ class DeadLetters(Named, Generic[V]):
     async def _move_chunks(self, tr: Transaction, old: Position, new: Position) -> int:
         # By snapshot: chunks change only together with their item's key, which this transaction conflicts on.
         chunks = await rows(tr.snapshot, *self._layout.chunk_range(old))
-        for number, chunk in enumerate(chunks):
-            tr.set(self._layout.chunk_key(new, number), chunk.value)
+        write_chunks(tr, self._layout, new, [chunk.value for chunk in chunks])
         tr.clear_range(*self._layout.chunk_range(old))
         return sum(len(chunk.value) for chunk in chunks)
 
