@@ -16,7 +16,7 @@ ARGS     ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit lock release-check check format clean
+.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit lock release-check check house format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ check: setup ## Check format, lint, types and who imports whom
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+house: setup ## Measure the code and its documents: lines, files, imports, private names used from outside
+	@$(BIN)/python -m tests.house
 
 format: setup ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .

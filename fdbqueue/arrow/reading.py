@@ -16,12 +16,12 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import StreamError
-from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.items import is_chunked, join_chunks, parse
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_decodes
 from fdbqueue.stored.states import ALL_STATES
 
 TAKEN = ("position", "rank", "index", "value", "headers")

@@ -21,9 +21,9 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import StorageError, UnknownQueue, UrlError
-from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_decodes
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import is_there, nearest
 

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from time import monotonic
 from typing import Any, Literal, TypeAlias, get_args
 
 from fdbqueue.engine.api import Transaction
@@ -30,12 +29,11 @@ from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
 from fdbqueue.moves.quotas import SET_AGAIN, Quota, check_room, quota_in
-from fdbqueue.stored.catalogue import is_known, note_registered
-from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.own_values import decoded
 from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
+from fdbqueue.stored.settings import look, note_registered
 
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 SMART = b"smart"
@@ -127,13 +125,13 @@ class Admission:
     """
 
     __slots__ = (
-        "_about",
         "_composed",
         "_entry",
         "_last",
         "_layout",
         "_marks",
         "_order",
+        "_settings",
         "_tr",
         "quota",
         "unmarked",
@@ -173,10 +171,11 @@ class Admission:
             else:
                 self._last = view.get_key(layout.last_item if marked else layout.last_key)
         # An item that comes back has the codec that it had.
-        own = layout.known.registration if registers and entry != "any" else None
-        self._about: Any = None
-        if own is not None and (own.known_until <= monotonic() or own.known_in() is not getattr(tr, "db", None)):
-            self._about = view.get(layout.catalogue_key)
+        known = layout.known
+        self._settings: Any = None
+        adds = registers and entry != "any" and known.registration is not None
+        if adds and not (known.has_record and known.relies(tr)):
+            self._settings = started(look(tr, layout))
         self._marks: tuple[Any, Any, Any] | None = None
         if marked:
             keys = layout.high_water_mark_key, layout.subscribed_key, layout.type_key
@@ -199,8 +198,8 @@ class Admission:
         layout = self._layout
         if layout.known.made.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
-        if self._about is not None:
-            await note_registered(self._tr, layout, self._about)
+        if self._settings is not None:
+            await note_registered(self._tr, layout, await self._settings)
         if self._marks is not None:
             return await self._among_marks(self._marks, wanted)
         key = await self._last_key()
@@ -314,24 +313,23 @@ def _not_given(index: int, layout: Layout, key: bytes) -> FormatError:
 async def register(tr: Transaction, layout: Layout) -> bool:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
 
-    Returns False if it knew that. It knows it for a minute, and then it looks again.
+    Returns False if it knew that. It knows it for a second, and then it looks again.
 
     Raises:
         OtherCodec: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
             a quota, which does not count such items.
 
-    *Cost:* one read; two if it did not know that.
+    *Cost:* one read; three more in parallel if it did not know that.
     """
-    own: Registration | None = layout.known.registration
-    known = own is not None and is_known(tr, own)
-    about = None if own is None or known else tr.snapshot.get(layout.catalogue_key)
+    known = layout.known.has_record and layout.known.relies(tr)
+    settings = None if known or layout.known.registration is None else started(look(tr, layout))
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
         terms = _terms(layout, kind)
         terms.check()
         if terms.quota is not None:
             raise without_quota(layout)
-    if about is not None:
-        await note_registered(tr, layout, about)
+    if settings is not None:
+        await note_registered(tr, layout, await settings)
     return not known
 
 
@@ -432,6 +430,7 @@ def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -
 def mark_smart(tr: Transaction, layout: Layout) -> None:
     """Mark a queue as smart. It is a blind write, so that the first smart enqueues do not conflict over it."""
     tr.set(layout.type_key, SMART)
+    layout.known.note_writing(tr)
 
 
 async def read_high_water_mark(tr: Transaction, layout: Layout) -> HighWaterMark:

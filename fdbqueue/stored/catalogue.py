@@ -1,47 +1,37 @@
 """The catalogue: which queues a database has, so that people and tools find them.
 
 A queue registers itself when something is enqueued into it. Its record has a key of its own, outside the queue: all
-records together are one short range, however large the queues are. A queue's object knows that its queue is registered
-for a minute, so that an enqueue costs nothing more. When it does not know, the enqueue reads the record by snapshot,
-together with its other reads. If there is none, it writes one in the enqueueing transaction. It is an atomic operation:
-of two processes that do this at the same time the first record stays, and neither conflicts.
+records together are one short range, however large the queues are. An enqueue looks for it once a second
+(`settings.py`), together with its other reads. If there is none, it writes one in the enqueueing transaction. It is an
+atomic operation: of two processes that do this at the same time the first record stays, and neither conflicts.
 
 The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within
-a minute. A queue that is not registered works as any other, and each call that may write looks at other names.
+a second. A queue that is not registered works as any other, and each call that may write looks at other names.
 
 A name is registered only if it lies within no other, and no other within it: the keys of one would be among those of
 the other. Older versions have registered such names. These go on, and lists and `check` report them.
 
 Every call that encodes or decodes compares its object's codec with the record: the bytes of one codec are other values
-in another. The first such call of an object reads the record, and then no call does for a minute. The codec bytes shows
-the items of every queue as they are stored, so that they can be rescued. It adds none to a queue with another codec.
+in another. The codec bytes shows the items of every queue as they are stored, so that they can be rescued. It adds none
+to a queue with another codec.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias, TypeVar, cast
-from weakref import ref
+from collections.abc import Iterable
 
 import msgspec
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import below, is_within
-from fdbqueue.engine.steps import Steps, begun, rows, started, value_of
-from fdbqueue.engine.transactional import attempts, is_database
+from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
-from fdbqueue.stored.known import RAW, Registration, no_database
+from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
 from fdbqueue.stored.own_values import decoded, in_order
 from fdbqueue.stored.places import has_items
 
-T = TypeVar("T")
-
-KNOWN_SECONDS = 60.0
-"""How long a queue's object relies on having seen the queue's record."""
-Use: TypeAlias = Literal["encode", "decode"]
-"""What a call does with values."""
 NESTED_REMEDY = "Rename one of them: fdbqueue.rename."
 """What to do about queues whose names lie within each other."""
 _NEWER = 2
@@ -106,105 +96,14 @@ def about_of(own: Registration) -> About:
     return About(own.codec, own.order, own.policy, own.path)
 
 
-def is_known(tr: Transaction, own: Registration) -> bool:
-    """Return whether this object has seen the queue's record in this database within the last minute."""
-    return own.known_until > time.monotonic() and own.known_in() is getattr(tr, "db", None)
-
-
-async def note_registered(tr: Transaction, layout: Layout, value: Any) -> None:
-    """Register a queue unless it is registered already; `value` is the read of its record, under way.
-
-    Raises:
-        OtherCodec: it is registered with another codec. NestedQueue: it is not registered yet, and its name lies within
-            that of another queue, or around it.
-    """
+def write_about(tr: Transaction, layout: Layout, about: About | None = None) -> None:
+    """Write a queue's record unless there is one, as its object has it by default. It never conflicts."""
     own: Registration | None = layout.known.registration
-    if own is None:
-        return
-    stored = await value_of(value)
-    if not stored.present():
-        # Whether this transaction commits is not known here. So the next enqueue reads the record again.
-        await refuse_nested(tr, layout)
-        write_about(tr, layout, about_of(own))
-        return
-    check_codec(layout, bytes(stored), own.codec, "encode")
-    own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
-    note_checked(tr, layout)
-
-
-async def check_decodes(tr: Transaction | Database, layout: Layout) -> None:
-    """Check once a minute that this object has the codec of the queue's items.
-
-    Raises:
-        OtherCodec: the queue is registered with another codec.
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute; one a call while the queue is not registered.
-    """
-    if layout.known.decodes_in(tr):
-        return
-
-    async def read(tr: Transaction) -> Any:
-        return await value_of(tr.snapshot.get(layout.catalogue_key))
-
-    stored = await (attempts(cast(Database, tr), read) if is_database(tr) else read(cast(Transaction, tr)))
-    if stored.present() and (own := layout.known.registration) is not None:
-        check_codec(layout, bytes(stored), own.codec, "decode")
-        note_checked(tr, layout)
-
-
-async def check_encodes(tr: Transaction, layout: Layout) -> None:
-    """Check once a minute that this object may encode values for the queue; for calls that add no item.
-
-    Raises:
-        OtherCodec: the queue is registered with another codec.
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute.
-    """
-    own: Registration | None = layout.known.registration
-    if own is None or is_known(tr, own):
-        return
-    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
-    if stored.present():
-        check_codec(layout, bytes(stored), own.codec, "encode")
-        own.known_until, own.known_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
-        note_checked(tr, layout)
-
-
-async def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> None:
-    """Refuse to encode by a codec that is not that of a queue's items, before a job or a transfer begins.
-
-    Raises:
-        OtherCodec: the queue is registered with another codec.
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read.
-    """
-    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
-    if stored.present():
-        check_codec(layout, bytes(stored), codec, "encode")
-
-
-def note_checked(tr: Transaction | Database, layout: Layout) -> None:
-    """Note that this object may decode the queue's items: a record says so.
-
-    A queue without a record may get one at any time, even before the next attempt of the same transaction.
-    """
-    own: Registration | None = layout.known.registration
-    if own is not None:
-        own.checked_until, own.checked_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
-
-
-def _database_of(tr: Transaction | Database) -> Any:
-    return tr if is_database(tr) else getattr(tr, "db", None)
-
-
-def _weakly(tr: Transaction | Database) -> Any:
-    db = _database_of(tr)
-    return no_database if db is None else ref(db)
-
-
-def write_about(tr: Transaction, layout: Layout, about: About) -> None:
-    """Write a queue's record unless there is one. An atomic operation never conflicts."""
-    tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
+    if about is None and own is not None:
+        about = about_of(own)
+    if about is not None:
+        tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
+        layout.known.note_writing(tr)
 
 
 async def queues_around(tr: Transaction, names: Iterable[bytes]) -> list[bytes]:
@@ -271,43 +170,6 @@ async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False
         tr.add_read_conflict_key(CATALOGUE + one)
 
 
-async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> bool:
-    """Refuse a call whose keys would be among those of another queue. Every call that may write passes here.
-
-    Returns whether the queue is registered. An enqueue registers it instead (`note_registered`). A registered queue may
-    go on. It is not cleared with the keys of another one.
-
-    Args:
-        clears: whether the call removes all keys of the queue.
-
-    Raises:
-        NestedQueue: the queue is not registered, and its name lies within that of a registered one, or around it. Or
-            the call clears a queue with another one within it.
-
-    *Conflicts:* as `refuse_nested`. *Cost:* one read, unless the object has seen the record within the last minute; as
-    `refuse_nested` if the queue is not registered, or is cleared.
-    """
-    if not clears and layout.known.is_beside(tr):
-        return True
-    registered = (await value_of(tr.snapshot.get(layout.catalogue_key))).present()
-    if clears or not registered:
-        await refuse_nested(tr, layout, inside=registered)
-    return registered
-
-
-def note_seen(tr: Transaction, layout: Layout) -> None:
-    """Note that this object's queue has a record, whatever its codec: a transaction that has committed saw it."""
-    own: Registration | None = layout.known.registration
-    if own is not None:
-        own.seen_until, own.seen_in = time.monotonic() + KNOWN_SECONDS, _weakly(tr)
-
-
-async def beside_others(tr: Transaction, *, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> T:
-    """Run a body that may write keys of a queue, after `refuse_others_keys`."""
-    await refuse_others_keys(tr, layout)
-    return await begun(body, tr)
-
-
 async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> None:
     """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
 
@@ -336,7 +198,7 @@ async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) 
     tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
     if replaces:
         await _remove_damaged_codec(tr, layout)
-    doubt(layout)
+    layout.known.doubt()
 
 
 async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
@@ -353,14 +215,7 @@ async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
 def forget_queue(tr: Transaction, layout: Layout) -> None:
     """Remove a queue's record."""
     tr.clear(layout.catalogue_key)
-    doubt(layout)
-
-
-def doubt(layout: Layout) -> None:
-    """Let the next call of this object read the queue's record again."""
-    if layout.known.registration is not None:
-        own: Registration = layout.known.registration
-        own.known_until = own.checked_until = own.seen_until = 0.0
+    layout.known.doubt()
 
 
 def codec_of(layout: Layout, stored: bytes) -> str:
@@ -378,22 +233,3 @@ def fits(codec: str, registered: str) -> bool:
     (True, False)
     """
     return not registered or codec.removesuffix(_MESSAGES) == registered.removesuffix(_MESSAGES)
-
-
-def check_codec(layout: Layout, stored: bytes, codec: str, use: Use) -> None:
-    """Refuse a codec that is not that of the queue's items.
-
-    Raises:
-        OtherCodec: the queue is registered with another codec, by the record `stored`.
-    """
-    if use == "decode" and codec == RAW:
-        return
-    registered = codec_of(layout, stored)
-    if fits(codec, registered):
-        return
-    raise OtherCodec(
-        f"The queue {layout.describe()} is registered with the codec {registered!r}, and not with {codec!r}, which is"
-        f" given here. Nothing was changed. Give codec={registered!r}, or open it by Queue.open(db, name). The codec"
-        " 'bytes' shows its items as they are stored. If the registration is wrong, correct it by"
-        " Queue(name, codec=…).register(db, on_codec='replace')."
-    )

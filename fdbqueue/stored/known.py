@@ -1,19 +1,46 @@
-"""What a process knows of a queue, beside the queue's keys: each fact was read, and may be relied on for a time."""
+"""What a process knows of a queue, beside the queue's keys.
+
+All that it knows of the settings comes from one look (`settings.py`). There is one rule for how old that may be. A
+process relies on a look for a second, in the database that it looked at. A change of settings by the process ends that.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, Final
+from weakref import ref
 
 RAW = "bytes"
 """The codec that shows the items of every queue as they are stored."""
 
 
+LOOK_SECONDS: Final = 1.0
+"""How long a process relies on a look at a queue's settings."""
+
+
 class OwnChanges:
-    """The number of times that this process has made a subscription exclusive, or paused a queue."""
+    """The number of times that this process has made a subscription exclusive, or paused or renamed a queue."""
 
     count = 0
+
+
+@dataclass(slots=True)
+class Look:
+    """When a process looked. It says whether the process may still rely on what it saw."""
+
+    until: float = 0.0
+    changes: int = -1
+    """The value of `OwnChanges.count` when it looked."""
+
+    @classmethod
+    def begin(cls) -> Look:
+        """Return a look that begins now; what it reads may be relied on from here on."""
+        return cls(monotonic() + LOOK_SECONDS, OwnChanges.count)
+
+    def is_good(self) -> bool:
+        """Return whether the process may rely on it."""
+        return self.until > monotonic() and self.changes == OwnChanges.count
 
 
 def no_database() -> None:
@@ -22,27 +49,13 @@ def no_database() -> None:
 
 @dataclass(slots=True)
 class Registration:
-    """What a queue's object would register (`catalogue.py`), and what it knows of the record."""
+    """What a queue's object would register (`catalogue.py`)."""
 
     codec: str
     order: str
     """The name of its order; "": first in, first out."""
     path: tuple[str, ...]
     policy: str = ""
-    known_until: float = field(default=0.0, init=False)
-    """Until this time the object relies on the record being there."""
-    known_in: Any = field(default=no_database, init=False)
-    """A weak reference to the database that has it."""
-    checked_until: float = field(default=0.0, init=False)
-    """Until this time the object relies on having the codec of the queue's items."""
-    checked_in: Any = field(default=no_database, init=False)
-    """A weak reference to the database that has these items."""
-    seen_until: float = field(default=0.0, init=False)
-    """The same as `known_until`, for an object that has not compared its codec."""
-    seen_in: Any = field(default=no_database, init=False)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Registration, (self.codec, self.order, self.path, self.policy)
 
 
 @dataclass(slots=True)
@@ -59,8 +72,6 @@ class Known:
 
     registration: Registration | None = None
     """What the queue's object registers; None: nothing."""
-    is_part: bool = False
-    """Whether the keys are a part of another queue, which is registered instead, as the line of sessions is."""
     has_high_water_mark: bool = False
     """Whether it has seen a mark, which stays."""
     made: Smartness = field(default_factory=Smartness)
@@ -69,49 +80,57 @@ class Known:
     """Whether the queue had subscriptions that need arrivals when it last looked for the queue's end."""
     exclusive_all: str | None = None
     """The queue's sole subscription at that time; it needs no arrivals (`layers/subscriptions`)."""
-    open_until: float = 0.0
-    """Until this time it relies on the queue having no exclusive subscription and no pause."""
-    open_at: int = 0
-    """The value of `OwnChanges.count` when it looked."""
-    unpaused_until: float = 0.0
-    """The same, for calls that only look whether the queue is paused."""
-    unpaused_at: int = 0
+    look: Look = field(default_factory=Look)
+    """The last look at the queue's settings."""
+    looked_in: Any = no_database
+    """A weak reference to the database that it looked at."""
+    writes: Any = no_database
+    """A weak reference to the transaction that writes settings; the process does not rely on what it reads there."""
+    is_part: bool = False
+    """Whether the keys are a part of another queue, which is registered instead, as the line of sessions is."""
+    is_registered: bool = False
+    """Whether the queue was registered then."""
+    has_record: bool = False
+    """Whether it was, with this object's codec."""
+    is_plain: bool = False
+    """Whether it was not smart then, had no quota, and was not renamed."""
+    is_unpaused: bool = False
+    """Whether the queue was not paused then."""
+    is_open: bool = False
+    """Whether calls might take items then: it was not paused, and had no exclusive subscription, nor one whose owner
+    has gone."""
     timers_passed: bytes | None = None
     """The last key that it has seen behind due timers that can't be fired; None: it reads from the first."""
 
-    def is_beside(self, tr: Any) -> bool:
-        """Return whether the queue's keys are known to lie in no other queue: a record was seen within the last minute.
-
-        Args:
-            tr: a transaction.
-        """
-        own = self.registration
-        if own is None or self.is_part:
-            return self.is_part
-        now, db = monotonic(), getattr(tr, "db", None)
+    def relies(self, tr: Any) -> bool:
+        """Return whether the last look is good for a transaction, or for a database."""
+        look = self.look
         return (
-            (own.known_until > now and own.known_in() is db)
-            or (own.checked_until > now and own.checked_in() is db)
-            or (own.seen_until > now and own.seen_in() is db)
+            look.until > monotonic() and look.changes == OwnChanges.count and self.looked_in() is getattr(tr, "db", tr)
         )
 
-    def is_open(self) -> bool:
-        """Return whether calls may take items, as far as it found out within the last second (`exclusive.py`)."""
-        return self.open_until > monotonic() and self.open_at == OwnChanges.count
+    def is_beside(self, tr: Any) -> bool:
+        """Return whether the queue's keys are known to lie in no other queue, by the last look."""
+        return self.is_part or (self.is_registered and self.relies(tr))
 
-    def is_unpaused(self) -> bool:
-        """Return whether the queue is not paused, as far as it found out within the last second."""
-        return self.unpaused_until > monotonic() and self.unpaused_at == OwnChanges.count
-
-    def decodes_in(self, tr: Any) -> bool:
-        """Return whether this object may decode the queue's items, as far as it found out within the last minute.
-
-        Args:
-            tr: a transaction or a database.
-        """
+    def decodes(self, tr: Any) -> bool:
+        """Return whether this object may decode the queue's items, by the last look."""
         own = self.registration
-        if own is None or own.codec == RAW:
-            return True
-        if own.checked_until <= monotonic():
-            return False
-        return own.checked_in() is (tr if hasattr(tr, "create_transaction") else getattr(tr, "db", None))
+        return own is None or own.codec == RAW or (self.has_record and self.relies(tr))
+
+    def note(self, look: Look, tr: Any) -> None:
+        """Note a look; the facts that it saw are set beside it."""
+        # What this transaction writes may never be committed.
+        self.look = look if self.writes() is not tr else Look()
+        self.looked_in = ref(getattr(tr, "db", tr))
+
+    def note_writing(self, tr: Any) -> None:
+        """Note that a transaction writes settings of the queue."""
+        self.writes = ref(tr)
+
+    def doubt(self) -> None:
+        """Make the next call look again."""
+        self.look = Look()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Known, (self.registration, self.has_high_water_mark, self.made)  # another process looks for itself

@@ -19,10 +19,11 @@ from fdbqueue.errors import TransferError
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.moves.admission import read_high_water_mark
-from fdbqueue.stored.catalogue import check_codec, codec_of
+from fdbqueue.stored.catalogue import codec_of
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.order import MAX_INDEX
+from fdbqueue.stored.settings import check_codec
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.marks import check_is_queue, refuse_layers

@@ -16,10 +16,11 @@ from fdbqueue.moves.admission import without_quota
 from fdbqueue.moves.exclusive import made_exclusive, wall_us
 from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
 from fdbqueue.moves.quotas import Quota, WhenFull, is_quota, pack_quota, quota_of
-from fdbqueue.stored.catalogue import refuse_others_keys, set_about
+from fdbqueue.stored.catalogue import set_about
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed
+from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.verbs.by_position import ByPosition
 
 T = TypeVar("T")

@@ -25,7 +25,6 @@ from fdbqueue.moves.outcomes import CANCELLED, read_record
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import removed_if_over
-from fdbqueue.stored.catalogue import check_encodes
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.items import (
@@ -44,6 +43,7 @@ from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.payloads import clear_blob
 from fdbqueue.stored.places import Standing, locate
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_encodes
 from fdbqueue.stored.states import STATES, StoredItem, stored_item
 from fdbqueue.verbs.of_session import refuse_of_session
 from fdbqueue.writes.appending import write_chunks

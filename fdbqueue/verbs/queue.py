@@ -35,12 +35,7 @@ from fdbqueue.moves.admission import ENTRIES, Admission, Entry
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, take_out
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
-from fdbqueue.stored.catalogue import (
-    beside_others,
-    check_decodes,
-    path_of,
-    refuse_others_keys,
-)
+from fdbqueue.stored.catalogue import path_of
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
 from fdbqueue.stored.counters import Stats, read_own_stats
 from fdbqueue.stored.items import (
@@ -62,6 +57,7 @@ from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, Name, new_random
 from fdbqueue.stored.order import Order, check_order, rank_in
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import beside_others, check_decodes, refuse_others_keys
 from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing
 from fdbqueue.verbs.queues import open_queue
@@ -531,7 +527,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         return self._opened(tr, position, stored)
 
     async def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Item[V]:
-        if not self.home.known.decodes_in(tr):
+        if not self.home.known.decodes(tr):
             await check_decodes(tr, self.home)
         opened = self._open_envelope(position, stored)
         if opened.chunked is None:
@@ -599,7 +595,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             key, stored = row.key, row.value
         except AttributeError:
             raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
-        if not self.home.known.decodes_in(tr):
+        if not self.home.known.decodes(tr):
             return self._checked_look(tr, row)
         position = self.layout.available.position(key)
         if stored[:1] == PLAIN:
@@ -641,7 +637,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     async def _dequeue(self, tr: Transaction, limit: int = 1, told: Told | None = None) -> list[Any] | None:
         """Take the first items out. Return them, or None if it removed many that are over, and there may be others."""
-        if not self.layout.known.is_open() and await keep_out(tr, self.layout):
+        if not (self.layout.known.is_open and self.layout.known.relies(tr)) and await keep_out(tr, self.layout):
             return []
         begin, end = self.layout.begin, self.layout.end
         takes = Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
@@ -24,8 +25,8 @@ from fdbqueue.engine.transactional import connected
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull
 from fdbqueue.moves.quotas import wait_for_room
-from fdbqueue.stored.catalogue import note_seen, refuse_others_keys
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.settings import refuse_others_keys
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ class Once:
             NestedQueue: the queue is not registered, and its name lies within that of another queue, or around it.
 
         *Conflicts:* only the body's. *Cost:* one more key written; one more read after a 1021;
-        `refuse_others_keys` once a minute.
+        `refuse_others_keys` once a second.
         """
         if self._adopted() is not db:
             await connected(db)
@@ -78,22 +79,24 @@ class Once:
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             await value_of(coming)
         tr = db.create_transaction()
-        guarded = None
         if not (looks or self._layout.known.is_beside(tr)):
-            body = guarded = _Guarded(self._layout, body)
+            body = partial(self._beside_others, body=body)
         claim = SlotClaim(client)
         try:
             while True:
                 try:
-                    result = await claim.transact(tr, body, on_retry=on_retry)
-                    if guarded is not None and guarded.registered:
-                        note_seen(tr, self._layout)
-                    return result
+                    return await claim.transact(tr, body, on_retry=on_retry)
                 except QueueFull as error:
                     await wait_for_room(db, error)
                     tr = db.create_transaction()
         finally:
             claim.close()
+
+    async def _beside_others(self, tr: Transaction, *, body: Callable[[Transaction], Steps[T]]) -> T:
+        """Run a body, and refuse what it has written if the keys are among those of another queue."""
+        result = await begun(body, tr)  # it goes first, since it may set the version to read at
+        await refuse_others_keys(tr, self._layout)
+        return result
 
     def claim(self) -> SlotClaim:
         """Claim a marker's key for one call at a time. The caller closes the claim."""
@@ -110,21 +113,6 @@ class Once:
         client = self._client = Client(self._layout.markers.key())
         await connected(db)
         await client.sweep(db)
-
-
-class _Guarded(Generic[T]):
-    """A body whose writes are refused if the queue's keys are among those of another one."""
-
-    def __init__(self, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> None:
-        self._layout = layout
-        self._body = body
-        self.registered = False
-        """Whether the queue has a record; known after a call."""
-
-    async def __call__(self, tr: Transaction) -> T:
-        result = await begun(self._body, tr)  # it goes first, since it may set the version to read at
-        self.registered = await refuse_others_keys(tr, self._layout)
-        return result
 
 
 def _nothing() -> None:

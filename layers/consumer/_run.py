@@ -16,8 +16,8 @@ from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec, Position
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.engine.finishing import FINISH_SECONDS, unfinished
 from fdbqueue.lowlevel import Database, FDBError, Transaction, permit_of, run, run_async, value_of
-from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.stored.codecs import why_buried
+from fdbqueue.stored.known import LOOK_SECONDS
 
 from ..common.handlers import ACKED, GiveUp, Handler, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
 from ..common.logs import fields, item_fields

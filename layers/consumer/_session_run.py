@@ -15,9 +15,9 @@ from typing import Any, cast
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, pack, run, run_async
-from fdbqueue.moves.exclusive import LOOK_SECONDS
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.codecs import why_buried
+from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.verbs.editing import Unchanged
 
 from ..common.handlers import ACKED, Handler

@@ -325,11 +325,13 @@ class Leases(Named, ByPosition[V]):
         )
 
         adaptive = AdaptiveLimit(limit)
+        known = self.layout.known
         tried: list[Lease[V]] = []  # what the last attempt takes, whatever becomes of its commit
 
         async def take(tr: Transaction) -> tuple[Taken, bool]:
             nonlocal tried
-            if not self.layout.known.is_open() and await keep_out(tr, self.layout, self.now_us):
+            is_open = known.is_open and known.relies(tr)
+            if not is_open and await keep_out(tr, self.layout, self.now_us):
                 return Taken([], again=False), False
             found = await self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us())
             tried = found[0].leases

@@ -25,7 +25,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.outcomes import begin as begin_outcome
-from fdbqueue.stored.catalogue import check_encodes
+from fdbqueue.stored.settings import check_encodes
 from fdbqueue.writes.appending import append_item
 
 from ..leases.transitions import Transitions

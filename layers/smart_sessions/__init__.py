@@ -31,7 +31,7 @@ Limits
     per item. If the predicate of an item's type fails, its session is blocked, as by an item that can't be read.
 
     All other enqueues into these sessions raise `ChecksBypassed`. A process that knows the sessions under another codec
-    finds that out within a minute of the first smart enqueue. `Sessions.clear` ends it.
+    finds that out within a second of the first smart enqueue. `Sessions.clear` ends it.
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".

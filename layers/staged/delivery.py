@@ -174,6 +174,8 @@ class HeadDelivery:
         found = await rows(tr.snapshot, begin, self._layout.end, limit=limit)
         if found and found[0].key < self._layout.begin:
             self._bare = found[0].key < self._timers
+            if found[0].key == self._layout.paused_key:
+                self._layout.known.doubt()  # the queue is paused, whatever the last look saw
             return None
         self._bare = True
         return found
@@ -206,7 +208,8 @@ class HeadDelivery:
 
         *Cost:* none beyond the look's; two more reads, once, when it finds that there are timers.
         """
-        self._paused = not self._layout.known.is_open() and await keep_out(tr, self._layout, self._clock_us)
+        known = self._layout.known
+        self._paused = not (known.is_open and known.relies(tr)) and await keep_out(tr, self._layout, self._clock_us)
         if look.due is not None and look.head is not None:
             due = await look.due
             head = await look.head

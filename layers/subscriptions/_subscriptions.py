@@ -33,10 +33,10 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
-from fdbqueue.stored.catalogue import check_decodes
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_decodes
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited

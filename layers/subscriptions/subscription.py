@@ -409,7 +409,7 @@ def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit
         paused = await value_of(stopped)
         if paused.present():
             refuse_renamed(bytes(paused))
-            layout.known.unpaused_until = 0.0  # so that a lease reads it, too
+            layout.known.doubt()  # so that a lease reads it, too
         return not paused.present() and not registration.suspended
 
     return Permit(lambda: attempts(db, look))

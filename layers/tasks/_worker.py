@@ -14,7 +14,7 @@ from typing import Any
 
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
-from fdbqueue.moves.exclusive import LOOK_SECONDS
+from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.names import queue_text
 
 from ..common.entrance import Beside, at_signals, in_event_loop

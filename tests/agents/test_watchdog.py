@@ -500,7 +500,7 @@ def test_a_transaction_is_refused(db: Any, leases: Leases) -> None:
 def test_no_command_starts_after_a_rest_if_the_queue_was_paused_meanwhile(
     db: Any, leases: Leases, events: list[AgentEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 0.0)
     leases.enqueue_many(db, [b"bad", b"good"])
 
     def pause(failures: int) -> float:

@@ -882,8 +882,8 @@ MUTANTS = (
         "fdbqueue/moves/exclusive.py",
         (
             (
-                "            self._until, self._at = until, changes\n",
-                "            self._until, self._at = time.monotonic() + LOOK_SECONDS, changes\n",
+                "            self._allowed = began\n",
+                "            self._allowed = Look.begin()\n",
             ),
         ),
         tests=("tests/layers/together/test_pause_stops.py::test_a_permit_is_good_for_a_second_from_before_its_read",),

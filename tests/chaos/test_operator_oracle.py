@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.layers.oplog._oplog import calling
-from fdbqueue.stored.known import OwnChanges
+from fdbqueue.stored.known import Look, OwnChanges
 from tests.chaos import operatorpromises
 from tests.chaos.history import value_of
 from tests.chaos.scene import Scene
@@ -65,7 +65,8 @@ def test_an_item_that_is_taken_long_after_a_pause_is_found(
     scene.queue.pause(scene.db)
     scene.enqueue("a")
     layout = scene.queue.layout  # of a process that does not look again
-    layout.known.open_until, layout.known.open_at = float("inf"), OwnChanges.count
+    layout.known.note(Look(float("inf"), OwnChanges.count), scene.db)
+    layout.known.is_open = True
     scene.ack(scene.lease())
     assert ("operators" in scene.broken()) == (late and not recovers)
 

@@ -27,8 +27,8 @@ from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.job.partition import Counted, counted, owner_attempts
 from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord, JobReport, decode, encode
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, added
-from fdbqueue.stored.catalogue import refuse_codec, refuse_others_keys
 from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.stored.settings import refuse_codec, refuse_others_keys
 
 Clock = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."

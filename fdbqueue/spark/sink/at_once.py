@@ -32,7 +32,7 @@ from fdbqueue.spark.job.keys import PartitionKeys
 from fdbqueue.spark.job.partition import JobIsCommitted, RowLog, counted
 from fdbqueue.spark.rows.digests import Multiset
 from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
-from fdbqueue.stored.catalogue import refuse_others_keys
+from fdbqueue.stored.settings import refuse_others_keys
 
 _ENTRIES_A_READ = 16
 

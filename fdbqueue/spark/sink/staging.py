@@ -32,8 +32,8 @@ from fdbqueue.spark.rows.backlog import Backlog
 from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
 from fdbqueue.spark.sink.at_once import differ, written
 from fdbqueue.spark.sink.record import SinkKeys, SinkRecord, decode, encode, foreign, restored
-from fdbqueue.stored.catalogue import refuse_codec, refuse_others_keys
 from fdbqueue.stored.items import CHUNK_BYTES
+from fdbqueue.stored.settings import refuse_codec, refuse_others_keys
 
 Lost: TypeAlias = Literal["fail", "continue"]
 """What to do if the name belongs to another checkpoint: refuse, or go on as that one's successor."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fdbqueue import ChecksBypassed, Queue, SessionClosed
 from fdbqueue.lowlevel import Transaction, register, started, value_of
 from fdbqueue.moves.admission import is_marked, mark_smart
-from fdbqueue.stored.catalogue import doubt
+from fdbqueue.stored.settings import look
 
 from ..session.records import REFUSING, RENEWING, SessionRecord, name_of
 from ..session.session import Session
@@ -36,12 +36,13 @@ async def enter_sessions(tr: Transaction, line: Line, queue: Queue, *, smart: bo
         OtherCodec, QueueRenamed, NestedQueue: as `register`.
         ChecksBypassed: the queue has a quota. Or its sessions make smart checks, and these items pass none.
     """
-    layout = queue.layout
-    if await register(tr, layout):
-        if smart:
-            mark_smart(tr, line.layout)
-        elif await is_marked(tr, line.layout):
-            doubt(layout)  # the next enqueue looks again, too
+    await register(tr, queue.layout)
+    layout, known = line.layout, line.layout.known
+    if known.is_plain is smart or not known.relies(tr):
+        await look(tr, layout)
+        if smart and known.is_plain:
+            mark_smart(tr, layout)
+        elif not smart and not known.is_plain and await is_marked(tr, layout):
             raise bypassed(queue)
     if not line.shards.is_known():
         await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)

@@ -22,9 +22,9 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.catalogue import refuse_others_keys
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import refuse_old_name
+from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.writes.indices import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem

@@ -11,8 +11,8 @@ from typing import Any
 from fdbqueue import OtherCodec, Queue
 from fdbqueue.engine.keys import below
 from fdbqueue.lowlevel import Database, Layout, Transaction, rows, value_of
-from fdbqueue.stored.catalogue import fits, is_known, note_checked
-from fdbqueue.stored.known import RAW, Registration
+from fdbqueue.stored.catalogue import fits
+from fdbqueue.stored.known import RAW, Look, Registration
 from fdbqueue.stored.own_values import decoded
 
 
@@ -52,10 +52,12 @@ class StateCodec:
         Raises:
             OtherCodec: another one has.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* one read a minute; one a call while no session has a state.
+        *Conflicts:* none, it reads by snapshot. *Cost:* one read a second; one a call while no session has a state.
         """
-        if self._states.layout.known.decodes_in(tr):
+        known = self._states.layout.known
+        if known.decodes(tr):
             return
+        began = Look.begin()
 
         async def read(tr: Transaction) -> Any:
             return await value_of(tr.snapshot.get(self._key))
@@ -65,7 +67,8 @@ class StateCodec:
             return
         if not fits(self.name, written := self._name_in(value)):
             raise self._refusal(written)
-        note_checked(tr, self._states.layout)
+        known.has_record = True
+        known.note(began, tr)
 
     async def check_write(self, tr: Transaction) -> None:
         """Refuse to write a state by a codec that has not written the others. Store the name of the first one.
@@ -73,15 +76,17 @@ class StateCodec:
         Raises:
             OtherCodec: another one has; nothing was written.
 
-        *Conflicts:* with the first state that another process writes. *Cost:* one read a minute; a second read and a
+        *Conflicts:* with the first state that another process writes. *Cost:* one read a second; a second read and a
         write for the first state.
         """
-        if is_known(tr, self._own):
+        known = self._states.layout.known
+        if known.has_record and known.relies(tr):
             return
+        began = Look.begin()
         value = await value_of(tr.get(self._key))
         if value.present() and fits(self.name, self._name_in(value)):
-            note_checked(tr, self._states.layout)
-            self._own.known_until, self._own.known_in = self._own.checked_until, self._own.checked_in
+            known.has_record = True
+            known.note(began, tr)
             return
         # Whether this transaction commits is not known here. So the next write reads the key again.
         if not await rows(tr, *below(self._key), limit=1):

@@ -22,7 +22,6 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.moves.exclusive import LOOK_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.staging import has_requests, wait_until
 
@@ -112,7 +111,7 @@ def test_another_process_notices_it_after_a_second(
     leases.enqueue_many(db, [JOB, JOB, JOB])
     others = Queue(queue.layout.space, codec=queue.codec)
     assert others.dequeue(db) is not None
-    others.layout.known.open_until += 60  # on a busy machine or a cluster the next calls may take over a second
+    others.layout.known.look.until += 60  # on a busy machine or a cluster the next calls may take over a second
     with monkeypatch.context() as patched:
         patched.setattr(
             "fdbqueue.layers.subscriptions._subscriptions.made_exclusive", lambda: None
@@ -120,7 +119,7 @@ def test_another_process_notices_it_after_a_second(
         mine = Subscriptions(leases).subscribe(db, "mine", exclusive=True)
 
     assert others.dequeue(db) is not None
-    others.layout.known.open_until -= 60 + LOOK_SECONDS
+    others.layout.known.doubt()
     with pytest.raises(SubscriptionError):
         others.dequeue(db)
     assert len(mine.lease_many(db)) == 1
@@ -128,7 +127,7 @@ def test_another_process_notices_it_after_a_second(
 
 def test_a_waiting_staged_call_gets_the_refusal(db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else a transaction that is older than the subscription may let the next call in for up to a second.
-    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 0.0)
     staged = StagedQueue(leases)
     told: list[BaseException] = []
 

@@ -14,7 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._waiters import DISPATCHER
-from fdbqueue.stored.known import OwnChanges
+from fdbqueue.stored.known import Look, OwnChanges
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import life_of, stand_in_line, standing, values
@@ -200,10 +200,8 @@ def test_consumers_without_a_subscription_that_notice_it_late_take_items_once(
     fill(leases, db, "0", "1")
     lending, taking = db.create_transaction(), db.create_transaction()
     assert values(mine.lease_many(lending)) == ["0", "1"]
-    monkeypatch.setattr(
-        leases.layout.known, "open_until", time.monotonic() + 1_000
-    )  # as in a process that has just looked
-    monkeypatch.setattr(leases.layout.known, "open_at", OwnChanges.count)
+    leases.layout.known.note(Look(time.monotonic() + 1_000, OwnChanges.count), db)  # as a process that has just looked
+    leases.layout.known.is_open = True
     assert leases.lease(taking) is not None
     assert not conflicts(taking)
     assert conflicts(lending)

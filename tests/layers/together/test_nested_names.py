@@ -23,7 +23,7 @@ from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.record import JobHeader
 from fdbqueue.spark.sink.at_once import begin_batch
 from fdbqueue.spark.sink.record import SinkKeys
-from fdbqueue.stored import catalogue
+from fdbqueue.stored import known
 from fdbqueue.stored.layout import CATALOGUE, Layout
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.names import beside
@@ -109,7 +109,7 @@ def says(call: Callable[[], Any]) -> str:
 def test_a_verb_commits_no_key_under_a_nested_name(
     db: Any, space: Subspace, name: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "KNOWN_SECONDS", -1.0)  # no object relies on a record
+    monkeypatch.setattr(known, "LOOK_SECONDS", -1.0)  # no object relies on a record
     scene = Scene(db, space)
     calls = [VERBS[name](scene)]
     if "timeout" in inspect.signature(calls[0].verb).parameters:
@@ -143,7 +143,7 @@ def test_a_call_that_finds_nothing_does_no_harm_to_the_queue_around(
     assert outer.dequeue(db) is not None
 
 
-def test_a_consumer_looks_at_other_names_once_a_minute(db: Any, space: Subspace) -> None:
+def test_a_consumer_looks_at_other_names_once_a_second(db: Any, space: Subspace) -> None:
     Queue(space).enqueue(db, b"x")
     taking = Queue(space)
     tr = db.create_transaction()

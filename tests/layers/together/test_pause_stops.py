@@ -22,8 +22,9 @@ from fdbqueue.layers.sessions.session.records import Held
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.lowlevel import Layout, Permit, pack, run
-from fdbqueue.moves.exclusive import LOOK_SECONDS, made_exclusive
+from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.moves.pausing import write_pause
+from fdbqueue.stored.known import LOOK_SECONDS
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
 from tests.helpers.staging import wait_until
@@ -35,7 +36,7 @@ MANY = 40
 @pytest.fixture
 def each_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last second be over before each item."""
-    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("fdbqueue.layers.consumer._session_run.LOOK_SECONDS", 0.0)
 
 
@@ -96,7 +97,7 @@ class Moved:
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
     moved = Moved()
-    monkeypatch.setattr("fdbqueue.moves.exclusive.time", moved)
+    monkeypatch.setattr("fdbqueue.stored.known.monotonic", moved.monotonic)
     return moved
 
 
@@ -162,13 +163,13 @@ def test_a_pause_of_another_process_ends_the_turn_after_a_second(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions.enqueue_many(db, names(5), session="Ann")
-    monkeypatch.setattr("fdbqueue.moves.exclusive.LOOK_SECONDS", 60.0)  # on a busy machine a second may be over
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 60.0)  # on a busy machine a second may be over
     lease = lease_of(sessions, db)
     pause_elsewhere(db, sessions.queue)
 
     following = sessions.ack_and_next(db, lease)
     assert following is not None, "this process has looked within the last second"
-    sessions.line.shards.at(pack(lease.turn)).known.open_until -= 60
+    sessions.line.shards.at(pack(lease.turn)).known.look.until -= 60
 
     assert sessions.ack_and_next(db, following) is None
     assert sessions.lease(db) is None
@@ -426,7 +427,7 @@ def test_an_item_that_was_granted_before_a_pause_goes_back(
         assert StagedQueue(queue).dequeue(db) is not None
         assert own.stats(db).items.leased == 1, "the first item is granted to the waiting call"
         pause_elsewhere(db, queue)
-        own.queue.layout.known.open_until = 0.0
+        own.queue.layout.known.doubt()
         stands_still.go_on()
         wait_until(lambda: own.stats(db).items.leased == 0)
         assert not waits.done()
@@ -455,7 +456,7 @@ def test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back(
             pause_elsewhere(db, queue)
         else:
             subscription.suspend(db)
-        own.leases.layout.known.unpaused_until = 0.0
+        own.leases.layout.known.doubt()
         stands_still.go_on()
         wait_until(lambda: own.leases.stats(db).leased == 0)
         assert not waits.done()
@@ -553,7 +554,7 @@ def test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue(
     pause_elsewhere(db, queue)
     # It has not noticed the pause yet, and waits.
     stand_in_line(subscriptions, db, b"waiter", "all")
-    queue.layout.known.unpaused_until = 0.0
+    queue.layout.known.doubt()
 
     assert subscriptions.enqueue(db, "a", immediate=True) is None
     delivery = subscriptions.enqueue(db, "b")
