@@ -133,7 +133,7 @@ class Admission:
         "_order",
         "_settings",
         "_tr",
-        "quota",
+        "terms",
         "unmarked",
     )
 
@@ -154,8 +154,8 @@ class Admission:
         self._order = order
         self.unmarked = False
         """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
-        self.quota: Quota | None = None
-        """The queue's quota; known after `steps`."""
+        self.terms = NO_TERMS
+        """The queue's terms; known after `steps`."""
         view = tr.snapshot
         marked = layout.known.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
@@ -208,7 +208,7 @@ class Admission:
             # Registered above: a second look would take this transaction's own record for a committed one.
             again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
             last = await again.steps(wanted)
-            self.unmarked, self.quota = again.unmarked, again.quota
+            self.unmarked, self.terms = again.unmarked, again.terms
             return last
         layout.known.subscribed, layout.known.exclusive_all = False, None
         self.unmarked = self._entry == "smart"
@@ -239,8 +239,8 @@ class Admission:
         )
         terms = NO_TERMS
         if kind.present():
-            terms = _terms(layout, kind)
-            await self._check(terms, wanted)
+            terms = self.terms = _terms(layout, kind)
+            await check_terms(self._tr, layout, terms, self._entry, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
         if self._last is None:
@@ -254,21 +254,6 @@ class Admission:
         if lent.index > MAX_INDEX:
             raise _not_given(lent.index, layout, layout.high_water_mark_key)
         return max(index, lent.index)
-
-    async def _check(self, terms: QueueTerms, wanted: int) -> None:
-        """Check the items against the terms of the queue."""
-        terms.check()
-        self.quota = terms.quota
-        if terms.smart:
-            if self._entry == "plain":
-                raise bypassed(self._layout)
-        elif self._entry == "smart":
-            raise ChecksBypassed(
-                f"The queue {self._layout.describe()} has a quota, and a smart queue has a limit of its own. Nothing"
-                " was written. Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
-            )
-        elif terms.quota is not None and self._entry == "plain" and wanted:
-            await check_room(self._tr, self._layout, terms.quota, wanted)
 
     async def _in_order(self, given: HighWaterMark) -> int:
         if given.order == self._order:
@@ -310,6 +295,37 @@ def _not_given(index: int, layout: Layout, key: bytes) -> FormatError:
     )
 
 
+async def check_terms(
+    tr: Transaction, layout: Layout, terms: QueueTerms, entry: Entry | Literal["session"], wanted: int = 0
+) -> None:
+    """Check whether items may enter on the terms of a queue. Every way in asks here, unless the queue has none.
+
+    Args:
+        entry: how they enter; "session": a layer numbers them.
+        wanted: how many there are; 0: that is not known yet.
+
+    Raises:
+        QueueFull: the queue has a quota, and no room for them.
+        ChecksBypassed: the queue is smart, and they do not pass its checks. Or it has a quota, and they are smart, or
+            in sessions.
+        QueueRenamed: the queue has another name now.
+    """
+    terms.check()
+    if entry == "session":
+        if terms.quota is not None:
+            raise without_quota(layout)
+    elif terms.smart:
+        if entry == "plain":
+            raise bypassed(layout)
+    elif entry == "smart":
+        raise ChecksBypassed(
+            f"The queue {layout.describe()} has a quota, and a smart queue has a limit of its own. Nothing was written."
+            " Remove the quota: Queue.set_quota(db, None); and give SmartQueue its limit=Limit(...)."
+        )
+    elif terms.quota is not None and entry == "plain" and wanted:
+        await check_room(tr, layout, terms.quota, wanted)
+
+
 async def register(tr: Transaction, layout: Layout) -> bool:
     """Register a queue unless this object knows that it is registered; for layers that number their items themselves.
 
@@ -324,10 +340,7 @@ async def register(tr: Transaction, layout: Layout) -> bool:
     known = layout.known.has_record and layout.known.relies(tr)
     settings = None if known or layout.known.registration is None else started(look(tr, layout))
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
-        terms = _terms(layout, kind)
-        terms.check()
-        if terms.quota is not None:
-            raise without_quota(layout)
+        await check_terms(tr, layout, _terms(layout, kind), "session")
     if settings is not None:
         await note_registered(tr, layout, await settings)
     return not known
@@ -343,8 +356,8 @@ async def refuse_smart(tr: Transaction, layout: Layout) -> None:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    if await is_marked(tr, layout):
-        raise bypassed(layout)
+    if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
+        await check_terms(tr, layout, _terms(layout, kind), "plain")
 
 
 async def refuse_plain_items(tr: Transaction, layout: Layout) -> None:

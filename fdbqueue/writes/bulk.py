@@ -156,7 +156,7 @@ class _Load:
         try:
             # A snapshot does not see commits under way, so this load's own last index counts too.
             last = await ahead.last.steps(0)
-            if ahead.last.quota is None:
+            if ahead.last.terms.quota is None:
                 self._place(batch, last + 1)
                 _write(tr, self._layout, batch, self._random, self._encoding.order)
                 mark = claim.write_marker(tr)

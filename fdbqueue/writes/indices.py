@@ -13,8 +13,16 @@ from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import value_of
-from fdbqueue.moves.admission import Admission, Entry, give_up_to, mark_smart, refuse_plain_items
-from fdbqueue.moves.quotas import Quota, check_room
+from fdbqueue.moves.admission import (
+    NO_TERMS,
+    Admission,
+    Entry,
+    QueueTerms,
+    check_terms,
+    give_up_to,
+    mark_smart,
+    refuse_plain_items,
+)
 from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.layout import Layout
 
@@ -34,8 +42,8 @@ class _Next:
     entry: Entry
     layout: Layout
     """The layout that read the last index. That read also told it whether there are subscriptions."""
-    quota: Quota | None
-    """The queue's quota."""
+    terms: QueueTerms
+    """The queue's terms."""
 
 
 _open: KeptBeside[dict[bytes, _Next]] = KeptBeside(dict)
@@ -66,9 +74,9 @@ async def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | Non
             # A smart enqueue has `started` these steps. They must not write before it wants the index: it may refuse.
             await value_of(tr.get_approximate_size())
             mark_smart(tr, layout)
-        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.quota)
-    elif following.quota is not None and wanted and entry == "plain":
-        await check_room(tr, layout, following.quota, wanted)
+        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.terms)
+    elif following.terms is not NO_TERMS:
+        await check_terms(tr, layout, following.terms, entry, wanted)
     layout.known.subscribed, layout.known.exclusive_all = (
         following.layout.known.subscribed,
         following.layout.known.exclusive_all,

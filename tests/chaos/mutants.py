@@ -1993,4 +1993,21 @@ MUTANTS = (
         (('if verdict.fate == "cancelled":', 'if verdict.fate == "no":'),),
         tests=("tests/layers/together/test_taking.py::test_copies_of_a_cancelled_groups_members_are_not_fetched",),
     ),
+    Mutant(
+        "items enter sessions without a look at the terms of the queue",
+        "fdbqueue/moves/admission.py",
+        (
+            (
+                '        await check_terms(tr, layout, _terms(layout, kind), "session")\n',
+                "        _terms(layout, kind)\n",
+            ),
+        ),
+        tests=("tests/queue/test_quotas.py::test_sessions_that_know_the_queue_refuse_a_quota_at_once",),
+    ),
+    Mutant(
+        "a later enqueue of a transaction asks for no terms",
+        "fdbqueue/writes/indices.py",
+        (("    elif following.terms is not NO_TERMS:\n", "    elif not following:\n"),),
+        tests=("tests/queue/test_quotas.py::test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item",),
+    ),
 )

@@ -15,6 +15,8 @@ from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.layers import FollowUp, Leases, Results, Sessions, StagedQueue, Subscriptions, Tasks
+from fdbqueue.moves import admission
+from fdbqueue.moves.quotas import Quota, pack_quota
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from fdbqueue.transfer import copy_queue, export_items, import_items
@@ -27,17 +29,22 @@ from tests.queue.test_writers import WRITERS, Write, modules, spark, strings
 Rule = Callable[[Any, Layout, list[bytes]], object]
 
 
+def edit(patch: pytest.MonkeyPatch, place: Callable[..., Any], edited: Callable[..., Any]) -> None:
+    """Put another function in the place of one, wherever it is imported, as an edit of its text would."""
+    for module in list(sys.modules.values()):
+        if vars(module).get(place.__name__) is place:
+            patch.setattr(module, place.__name__, edited)
+
+
 def add_rule(patch: pytest.MonkeyPatch, rule: Rule) -> None:
-    """Add a rule to the one place, as an edit of its text would."""
+    """Add a rule to the one place that writes new items."""
     place = appending.append_items
 
     def append_items(tr: Any, layout: Layout, index: int, random: bytes, stored: Any, *args: Any, **terms: Any) -> None:
         rule(tr, layout, list(stored))
         place(tr, layout, index, random, stored, *args, **terms)
 
-    for module in list(sys.modules.values()):
-        if vars(module).get("append_items") is place:
-            patch.setattr(module, "append_items", append_items)
+    edit(patch, place, append_items)
 
 
 def delivered(db: Any, space: Subspace, folder: Path) -> None:
@@ -142,6 +149,25 @@ def test_what_a_rule_refuses_enters_by_no_way(
         WAYS[name](db, space["q"], tmp_path)
 
     assert counted(db, space["q"]) == ("beside others" in name)
+
+
+@pytest.mark.parametrize("name", sorted(WAYS))
+def test_terms_that_refuse_are_asked_by_every_way(
+    db: Any, space: Subspace, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = admission.check_terms
+
+    async def check_terms(tr: Any, layout: Layout, *args: Any) -> None:
+        if layout.prefix == space["q"].key():
+            raise Refused("the queue takes no items")
+        await place(tr, layout, *args)
+
+    edit(monkeypatch, place, check_terms)
+    db[strings(space["q"]).layout.type_key] = pack_quota(Quota(1_000_000))
+    with pytest.raises(Refused, match="the queue takes no items"):
+        WAYS[name](db, space["q"], tmp_path)
+
+    assert counted(db, space["q"]) == 0
 
 
 def test_what_comes_back_or_moves_on_is_not_new(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:

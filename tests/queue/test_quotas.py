@@ -57,6 +57,16 @@ def test_one_item_too_many_is_refused_and_nothing_is_written(db: Any, queue: Que
     assert (queue.quota(db), queue.stats(db).available, queue.check(db).problems) == (None, 3, ())
 
 
+def test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item(db: Any, queue: Queue[str]) -> None:
+    queue.set_quota(db, 2)
+    tr = db.create_transaction()
+    queue.enqueue(tr, "a")
+    Leases(queue).enqueue(tr, "b", delay=9)
+    for enqueue in (queue.enqueue, Leases(queue).enqueue):
+        with pytest.raises(QueueFull, match="has 2 items and no room for another"):
+            enqueue(tr, "c")
+
+
 def test_items_of_all_states_count_and_those_that_come_back_are_not_refused(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space), max_attempts=1)
     leases.queue.set_quota(db, 3)

@@ -20,7 +20,6 @@ from fdbqueue.errors import CodecError, OtherCodec
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.sessions.workers.rows import SessionRow, append_rows
-from fdbqueue.moves.admission import without_quota
 from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.optionvalues import function_named
 from fdbqueue.spark.rows.appender import Appender, QueuePart
@@ -55,8 +54,6 @@ class SessionAppender(Appender):
         """Write the items and the pointers of their sessions, after the types of the queues were read."""
         for part in parts:
             run(part.last.steps(0))  # refuses a smart queue and a queue with an order
-            if part.last.quota is not None:
-                raise without_quota(part.tail.layout)
             run(append_rows(tr, self._of(part.tail.layout), _items(part.rows)))
 
     def _of(self, layout: Layout) -> Sessions:
