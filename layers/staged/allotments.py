@@ -40,7 +40,9 @@ class Allotment:
     handles: list[LeaseHandle] = field(default_factory=list)
     again: bool = False
     """Whether one of these leases is of an item that was leased before."""
-    lent: Notes | None = None
+    token: bytes = b""
+    """The token of the next lease; b"": a new one for all leases of this transaction."""
+    lent: Notes = NO_NOTES
     """The notes of those of its leases whose items had none before."""
 
 

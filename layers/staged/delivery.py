@@ -6,11 +6,11 @@ The items of an allotment are taken out, or leased. This module also collects gr
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import Item, Position
+from fdbqueue import Item
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import (
     NO_NOTES,
@@ -36,7 +36,7 @@ from ..leases import Head, LeaseHandle, Leases
 from ..leases.holding import read_leased
 from ..leases.lease import lease_of
 from ..leases.timers import FIRE_LIMIT, all_outcomes, due_timers, fire_due, next_due_us
-from ..leases.transitions import Custody, Transitions, at_rest
+from ..leases.transitions import Transitions, at_rest
 from ._putting_back import put_back
 from .allotments import Allotment, Got, HeadRead, Served
 
@@ -44,14 +44,12 @@ ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""
 LARGE_BYTES = 4_000
 """If items are larger on average, a process does not read items that are assigned to other processes."""
+TOKEN_BYTES = 8
 TRY_AGAIN_LOOKS = 64
 """After it found timers, a process reads timers and items separately, except once in so many looks. The timers may be
 gone for good."""
-TOKEN_BYTES = 8
 _WATCHED = ("enqueued", "leased", "dead", "returned")
 """The counters that change whenever an item becomes available, except by a timer that was set before."""
-Lending: TypeAlias = "dict[bytes, Steps[tuple[bytes, Any]]]"
-"""Leases that the layer of the items has begun, by the keys of the items."""
 
 
 class HeadDelivery:
@@ -293,12 +291,10 @@ class HeadDelivery:
             tr.add_read_conflict_range(begin, row.key)
             begin = row.key + b"\x00"
         tr.add_read_conflict_range(begin, own[-1].key + b"\x00")
-        moves = Transitions(tr, self._layout)
-        token = os.urandom(TOKEN_BYTES)
-        lending = self._begin_to_lend(tr, own, allotments, look.now_us)
-        for verdict, allotment in zip(verdicts[offset:], whose, strict=False):
-            tr.clear(verdict.row.key)  # only this key: claims of items behind it read the gap after it
-            await self._give_one(tr, moves, verdict, allotment, token, look.now_us, lending)
+        moves = Transitions(tr, self._layout, look.now_us)
+        for row in own:
+            tr.clear(row.key)  # only this key: claims of items behind it read the gap after it
+        await self._deal(tr, moves, verdicts[offset:], whose, look.now_us)
         if moves.changed_groups:
             await moves.settle()
         moves.finish()
@@ -382,7 +378,8 @@ class HeadDelivery:
                     # It goes back to the head. The next process that takes it raises the error.
                     readable = False
             if item is not None:
-                got.append(self._own(moves, item, packed, stored, before, allotment, lease.token, now_us))
+                allotment.token = lease.token
+                got.append(_given(moves, allotment, item, packed, stored, before, now_us))
                 continue
             if not asked:
                 asked = True
@@ -455,16 +452,8 @@ class HeadDelivery:
             dequeues = dequeues or not allotment.duration_us
         takes = Takes(tr, self._queue, now_us)
         verdicts = await takes.judge(found, opens, dequeues=dequeues)
+        await self._deal(tr, moves, verdicts, whose, now_us)
         dealt = len(verdicts)
-        lending = self._begin_to_lend(tr, found, allotments, now_us)
-        taker, token = None, b""
-        for verdict, allotment in zip(verdicts, whose, strict=False):
-            if verdict.fate != "take":
-                remove(moves, verdict, verdict.row.key[self._packed_at :])
-                continue
-            if allotment is not taker:
-                taker, token = allotment, os.urandom(TOKEN_BYTES)
-            await self._give_one(tr, moves, verdict, allotment, token, now_us, lending)
         served.items, served.again = takes.taken, takes.over > 0
         if dealt:
             self.large = takes.size_bytes > LARGE_BYTES * takes.taken
@@ -473,98 +462,55 @@ class HeadDelivery:
             served.error = takes.error
         return dealt
 
-    async def _give_one(
-        self,
-        tr: Transaction,
-        moves: Transitions,
-        verdict: Verdict,
-        allotment: Allotment,
-        token: bytes,
-        now_us: int,
-        lending: Lending,
+    async def _deal(
+        self, tr: Transaction, moves: Transitions, verdicts: list[Verdict], whose: list[Allotment], now_us: int
     ) -> None:
-        """Give an item to an allotment. The caller clears its key."""
-        row, item, notes = verdict.row, verdict.item, verdict.notes
-        stored, packed = row.value, row.key[self._packed_at :]
-        moves.leave_available(packed, notes, cleared=True)
-        if self._custody is not None and allotment.duration_us:
-            stored, item = await self._lent(tr, self._custody, row, item, now_us, lending)
-        if item is not None:
-            allotment.got.append(self._own(moves, item, packed, stored, notes, allotment, token, now_us))
-        else:
-            position = self._places.position(row.key)
-            self._lend_by_handle(moves, position, packed, stored, notes, allotment, token, now_us)
+        """Give each item to its allotment, or remove it. The caller clears their keys."""
+        custody = self._custody
+        lending: dict[bytes, Steps[tuple[bytes, Any]]] = {}
+        if custody is not None and len(verdicts) > 1 and all(allotment.duration_us for allotment in whose):
+            # The first reads of the layer of the items are under way together.
+            lending = custody.begin(tr, [verdict.row for verdict in verdicts], now_us)
+        for verdict, allotment in zip(verdicts, whose, strict=False):
+            row, item, notes = verdict.row, verdict.item, verdict.notes
+            stored, packed = row.value, row.key[self._packed_at :]
+            if verdict.fate != "take":
+                remove(moves, verdict, packed)
+                continue
+            moves.leave_available(packed, notes, cleared=True)
+            if custody is not None and allotment.duration_us:
+                begun, value = lending.get(row.key), None if item is None else item.value
+                stored, value = await (custody.lend(tr, stored, now_us, value) if begun is None else begun)
+                item = None if item is None else Item(item.position, value, item.headers)
+            if item is not None:
+                allotment.got.append(_given(moves, allotment, item, packed, stored, notes, now_us))
+                continue
+            _lend(moves, allotment, packed, stored, notes, now_us)
+            allotment.handles.append(LeaseHandle(self._places.position(row.key), allotment.token))
+            allotment.again = allotment.again or bool(notes.consumer)
 
-    def _begin_to_lend(
-        self, tr: Transaction, found: list[KeyValue], allotments: list[Allotment], now_us: int
-    ) -> Lending:
-        """Begin the reads of the layer of the items for all of them, if several are leased."""
-        if self._custody is None or len(found) < 2 or not all(allotment.duration_us for allotment in allotments):
-            return {}
-        return self._custody.begin(tr, found, now_us)
 
-    async def _lent(
-        self, tr: Transaction, custody: Custody, row: KeyValue, item: Item | None, now_us: int, lending: Lending
-    ) -> tuple[bytes, Item | None]:
-        """Return the stored bytes and the item of a lease, as the layer of the items wants them."""
-        begun = lending.get(row.key)
-        known = None if item is None else item.value
-        stored, value = await (custody.lend(tr, row.value, now_us, known) if begun is None else begun)
-        return stored, None if item is None else Item(item.position, value, item.headers)
+def _given(
+    moves: Transitions, allotment: Allotment, item: Item, packed: bytes, stored: bytes, notes: Notes, now_us: int
+) -> Got:
+    """Take out, or lease, an item of this process that has left its place."""
+    if not allotment.duration_us:
+        moves.vanish(packed, stored, "dequeued", notes=notes)
+        return Got(item, packed, stored, notes)
+    lent = _lend(moves, allotment, packed, stored, notes, now_us)
+    return Got(lease_of(item, lent), packed, stored, notes, lent)
 
-    def _lend_by_handle(
-        self,
-        moves: Transitions,
-        position: Position,
-        packed: bytes,
-        stored: bytes,
-        notes: Notes,
-        allotment: Allotment,
-        token: bytes,
-        now_us: int,
-    ) -> None:
-        """Lease an item for an allotment of another process, which gets its handle."""
-        self._lend(moves, packed, stored, notes, allotment, token, now_us)
-        allotment.handles.append(LeaseHandle(position, token))
-        allotment.again = allotment.again or bool(notes.consumer)
 
-    def _own(
-        self,
-        moves: Transitions,
-        item: Item,
-        packed: bytes,
-        stored: bytes,
-        notes: Notes,
-        allotment: Allotment,
-        token: bytes,
-        now_us: int,
-    ) -> Got:
-        if not allotment.duration_us:
-            moves.vanish(packed, stored, "dequeued", notes=notes)
-            return Got(item, packed, stored, notes)
-        lent = self._lend(moves, packed, stored, notes, allotment, token, now_us)
-        return Got(lease_of(item, lent), packed, stored, notes, lent)
-
-    def _lend(
-        self,
-        moves: Transitions,
-        packed: bytes,
-        stored: bytes,
-        notes: Notes,
-        allotment: Allotment,
-        token: bytes,
-        now_us: int,
-    ) -> Notes:
-        lent = allotment.lent if notes is NO_NOTES else None
-        if lent is None or lent.token != token:
-            lent = replace(
-                notes,
-                attempt=notes.attempt + 1,
-                token=token,
-                expires_at_us=now_us + allotment.duration_us,
-                consumer=allotment.consumer,
-            )
-            if notes is NO_NOTES:
-                allotment.lent = lent
-        moves.enter_leased(packed, stored, lent)
-        return lent
+def _lend(moves: Transitions, allotment: Allotment, packed: bytes, stored: bytes, notes: Notes, now_us: int) -> Notes:
+    """Lease an item that has left its place. Return its notes now."""
+    lent = allotment.lent
+    if notes is not NO_NOTES or not lent.token:
+        token = allotment.token = allotment.token or os.urandom(TOKEN_BYTES)
+        ends_at_us = now_us + allotment.duration_us
+        lent = replace(
+            notes, attempt=notes.attempt + 1, token=token, expires_at_us=ends_at_us, consumer=allotment.consumer
+        )
+        if notes is NO_NOTES:
+            allotment.lent = lent
+    moves.enter_leased(packed, stored, lent)
+    return lent
