@@ -878,6 +878,26 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a look at one database counts for another one",
+        "fdbqueue/stored/known.py",
+        (('OwnChanges.count and self.looked_in() is getattr(tr, "db", tr)', "OwnChanges.count"),),
+        tests=("tests/queue/test_settings.py::test_a_look_at_one_database_says_nothing_of_another",),
+    ),
+    Mutant(
+        "a process relies on a record that its transaction writes",
+        "fdbqueue/stored/known.py",
+        (("        self.look = look if self.writes() is not tr else Look()\n", "        self.look = look\n"),),
+        tests=("tests/queue/test_settings.py::test_a_process_does_not_rely_on_a_record_that_was_never_committed",),
+    ),
+    Mutant(
+        "a staged dequeue that meets a pause relies on its last look",
+        "layers/staged/delivery.py",
+        (("                self._layout.known.doubt()", "                pass"),),
+        tests=(
+            "tests/layers/together/test_pause_stops.py::test_an_uncontended_take_sees_a_pause_of_another_process_at_once",
+        ),
+    ),
+    Mutant(
         "a permit is good for a second from after its read",
         "fdbqueue/moves/exclusive.py",
         (
