@@ -27,23 +27,21 @@ from fdbqueue.layers import Leases, StagedQueue
 from tests.benchmarks import contenders_sqlite, few_on_a_cluster
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import SIZE, Entrant, Sample, cluster_url, for_seconds, heading, say, sweep
+from tests.benchmarks.samples import Figures
 from tests.benchmarks.servers import servers
 
 ON_A_CLUSTER = """
 What bounds several processes in strict order: a call's place must be known after the call began. So an item costs one
 commit that registers the call and one that takes the item (docs/adr/0120), where one process alone takes it by one.
-Lease and ack cost three. Requests ahead of their calls would save one of these, and were taken out again: they broke
-the order between calls. RelaxedQueue keeps no order, like SKIP LOCKED, and commits once an item. It reads 16 items on
+Lease and ack cost three. RelaxedQueue keeps no order, like SKIP LOCKED, and commits once an item. It reads 16 items on
 average to pick one of the first 32. The recipe reads one, and writes neither a counter nor the mark that tells a call
 with an unknown outcome what happened.
 """
 ON_A_DISK = """
 What bounds a durable call of one process: the disk, and Python. A commit here writes 7 to 10 pages of LMDB, which are
-scattered, and waits for them once. SQLite appends about three pages to its log, and waits for less. On 2026-11-26 the
-waits were measured: 150 to 200 µs, and 103 to 110 µs; the disk and the processor were others on other days. Python's
-share was about 50 µs a call that day, spread over 70 calls of functions. None of these takes a tenth. One wait for a
-log of our own would save 20 to 30%. LMDB would have to keep the last synced state until a checkpoint, and another
-process could not read the file without a checkpoint either. So it is not built.
+scattered, and waits for them once: 150 to 200 µs. SQLite appends about three pages to its log, and waits for 103 to 110
+µs. A log of our own would save 20 to 30%, and no other process could read the file without a checkpoint. So it is not
+built.
 """
 PROCESSES = {"quick": (1, 2), "full": (1, 2, 4, 8)}.get(SIZE, (1, 2, 4, 8))
 SECONDS = {"quick": 0.3, "full": 4.0}.get(SIZE, 2.0)
@@ -151,12 +149,14 @@ def _ask(question: str, verb: Verb, ways: Sequence[Way]) -> None:
         found.setdefault((way.name, processes), []).append(counts)
         return sample
 
+    def counted(rows: Sequence[Figures]) -> list[tuple[str, list[str]]]:
+        return _columns([found[row.name, int(row.at or 0)] for row in rows])
+
     try:
-        sweep(question, "processes", PROCESSES, [Entrant(way.name, partial(run, way)) for way in ways])
+        sweep(question, "processes", PROCESSES, [Entrant(way.name, partial(run, way)) for way in ways], more=counted)
     finally:
         for crowd in crowds.values():
             crowd.close()
-    _print_counts(found)
 
 
 def _round(crowd: Crowd, way: Way, verb: Verb, processes: int) -> tuple[Sample, Counts]:
@@ -179,17 +179,23 @@ def _round(crowd: Crowd, way: Way, verb: Verb, processes: int) -> tuple[Sample, 
     return sample, counts
 
 
-def _print_counts(found: dict[tuple[str, int], list[Counts]]) -> None:
-    names = sorted({name for rounds in found.values() for one in rounds for name in one.counted})
-    say(f"\n| contestant | processes | {''.join(f'{name}/item | ' for name in names)}most/least | twice |")
-    say("|---|---:|" + "---:|" * (len(names) + 2))
-    for (name, processes), rounds in found.items():
-        items = max(1, sum(sum(one.items) for one in rounds))
-        ours = any(one.counted["commits"] for one in rounds)
-        cells = [f"{sum(one.counted[what] for one in rounds) / items:.3f}" if ours else "" for what in names]
-        share = statistics.median(max(one.items) / max(1, min(one.items)) for one in rounds)
-        twice = sum(one.twice for one in rounds)
-        say(f"| {name} | {processes} | {' | '.join(cells)} | {share:.2f} | {twice} |")
+def _columns(rows: Sequence[Sequence[Counts]]) -> list[tuple[str, list[str]]]:
+    """Return the columns of what was counted, of which a row has all rounds."""
+    names = sorted({name for rounds in rows for one in rounds for name in one.counted})
+    columns = [(f"{name}/item", [_per_item(rounds, name) for rounds in rows]) for name in names]
+    shares = [statistics.median(max(one.items) / max(1, min(one.items)) for one in rounds) for rounds in rows]
+    twice = [sum(one.twice for one in rounds) for rounds in rows]
+    return [
+        *columns,
+        ("most/least", [f"{share:.2f}" for share in shares]),
+        ("twice", [f"{number:,}" if number else "" for number in twice]),
+    ]
+
+
+def _per_item(rounds: Sequence[Counts], what: str) -> str:
+    if not any(one.counted["commits"] for one in rounds):
+        return ""
+    return f"{sum(one.counted[what] for one in rounds) / max(1, sum(sum(one.items) for one in rounds)):.3f}"
 
 
 # -- in the processes -------------------------------------------------------------------------------------------------

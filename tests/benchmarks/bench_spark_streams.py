@@ -171,7 +171,7 @@ def sources(spark: Any, url: str, engine: str, folder: str) -> None:
             if rows > 1
             else [Contestant(nothing, noop), Contestant("a stream", stream, wanted=0.71)],
         )
-        if rows > 1:
+        if rows > 1 and engine == "embedded":
             say(f"\n{CLAIM_BOUND}")
 
 

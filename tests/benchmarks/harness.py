@@ -98,7 +98,14 @@ def _cpu_ratio(first: Sequence[Sample], taken: Sequence[Sample]) -> float:
     )
 
 
-def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[Entrant]) -> list[Figures]:
+def sweep(
+    question: str,
+    axis: str,
+    points: Sequence[int],
+    entrants: Sequence[Entrant],
+    *,
+    more: Callable[[Sequence[Figures]], Sequence[tuple[str, Sequence[str]]]] | None = None,
+) -> list[Figures]:
     """Let `entrants` take turns at each of `points`, print their table, and return what it has.
 
     Args:
@@ -106,6 +113,7 @@ def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[En
         axis: what the points count.
         points: in order; every entrant is at one of them, in all rounds, before any is at the next one.
         entrants: who takes part.
+        more: further columns of the table, each with a cell for each row.
     """
     samples: dict[tuple[str, int], list[Sample]] = {}
     for point in points:
@@ -115,12 +123,19 @@ def sweep(question: str, axis: str, points: Sequence[int], entrants: Sequence[En
     found = [figures(entrant.name, samples[entrant.name, point], at=point) for entrant in entrants for point in points]
     say(f"\n### {question}\n")
     page.chart(question, found, axis)
-    _table(found, axis)
+    _table(found, axis, more=more(found) if more else ())
     return found
 
 
-def _table(found: Sequence[Figures], axis: str | None = None, *, cpu_ratios: Mapping[str, float] | None = None) -> None:
-    """Print a table: one row per contestant and point; what nobody measured has no column."""
+def _table(
+    found: Sequence[Figures],
+    axis: str | None = None,
+    *,
+    cpu_ratios: Mapping[str, float] | None = None,
+    more: Sequence[tuple[str, Sequence[str]]] = (),
+) -> None:
+    """Print a table: one row per contestant and point; what is empty or 0 in all rows has no column."""
+    none = [""] * len(found)
     columns: list[tuple[str, Iterable[str]]] = [
         ("contestant", (row.name for row in found)),
         *([(axis, (f"{row.at:,.0f}" for row in found))] if axis else []),
@@ -128,9 +143,13 @@ def _table(found: Sequence[Figures], axis: str | None = None, *, cpu_ratios: Map
         ("lowest", (f"{row.lowest:,.0f}" for row in found)),
         ("call median", (_time(row.call) for row in found)),
         ("call P99", (_time(row.slow_call) for row in found)),
-        ("conflicts/item", (f"{row.conflicts:.4f}" for row in found)),
+        (
+            "conflicts/item",
+            ([f"{row.conflicts:.4f}" for row in found] if any(row.conflicts for row in found) else none),
+        ),
         ("CPU/item", (_time(row.cpu) for row in found)),
         ("the server's", (_time(row.server_cpu) for row in found)),
+        *more,
     ]
     if axis is None:
         columns.append(("ratio", ("" if row.ratio is None else f"{row.ratio:.2f}" for row in found)))
@@ -138,7 +157,7 @@ def _table(found: Sequence[Figures], axis: str | None = None, *, cpu_ratios: Map
             columns.append(("ratio by CPU", (f"{cpu_ratios[row.name]:.2f}" for row in found)))
         columns.append(("wanted", ("" if row.wanted is None else f">= {row.wanted:.2f}" for row in found)))
     filled = [(title, list(cells)) for title, cells in columns]
-    filled = [(title, cells) for title, cells in filled if title in ("ratio", "wanted") or any(cells)]
+    filled = [(title, cells) for title, cells in filled if title == "ratio" or any(cells)]
     say("| " + " | ".join(title for title, _ in filled) + " |")
     say("|---|" + "---:|" * (len(filled) - 1))
     for row in zip(*(cells for _, cells in filled), strict=True):

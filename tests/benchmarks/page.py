@@ -84,7 +84,7 @@ class Page(io.TextIOBase):
         text = re.sub(r"\n{3,}", "\n\n", "".join(self._text)).strip() + "\n"
         kept = {} if self._whole else {path.name: path.read_text() for path in self.folder.glob("*.md")}
         if kept:
-            alone = f"Measured by itself on {datetime.now(UTC):%Y-%m-%d}, with fdbqueue {fdbqueue.__version__}.\n\n"
+            alone = f"Measured on {datetime.now(UTC):%Y-%m-%d}, with fdbqueue {fdbqueue.__version__}.\n\n"
             pages = joined(kept, divided(text), alone)
         else:
             pages = divided(text)

@@ -24,8 +24,8 @@ Written by `make bench`; not edited by hand.
   queues have no order across calls in one transaction with other data. Huey and litequeue store more about an item than
   we do. Each peer was driven by its own public calls, with its defaults.
 - **No failures.** No process is killed, except in the Spark load that says so.
-- **Conflicts.** The column counts transactions that failed with 1020 and were repeated. SQLite waits for its one writer
-  and PostgreSQL skips locked rows, so they have none by design.
+- **Conflicts.** The column counts transactions that failed with 1020 and were repeated. A table without it had none.
+  SQLite waits for its one writer and PostgreSQL skips locked rows, so they have none by design.
 
 Three things are the same for all contestants of a table:
 

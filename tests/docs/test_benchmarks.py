@@ -163,7 +163,7 @@ def test_a_benchmark_by_itself_prints_and_writes_nothing(capsys: pytest.CaptureF
     )
     printed = capsys.readouterr().out
     assert ratios == {"slow": 1.0, "fast": 4.0}
-    assert "| fast | 2 | 2 | 0.0000 | 4.00 |  |" in printed
+    assert "| fast | 2 | 2 | 4.00 |" in printed
     assert "svg" not in printed
 
 
