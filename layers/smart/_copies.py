@@ -103,14 +103,14 @@ class Copies:
         if noted != known:
             tr.set(self.known_key(number), noted)
 
-    async def remove(self, tr: Transaction, packed: bytes, counter: str, *, how: str = "") -> bool:
+    async def remove(self, tr: Transaction, packed: bytes, counter: str) -> bool:
         """Remove an item in any state; return whether it was there. The holder of a leased item loses its lease."""
         # Plain reads: a concurrent transaction that moves or takes the item conflicts with this one.
         for item in await locate(tr, self._layout, [packed]):
             moves = Transitions(tr, self._layout)
             notes, is_readable = (await moves.read_notes({packed: item.stored}))[packed]
             moves.leave(item.state, packed, notes)
-            moves.vanish(packed, item.stored, counter, notes=notes, how=how, is_readable=is_readable)
+            moves.vanish(packed, item.stored, counter, notes=notes, is_readable=is_readable)
             await moves.settle()
             moves.finish()
             return True

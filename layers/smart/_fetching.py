@@ -18,8 +18,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
-from fdbqueue.moves.groups import CANCELLED
-from fdbqueue.moves.taking import EXPIRED_LIMIT, Row, Takes
+from fdbqueue.moves.taking import EXPIRED_LIMIT, Row, Takes, remove
 
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
@@ -38,6 +37,7 @@ class _Fetched:
 
     limit: int
     takes: Takes
+    moves: Transitions
     cut: bool
     """Whether it stops after it has removed many outdated items."""
     copies: list[Copy] = field(default_factory=list)
@@ -84,22 +84,22 @@ class Fetching:
         number, _ = await self._copies.numbers(tr, recipient)
         overdue = await due
         moves = Transitions(tr, self._layout)
+        haul = _Fetched(limit, Takes(tr, self._queue, now_us), moves, strict)
         try:
             if overdue:
                 _, settled = await fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry)
                 if strict and moves.any and not (settled and len(overdue) < FIRE_LIMIT):
                     return Fetched([], again=True), True
+            known = started(_get(tr, self._copies.known_key(number)))
+            await self._first_unsent(tr, number, haul)
+            await moves.settle()
         finally:
             moves.finish()
-        known = started(_get(tr, self._copies.known_key(number)))
-        haul = _Fetched(limit, Takes(tr, self._queue, now_us), strict)
-        await self._first_unsent(tr, number, haul)
-        error, over = haul.takes.error, haul.takes.over
-        if error is not None and not haul.copies and not (strict and (moves.any or over)):
-            raise error
+        if haul.takes.error is not None and not haul.copies and not (strict and moves.any):
+            raise haul.takes.error
         if haul.copies:
             await self._copies.note_fetched(tr, number, haul.copies, await known)
-        written = bool(moves.any or over or haul.copies)
+        written = bool(moves.any or haul.copies)
         # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
         return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
 
@@ -148,11 +148,8 @@ class Fetching:
         if not verdicts:
             return
         [verdict] = verdicts
-        if verdict.fate == "cancelled":
-            await self._copies.remove(tr, packed, "deleted", how=CANCELLED)
-            return
-        if verdict.fate == "expired":
-            await self._copies.remove(tr, packed, "expired")
+        if verdict.fate != "take":
+            remove(haul.moves, verdict, packed, cleared=False)
             return
         item = verdict.item
         tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")

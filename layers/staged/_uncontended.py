@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 from fdbqueue.lowlevel import KeyValue, Layout, Transaction
-from fdbqueue.moves.taking import UNTAKEABLE
 
 from ._attempt import Attempt, Unforeseen
 from ._prefetch import Prefetch
@@ -87,10 +86,7 @@ class Uncontended:
         else:
             row = found[0]
             tr.add_read_conflict_range(self._layout.begin, row.key + b"\x00")
-        try:
-            got = await self._delivery.take_next(tr, row)
-        except UNTAKEABLE:
-            got = None
+        got = await self._delivery.take_next(tr, row)
         if got is None:
             if not found:
                 raise Unforeseen  # a call that reads the head gets the item's error

@@ -272,7 +272,7 @@ class HeadDelivery:
         puts an item in front of the last one. It does not conflict with processes that take the items assigned to them.
         *Cost:* the look's reads in parallel, one more if it read too little; two to four writes per item.
         """
-        whose = [allotment for allotment in allotments for _ in range(allotment.wanted)]
+        whose, opens, dequeues = _wants(allotments)
         end = offset + len(whose)
         due, found = await self.see(tr, look)
         if not due and found and len(found) == look.limit < end:
@@ -281,8 +281,7 @@ class HeadDelivery:
         if due or not own:
             return False
         takes = Takes(tr, self._queue, look.now_us)
-        opens = [*[False] * offset, *[allotment.own for allotment in whose]]
-        verdicts = await takes.judge(found[:end], opens, dequeues=not whose[0].duration_us)
+        verdicts = await takes.judge(found[:end], [*[False] * offset, *opens], dequeues=dequeues)
         self.large = takes.size_bytes > LARGE_BYTES * takes.taken
         if takes.taken < len(found[:end]):  # one is over, or stays
             return False
@@ -301,18 +300,13 @@ class HeadDelivery:
         return True
 
     async def take_next(self, tr: Transaction, row: KeyValue) -> Got | None:
-        """Take out one item; None, with nothing written, if it is over.
+        """Take out one item; None, with nothing written, if it is over or refused.
 
         The caller adds the conflict range that makes it the first item, with no timer due.
-
-        Raises:
-            FormatError, CodecError, CheckFailed: the item can't be read, or its type's predicate fails.
         """
         takes = Takes(tr, self._queue, self._clock_us())
         verdicts = await takes.judge([row], dequeues=True)
-        if takes.error is not None:
-            raise takes.error
-        if takes.over:
+        if not takes.taken:
             return None
         [item] = await take_out(tr, self._layout, verdicts)
         return Got(item, row.key[self._packed_at :], row.value, verdicts[0].notes)
@@ -443,13 +437,7 @@ class HeadDelivery:
         now_us: int,
     ) -> int:
         """Give items to allotments. Return how many rows it handled."""
-        whose: list[Allotment] = []
-        opens: list[bool] = []
-        dequeues = False
-        for allotment in allotments:
-            whose += [allotment] * allotment.wanted
-            opens += [allotment.own] * allotment.wanted
-            dequeues = dequeues or not allotment.duration_us
+        whose, opens, dequeues = _wants(allotments)
         takes = Takes(tr, self._queue, now_us)
         verdicts = await takes.judge(found, opens, dequeues=dequeues)
         await self._deal(tr, moves, verdicts, whose, now_us)
@@ -488,6 +476,18 @@ class HeadDelivery:
             _lend(moves, allotment, packed, stored, notes, now_us)
             allotment.handles.append(LeaseHandle(self._places.position(row.key), allotment.token))
             allotment.again = allotment.again or bool(notes.consumer)
+
+
+def _wants(allotments: list[Allotment]) -> tuple[list[Allotment], list[bool], bool]:
+    """Return whose each item is, and whether this process opens it. Return also whether it takes its own items out."""
+    whose: list[Allotment] = []
+    opens: list[bool] = []
+    dequeues = False
+    for allotment in allotments:
+        whose += [allotment] * allotment.wanted
+        opens += [allotment.own] * allotment.wanted
+        dequeues = dequeues or not allotment.duration_us
+    return whose, opens, dequeues
 
 
 def _given(

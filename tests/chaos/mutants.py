@@ -2010,7 +2010,7 @@ MUTANTS = (
     Mutant(
         "a copy of a cancelled group's member is fetched",
         "layers/smart/_fetching.py",
-        (('if verdict.fate == "cancelled":', 'if verdict.fate == "no":'),),
+        (('if verdict.fate != "take":', 'if verdict.fate == "expired":'),),
         tests=("tests/layers/together/test_taking.py::test_copies_of_a_cancelled_groups_members_are_not_fetched",),
     ),
     Mutant(
