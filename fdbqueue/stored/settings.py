@@ -37,7 +37,7 @@ class Owner(NamedTuple):
     """Until when its owner has it; the owner may come back later."""
 
 
-class Settings(NamedTuple):
+class QueueSettings(NamedTuple):
     """What a look at a queue has seen."""
 
     record: bytes | None
@@ -57,7 +57,7 @@ class _Owned(msgspec.Struct):
 _decode = msgspec.msgpack.Decoder(_Owned).decode
 
 
-async def look(tr: Transaction, layout: Layout) -> Settings:
+async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     """Read a queue's settings, and note what the process may rely on.
 
     *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel.
@@ -77,7 +77,7 @@ async def look(tr: Transaction, layout: Layout) -> Settings:
     known.is_unpaused = paused is None
     known.is_open = paused is None and owner is None
     known.note(began, tr)
-    return Settings(record, paused, owner)
+    return QueueSettings(record, paused, owner)
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -98,7 +98,7 @@ async def _owner(tr: Transaction, layout: Layout) -> Owner | None:
     return Owner(name, owned.until_us) if owned.owner else None
 
 
-async def settings_of(tr: Transaction | Database, layout: Layout) -> Settings:
+async def settings_of(tr: Transaction | Database, layout: Layout) -> QueueSettings:
     """Look at a queue's settings, in the given transaction or in a new one."""
 
     if not is_database(tr):
@@ -108,7 +108,7 @@ async def settings_of(tr: Transaction | Database, layout: Layout) -> Settings:
     return found
 
 
-async def note_registered(tr: Transaction, layout: Layout, found: Settings) -> None:
+async def note_registered(tr: Transaction, layout: Layout, found: QueueSettings) -> None:
     """Register a queue unless it is registered already, by a look in this transaction.
 
     Raises:
@@ -180,7 +180,7 @@ async def check_encodes(tr: Transaction, layout: Layout) -> None:
         check_found(layout, await look(tr, layout), "encode")
 
 
-def check_found(layout: Layout, found: Settings, use: Use) -> None:
+def check_found(layout: Layout, found: QueueSettings, use: Use) -> None:
     """Refuse a codec that is not that of the queue's items, by a look.
 
     Raises:

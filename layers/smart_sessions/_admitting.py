@@ -13,7 +13,7 @@ from typing import Any
 from fdbqueue.lowlevel import TAKEN, Standing, Steps, Transaction, pack, started, value_of
 
 from ..leases.transitions import Transitions
-from ..sessions.line.entering import Entry
+from ..sessions.line.entering import SessionEntry
 from ..sessions.line.line import Line
 from ..sessions.operators.editing import SessionEditing
 from ..sessions.session.records import SessionRecord, pointer_of
@@ -134,7 +134,7 @@ class SessionAdmitting(Admitting):
         self,
         tr: Transaction,
         line: Line,
-        entry: Entry,
+        entry: SessionEntry,
         *,
         level: int,
         check_runner: CheckRunner,

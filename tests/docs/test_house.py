@@ -297,7 +297,7 @@ OWN_ERROR = "its error names the record by its name"
 DECODES = {
     "fdbqueue/moves/admission.py": "reads the high-water mark, which `byte_max` keeps, in two forms",
     "fdbqueue/moves/arrivals.py": "reads whether there are subscriptions: any value says so",
-    "fdbqueue/moves/exclusive.py": "asks for one field of a registration, of any version",
+    "fdbqueue/stored/settings.py": "asks for one field of a registration, of any version",
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",

@@ -18,7 +18,7 @@ from .line import Line
 from .shards import KNOWN_SECONDS
 
 
-class Entry(NamedTuple):
+class SessionEntry(NamedTuple):
     """Where the items of an enqueue go."""
 
     session: Session
@@ -48,7 +48,7 @@ async def enter_sessions(tr: Transaction, line: Line, queue: Queue, *, smart: bo
         await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
 
-async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, level: int) -> Entry:
+async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, level: int) -> SessionEntry:
     """Return where the items for a session go.
 
     Raises:
@@ -66,7 +66,7 @@ async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, 
     if record is not None and (generation := generation_to_enter(queue, name, record)):
         session = line.session(name, generation)
         last = started(session.last_index(tr, level))
-    return Entry(session, record, await last)
+    return SessionEntry(session, record, await last)
 
 
 def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
