@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.chaos.mutants import Mutant
 
-ADMITTING, SMART = "layers/smart_sessions/_admitting.py", "layers/smart_sessions/_smart_sessions.py"
+ADMITTING, ENTERING = "layers/smart_sessions/_admitting.py", "layers/sessions/line/entering.py"
 RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/session/session.py"
 TESTS = (
     "smart_sessions/test_smart_sessions_interleavings",
@@ -41,8 +41,8 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue does not see the end of its session",
-        SMART,
-        (("        tr.add_read_conflict_key(session.guard_key)\n", ""),),
+        ENTERING,
+        (("    tr.add_read_conflict_key(session.guard_key)\n", ""),),
     ),
     Mutant(
         "a consumer reads ahead what may be rewritten",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing says that the sessions make checks",
-        SMART,
-        (("            mark_smart(tr, line.layout)\n", "            pass\n"),),
+        ENTERING,
+        (("            mark_smart(tr, layout)\n", "            pass\n"),),
     ),
 )
