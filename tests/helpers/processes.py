@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -83,3 +84,12 @@ def kill_9(process: BaseProcess) -> None:
     if process.pid is not None:
         os.kill(process.pid, signal.SIGKILL)
     process.join()
+
+
+def stop_here() -> None:
+    """Stop this process, with all its threads, where the calling thread stands, until SIGCONT.
+
+    `os.kill` gives the signal to the main thread. Until that one runs, the calling thread goes on, and releases its
+    locks.
+    """
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)

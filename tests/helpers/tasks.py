@@ -15,6 +15,7 @@ from fdbqueue import FDBError, Transaction
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Unique, Worker, immediately
 from tests.helpers.clock import Clock
+from tests.helpers.processes import stop_here
 from tests.helpers.standin import StandIn
 
 POINTS = ("begun", "in the transaction", "after the transaction", "in the last call", "never")
@@ -122,7 +123,7 @@ def work(url: str, key: bytes, reached: Any, point: str, then: str = "waits") ->
         reached.close()
         reached.join_thread()  # it is in the pipe by then
         with gated.gate:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            stop_here()
 
     with fdbqueue.open(url) as db:
         gated = Gated(db)

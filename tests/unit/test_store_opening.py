@@ -20,7 +20,7 @@ from fdbqueue.engine.embedded.store.disk.redo import Labels
 from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
-from tests.helpers.processes import Processes
+from tests.helpers.processes import Processes, stop_here
 from tests.helpers.stores import MovableClock, contents, opened, put, sets
 
 BOOT = b"a boot"
@@ -74,7 +74,7 @@ def open_and_stay(path: str, opening: Any, go_on: Any, stop: bool) -> None:
     assert folder_lock.alone
     opening.set()
     if stop:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        stop_here()
     go_on.wait()
     folder_lock.close()
 
@@ -141,7 +141,7 @@ def commit_and_stop(path: str, opening: Any, let_go: Any, in_a_commit: bool) -> 
         put(store, (b"a", b""))
         lock = store.files.env.begin(write=in_a_commit)
         opening.set()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        stop_here()
         lock.abort()
         let_go.wait()
 

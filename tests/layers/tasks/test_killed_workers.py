@@ -33,7 +33,7 @@ def counted(db: Any, space: Subspace, name: str, numbers: Any = NUMBERS) -> list
 async def to_the_end(db: Any, app: Tasks, handles: list[Handle[Any]]) -> None:
     async with Worker(app, duration=1.0).running(db):
         for handle in handles:
-            await handle.result.aio(timeout=600)  # a busy machine has needed a minute
+            await handle.result.aio(timeout=60)  # leases end after 1 s, and untaken grants 0.75 s later
         left = await app.lane.leases.stats.aio(db)
         while left.available or left.leased or left.delayed:  # what follows them
             await asyncio.sleep(0)  # a read of the embedded engine does not let the worker run
