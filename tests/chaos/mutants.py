@@ -1082,6 +1082,27 @@ MUTANTS = (
         tests=("tests/layers/together/test_side_by_side.py::test_items_are_taken_once",),
     ),
     Mutant(
+        "a process waits at each commit for one that was stopped in its sync",
+        "fdbqueue/engine/embedded/store/disk/disk.py",
+        (
+            (
+                "            self._shares_syncs = time.monotonic() < until\n",
+                "            if time.monotonic() >= until:\n                break\n",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_shared_syncs.py::test_a_process_that_is_stopped_in_its_sync_holds_up_one_commit_of_another_process",
+        ),
+    ),
+    Mutant(
+        "a process that waited for a sync in vain never waits for one again",
+        "fdbqueue/engine/embedded/store/disk/disk.py",
+        (("        self._shares_syncs = self._shares_syncs or locked\n", ""),),
+        tests=(
+            "tests/unit/test_shared_syncs.py::test_once_the_lock_was_free_a_process_waits_again_for_the_sync_of_another",
+        ),
+    ),
+    Mutant(
         "a link in the folder is followed",
         "fdbqueue/engine/embedded/store/disk/folder.py",
         (("_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | ", "_FLAGS: Final = os.O_CLOEXEC | "),),

@@ -14,6 +14,7 @@ from fdbqueue.engine.embedded.store.disk import disk
 from fdbqueue.engine.embedded.store.disk.disk import Durable
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
+from tests.helpers.processes import Processes, kill_9, stop_here
 from tests.helpers.stores import opened, put
 
 
@@ -94,6 +95,49 @@ def test_a_process_does_not_wait_for_ever_for_one_that_was_stopped_in_its_sync(
     store.files.disk.ensure(last)
     assert len(syncs) == 1
     assert store.files._folder_lock.synced == last
+    another.end()
+
+
+def stop_in_a_sync(path: str) -> None:
+    """Commit, and stop while the commit is written to the disk."""
+    with opened(Path(path)) as store:
+        pytest.MonkeyPatch().setattr(Durable, "_sync", lambda _: stop_here())
+        put(store, (b"b", b"2"))
+
+
+def test_a_process_that_is_stopped_in_its_sync_holds_up_one_commit_of_another_process(
+    store: Store, tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = own_children.start(stop_in_a_sync, str(tmp_path))
+    assert stopped.pid is not None
+    os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+    monkeypatch.setattr(disk, "LONGEST_SHARED_SECONDS", 0.002)
+    pauses: list[None] = []
+    held_up: list[bool] = []
+    at_each_pause(monkeypatch, lambda: pauses.append(None))
+    for number in range(5):
+        pauses.clear()
+        put(store, (b"c", b"%d" % number))
+        held_up.append(bool(pauses))
+    assert held_up == [True, False, False, False, False]
+    kill_9(stopped)
+
+
+def test_once_the_lock_was_free_a_process_waits_again_for_the_sync_of_another(
+    store: Store, syncs: list[Durable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "LONGEST_SHARED_SECONDS", 0.002)
+        another = Another(store)
+        put(store, (b"b", b"2"))  # waits in vain
+        another.end()
+    put(store, (b"b", b"3"))
+    syncs.clear()
+    last = forget(store)
+    another = Another(store)
+    at_each_pause(monkeypatch, lambda: setattr(store.files._folder_lock, "synced", last))
+    store.files.disk.ensure(last)
+    assert syncs == []
     another.end()
 
 

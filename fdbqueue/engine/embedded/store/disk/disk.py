@@ -25,7 +25,8 @@ SHORTEST_PAUSE: Final = 0.00005
 LONGEST_PAUSE: Final = 0.001
 """Seconds between two looks whether another process has synced: first the shortest, in the end the longest."""
 LONGEST_SHARED_SECONDS: Final = 0.1
-"""After this time a process no longer waits for another one's sync."""
+"""After this time a process no longer waits for another one's sync. The other one may be stopped, so the process does
+not wait for one again until it has found the lock free."""
 
 
 class Disk(Protocol):
@@ -73,6 +74,8 @@ class Durable:
         self._fd = folder.open_file(path, folder.DATA, create=False)
         self._labels = redo.Labels(self._fd, env.stat()["psize"])
         self._waiting = threading.Lock()
+        self._shares_syncs = True
+        """Whether to wait for the sync of another process; not if the last such wait was in vain."""
 
     def begun(self, txn: int) -> None:
         if self._folder_lock.synced < txn - 1:
@@ -166,9 +169,11 @@ class Durable:
         """
         folder_lock, pause = self._folder_lock, SHORTEST_PAUSE
         until = time.monotonic() + LONGEST_SHARED_SECONDS
-        while not (locked := self._try_lock()) and folder_lock.synced < txn and time.monotonic() < until:
+        while not (locked := self._try_lock()) and folder_lock.synced < txn and self._shares_syncs:
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+            self._shares_syncs = time.monotonic() < until
+        self._shares_syncs = self._shares_syncs or locked
         try:
             if folder_lock.synced < txn:
                 self._sync()
