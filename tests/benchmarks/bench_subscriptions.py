@@ -229,7 +229,8 @@ def looked_at(db: Any, url: str, engine: str) -> None:
         rounds=min(ROUNDS, 3),
     )
     fast, slow = (statistics.median(taken) for taken in seconds.values())
-    say(f"\nBeside the consumer, a browser reads {ITEMS:,} items in {fast:.1f} s, by default in {slow:.1f} s.")
+    say(f"\nBeside the consumer, a browser reads {ITEMS:,} items in {fast:.1f} s,")
+    say(f"with duty_cycle={DUTY_CYCLE} in {slow:.1f} s.")
 
 
 def beside(
