@@ -51,7 +51,7 @@ def make(
     clock: Callable[[], float] = time.time,
 ) -> Tasks:
     """Return the app. Its tasks call `reached` once, when they are at the point."""
-    app = Tasks(space, retries=50, backoff=immediately, clock=clock)
+    app = Tasks(space["queue"], retries=50, backoff=immediately, clock=clock)
     left = threading.Semaphore(1)
 
     def at(here: str) -> None:
