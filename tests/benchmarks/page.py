@@ -74,7 +74,7 @@ class Page(io.TextIOBase):
             name += "-again"
         self._charts.add(name)
         (self.folder / CHARTS / f"{name}.svg").write_text(drawing)
-        self.write(f"![{question.replace('[', '(').replace(']', ')')}]({CHARTS}/{name}.svg)\n\n")
+        self.write(f"![As a chart]({CHARTS}/{name}.svg)\n\n")  # the heading above has the question
 
     def save(self) -> None:
         """Write the pages into the folder, and remove the pages and charts of an earlier run.
@@ -154,10 +154,10 @@ def _answers(pages: dict[str, str]) -> Iterator[str]:
     """Yield a part of the front page for each question that a chart answers."""
     for question, charts in QUESTIONS.items():
         shown = (
-            f"## {question}\n\n{found[0]}\n\nThe table is in [{name.removesuffix('.md')}]({name}).\n"
+            f"## {question}\n\n![{chart}]({found[1]})\n\nThe table is in [{name.removesuffix('.md')}]({name}).\n"
             for chart in charts
             for name, text in pages.items()
-            if (found := re.search(rf"^!\[{re.escape(chart)}\]\(.*\)$", text, flags=re.MULTILINE))
+            if (found := re.search(rf"^!\[.*\]\(({CHARTS}/{_slug(chart)}\.svg)\)$", text, flags=re.MULTILINE))
         )
         yield next(shown, "")
 
