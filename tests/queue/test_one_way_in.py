@@ -56,6 +56,17 @@ def delivered(db: Any, space: Subspace, folder: Path) -> None:
     assert found.subscription == "ann"
 
 
+def by_task(**options: Any) -> Write:
+    def write(db: Any, space: Subspace, folder: Path) -> None:
+        @Tasks(space).task(**options)
+        def work(name: str) -> None:
+            """Do nothing."""
+
+        work.enqueue(db, "ann")
+
+    return write
+
+
 def by_schedule(db: Any, space: Subspace, folder: Path) -> None:
     clock = Clock(1e9)
     app = Tasks(space, clock=clock)
@@ -91,7 +102,7 @@ MORE: dict[str, Write] = {
     "Leases.enqueue with all terms": lambda db, space, folder: Leases(strings(space)).enqueue(
         db, "a" * 200_000, delay=5, ttl=90, headers={"n": 1}
     ),
-    "PriorityQueue of leases": lambda db, space, folder: Results(Leases(strings(space))).enqueue(
+    "Results.enqueue with a follow-up": lambda db, space, folder: Results(Leases(strings(space))).enqueue(
         db, "a", ttl=90, then=FollowUp(Leases(strings(space)), "b")
     ),
     "Sessions.enqueue of large and delayed items": lambda db, space, folder: [
@@ -100,6 +111,9 @@ MORE: dict[str, Write] = {
         for delay in (None, 5)
     ],
     "immediate delivery": delivered,
+    "a task": by_task(),
+    "a task that is unique": by_task(unique=True, keep_result=60.0),
+    "a task in a session": by_task(session="name"),
     "a schedule": by_schedule,
     "import_items of Parquet": restored("parquet"),
     "import_items beside others": restored("jsonl", beside_others=True),
