@@ -42,7 +42,6 @@ from fdbqueue.stored.items import (
     INLINE_BYTES,
     NO_PARTS,
     PLAIN,
-    Chunked,
     Envelope,
     Item,
     blob_of,
@@ -530,16 +529,13 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if not self.home.known.decodes(tr):
             await check_decodes(tr, self.home)
         opened = self._open_envelope(position, stored)
-        if opened.chunked is None:
-            return self._decode(position, opened, opened.payload)
-        return await self._of_chunks(tr, position, opened, opened.chunked)
-
-    async def _of_chunks(self, tr: Transaction, position: Position, opened: Envelope, chunked: Chunked) -> Item[V]:
-        found = await rows(tr.snapshot, *self.layout.chunk_range(position))
-        try:
-            payload = join_chunks(chunked, [row.value for row in found])
-        except FormatError as error:
-            raise self._unreadable(position, error) from error
+        payload = opened.payload
+        if opened.chunked is not None:
+            found = await rows(tr.snapshot, *self.layout.chunk_range(position))
+            try:
+                payload = join_chunks(opened.chunked, [row.value for row in found])
+            except FormatError as error:
+                raise self._unreadable(position, error) from error
         return self._decode(position, opened, payload)
 
     def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
@@ -674,16 +670,13 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if not found:
             await check_renamed(tr, self.layout)
             return None
-        return await self._item(tr, found[0])
+        return await self._opened(tr, self.layout.position_of(found[0].key), found[0].value)
 
     async def _is_empty(self, tr: Transaction) -> bool:
         found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         if not found:
             await check_renamed(tr, self.layout)
         return not found
-
-    def _item(self, tr: Transaction, row: KeyValue) -> Steps[Item[V]]:
-        return self._opened(tr, self.layout.position_of(row.key), row.value)
 
     async def _item_if_there(self, tr: Transaction, row: KeyValue) -> Item[V] | None:
         # Read the row again: its chunks may hold another value now than when the row was read.
