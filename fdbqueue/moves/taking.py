@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Literal, Protocol
@@ -99,10 +99,18 @@ class Takes:
         size_bytes: about how many bytes of items the transaction takes at most. The first item always fits.
     """
 
-    __slots__ = (
-        *("_groups", "_home", "_most", "_now_us", "_queue", "_tr"),
-        *("error", "full", "over", "predicate", "size_bytes", "taken"),
-    )
+    # Class attributes hold what most takes never change: making them must be cheap.
+    taken = 0
+    """How many items it takes so far."""
+    size_bytes = 0
+    """Their size."""
+    over = 0
+    """How many items it removes so far."""
+    full = False
+    """Whether the next item stays, since it does not fit."""
+    error: CodecError | FormatError | CheckFailed | None = None
+    """Why the next item stays, if it is refused."""
+    _groups: dict[str, bool | Steps[bool]] | None = None
 
     def __init__(
         self,
@@ -120,17 +128,6 @@ class Takes:
         self._most = size_bytes
         self.predicate = getattr(queue.codec, "is_over", None)
         """What is asked about every item, even a plain one; None: nothing is."""
-        self._groups: dict[str, bool | Steps[bool]] = {}
-        self.taken = 0
-        """How many items it takes so far."""
-        self.size_bytes = 0
-        """Their size."""
-        self.over = 0
-        """How many items it removes so far."""
-        self.full = False
-        """Whether the next item stays, since it does not fit."""
-        self.error: CodecError | FormatError | CheckFailed | None = None
-        """Why the next item stays, if it is refused."""
 
     async def judge(
         self, found: Sequence[KeyValue], opens: Iterable[bool] = repeat(True), *, dequeues: bool = False
@@ -149,22 +146,18 @@ class Takes:
         """
         tr, queue, predicate, now_us = self._tr, self._queue, self.predicate, self._now_us
         verdicts: list[Verdict] = []
-        noted = []
-        for row in found:
-            notes = NO_NOTES if row.value[:1] == PLAIN else notes_if_readable(row.value)
-            noted.append(notes)
-            if notes.group and notes.group not in self._groups:  # all reads are under way at once
-                self._groups[notes.group] = started(is_cancelled(tr, self._home or queue.layout, notes.group))
-        for row, notes, is_opened in zip(found, noted, opens, strict=False):
-            stored, item, is_plain = row.value, None, row.value[:1] == PLAIN
+        for row, is_opened in zip(found, opens, strict=False):
+            stored, is_plain = row.value, row.value[:1] == PLAIN
             fate: Fate = "take"
-            size = 0
+            notes, item, size = NO_NOTES, None, 0
             try:
-                if not is_plain and is_over(stored, notes, now_us):
-                    fate = "expired"
-                elif notes.group and await self._is_cancelled(notes.group):
-                    fate = "cancelled"
-                else:
+                if not is_plain:
+                    notes = notes_if_readable(stored)
+                    if is_over(stored, notes, now_us):
+                        fate = "expired"
+                    elif notes.group and await self._is_cancelled(notes.group, found):
+                        fate = "cancelled"
+                if fate == "take":
                     if self._most is not NO_LIMIT:
                         size = ITEM_BYTES + (len(stored) if is_plain else size_of(stored))
                         if self.taken and self.size_bytes + size > self._most:
@@ -202,11 +195,14 @@ class Takes:
         verdicts = await self.judge([row], _UNOPENED)
         return bool(verdicts) and verdicts[0].fate != "take"
 
-    async def _is_cancelled(self, name: str) -> bool:
-        known = self._groups[name]
-        if not isinstance(known, bool):
-            known = self._groups[name] = await known
-        return known
+    async def _is_cancelled(self, name: str, found: Sequence[KeyValue]) -> bool:
+        groups = self._groups = self._groups or {}
+        if name not in groups:
+            for group in {notes_if_readable(row.value).group for row in found} - {"", *groups}:
+                groups[group] = started(is_cancelled(self._tr, self._home or self._queue.layout, group))  # all at once
+        known = groups.pop(name)  # one that raises is asked again
+        groups[name] = cancelled = known if isinstance(known, bool) else await known
+        return cancelled
 
     async def _says_over(self, row: KeyValue, notes: Notes) -> bool:
         """Return whether the predicate of an item's type says that it is over, for a caller that does not open it.
@@ -240,6 +236,16 @@ def outdated(items: Iterable[Standing], now_us: int) -> list[Standing]:
     return [one for one in items if one.state != "leased" and is_over(one.stored, notes_of(one.stored), now_us)]
 
 
+def are_plain(queue: Opening, found: Sequence[KeyValue]) -> bool:
+    """Return whether nothing is asked about items: all are plain, and no type of the queue has a predicate."""
+    if getattr(queue.codec, "is_over", None) is not None:
+        return False
+    for row in found:  # noqa: SIM110  a generator would be called for each row
+        if row.value[:1] != PLAIN:
+            return False
+    return True
+
+
 def taken_at_once(queue: Opening, stored: bytes, now_us: int) -> bool:
     """Return whether an item is to be taken, if no read and no predicate decides that; False if one does."""
     if getattr(queue.codec, "is_over", None) is not None:
@@ -250,7 +256,7 @@ def taken_at_once(queue: Opening, stored: bytes, now_us: int) -> bool:
     return not notes.group and not is_over(stored, notes, now_us)
 
 
-def check_predicate(queue: Opening, item: Item[Any], notes: Notes, now_us: int) -> None:
+def check_predicate(queue: Opening, item: Item[Any], notes: Notes, now_us: Callable[[], int]) -> None:
     """Ask the predicate about an item that is taken already. Its answer does not matter any more.
 
     Raises:
@@ -258,7 +264,7 @@ def check_predicate(queue: Opening, item: Item[Any], notes: Notes, now_us: int) 
     """
     predicate = getattr(queue.codec, "is_over", None)
     if predicate is not None and not notes.ttl_at_us:
-        predicate(item.value, now_us, item.position)
+        predicate(item.value, now_us(), item.position)
 
 
 async def is_cancelled(tr: Transaction, layout: Layout, name: str) -> bool:
@@ -303,14 +309,10 @@ async def take_out(tr: Transaction, layout: Layout, verdicts: Sequence[Verdict])
             is_plain = is_plain and verdict.row.value[:1] == PLAIN
         else:
             is_plain = False
-    tr.clear_range(verdicts[0].row.key, verdicts[-1].row.key + TAKEN)
     if is_plain:
-        asks_marker(tr)
-        tr.add(layout.dequeued_key, as_count(len(items)))
-        if items[-1].position.rank is not None:
-            gone = Counter(item.position.rank for item in items)
-            count_levels(tr, layout, {rank: -amount for rank, amount in gone.items()})
+        take_plain_out(tr, layout, (verdicts[0].row, verdicts[-1].row), items)
         return items
+    tr.clear_range(verdicts[0].row.key, verdicts[-1].row.key + TAKEN)
     moves, at = Moves(tr, layout), len(layout.prefix)
     for verdict in verdicts:
         packed = verdict.row.key[at:]
@@ -323,3 +325,13 @@ async def take_out(tr: Transaction, layout: Layout, verdicts: Sequence[Verdict])
         await moves.settle()
     moves.finish()
     return items
+
+
+def take_plain_out(tr: Transaction, layout: Layout, found: Sequence[KeyValue], items: Sequence[Item[Any]]) -> None:
+    """Take plain items out, from the first row that was read to the last; otherwise as `take_out`."""
+    tr.clear_range(found[0].key, found[-1].key + TAKEN)
+    asks_marker(tr)
+    tr.add(layout.dequeued_key, as_count(len(items)))
+    if items[-1].position.rank is not None:
+        gone = Counter(item.position.rank for item in items)
+        count_levels(tr, layout, {rank: -amount for rank, amount in gone.items()})

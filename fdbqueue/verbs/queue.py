@@ -33,7 +33,7 @@ from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import ENTRIES, Admission, Entry
 from fdbqueue.moves.exclusive import keep_out
-from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, take_out
+from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, are_plain, take_out, take_plain_out
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.stored.catalogue import path_of
 from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
@@ -635,26 +635,41 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         """Take the first items out. Return them, or None if it removed many that are over, and there may be others."""
         if not (self.layout.known.is_open and self.layout.known.relies(tr)) and await keep_out(tr, self.layout):
             return []
-        begin, end = self.layout.begin, self.layout.end
+        found = await self._next_rows(tr, self.layout.begin, limit)
+        if told is not None or not are_plain(self, found):
+            return await self._dequeue_judged(tr, limit, found, told)
+        items: list[Item[V]] = []
+        for row in found:
+            item = self.look_at(tr, row)
+            items.append(item if isinstance(item, Item) else cast(Item[V], await item))
+        if items:
+            take_plain_out(tr, self.layout, found, items)
+        return items
+
+    async def _next_rows(self, tr: Transaction, begin: bytes, limit: int) -> list[KeyValue]:
+        end = self.layout.end
+        if limit == 1:
+            return await rows(tr, begin, end, limit=1)
+        # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
+        # enqueue. The taken items depend only on the keys up to the last of them.
+        found = await rows(tr.snapshot, begin, end, limit=limit)
+        tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
+        return found
+
+    async def _dequeue_judged(
+        self, tr: Transaction, limit: int, found: list[KeyValue], told: Told | None
+    ) -> list[Any] | None:
+        """Take the first items out, in front of which some may be over; otherwise as `_dequeue`."""
         takes = Takes(tr, self, time.time_ns() // 1_000, size_bytes=NO_LIMIT)
         verdicts: list[Verdict] = []
-        while takes.over < EXPIRED_LIMIT:
+        while found:
             wanted = limit - takes.taken
-            if limit == 1:
-                found = await rows(tr, begin, end, limit=1)
-            else:
-                # A plain read that finds fewer than `limit` rows also learns that none follow, and conflicts with every
-                # enqueue. The taken items depend only on the keys up to the last of them.
-                found = await rows(tr.snapshot, begin, end, limit=wanted)
-                tr.add_read_conflict_range(begin, found[-1].key + b"\x00" if found else end)
-            if not found:
-                break
             verdicts += await takes.judge(found, dequeues=True)
             if takes.error is not None:
                 raise takes.error
-            if takes.taken == limit or len(found) < wanted:
+            if takes.taken == limit or len(found) < wanted or takes.over >= EXPIRED_LIMIT:
                 break
-            begin = found[-1].key + b"\x00"
+            found = await self._next_rows(tr, found[-1].key + b"\x00", limit - takes.taken)
         if not verdicts:
             return []
         result = None

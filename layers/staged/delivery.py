@@ -364,7 +364,7 @@ class HeadDelivery:
             if readable and len(got) < allotment.wanted:
                 try:
                     opened = await self._queue.item(tr, lease.position, stored)
-                    check_predicate(self._queue, opened, notes, now_us)
+                    check_predicate(self._queue, opened, notes, self._clock_us)
                     if not allotment.duration_us:
                         self._queue.check_dequeue(lease.position, stored)
                     item = opened
@@ -404,7 +404,7 @@ class HeadDelivery:
                 return None
             try:
                 item = await self._queue.item(tr, lease.position, stored)
-                check_predicate(self._queue, item, notes, now_us)
+                check_predicate(self._queue, item, notes, self._clock_us)
             except UNTAKEABLE:
                 return None
             before = at_rest(replace(notes, attempt=notes.attempt - 1))

@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         "a dequeue asks for no marker",
         "fdbqueue/moves/taking.py",
-        (("        asks_marker(tr)\n        tr.add(", "        tr.add("),),
+        (("    asks_marker(tr)\n    tr.add(", "    tr.add("),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
         ),
@@ -1952,13 +1952,19 @@ MUTANTS = (
     Mutant(
         "a member of a cancelled group is taken",
         "fdbqueue/moves/taking.py",
-        (("elif notes.group and await self._is_cancelled(notes.group):", "elif False:"),),
+        (("elif notes.group and await self._is_cancelled(notes.group, found):", "elif False:"),),
         tests=("tests/queue/test_dequeue_over.py::test_members_of_a_cancelled_group_are_removed",),
     ),
     Mutant(
         "no predicate is asked about an item that is opened",
         "fdbqueue/moves/taking.py",
         (('fate = "expired" if predicate(item.value, now_us, item.position) else "take"', "pass"),),
+        tests=("tests/queue/test_dequeue_over.py::test_messages_that_their_type_calls_over_are_removed",),
+    ),
+    Mutant(
+        "a plain message is dequeued without a question",
+        "fdbqueue/moves/taking.py",
+        (("None) is not None:\n        return False\n    for row", "None) is not None:\n        pass\n    for row"),),
         tests=("tests/queue/test_dequeue_over.py::test_messages_that_their_type_calls_over_are_removed",),
     ),
     Mutant(
@@ -1990,7 +1996,7 @@ MUTANTS = (
     Mutant(
         "a dequeue in front of items that are over ends there",
         "fdbqueue/verbs/queue.py",
-        (("if takes.taken == limit or len(found) < wanted:", "if True:"),),
+        (("if takes.taken == limit or len(found) < wanted or", "if True or"),),
         tests=("tests/queue/test_dequeue_over.py::test_a_dequeue_of_many_goes_on_behind_items_that_are_over",),
     ),
     Mutant(
@@ -2012,7 +2018,7 @@ MUTANTS = (
     Mutant(
         "a holder does not hear that the predicate of its item fails",
         "layers/staged/delivery.py",
-        (("                    check_predicate(self._queue, opened, notes, now_us)\n", ""),),
+        (("                    check_predicate(self._queue, opened, notes, self._clock_us)\n", ""),),
         tests=(
             "tests/layers/together/test_taking.py::test_a_granted_item_whose_predicate_fails_goes_back_to_its_place",
         ),

@@ -138,7 +138,7 @@ class Working(Generic[V]):
         if held.state is not None:
             await self._states.check_read(tr)
         notes = notes_of(row.value)
-        check_predicate(self._queue, item, notes, self._line.leases.now_us())
+        check_predicate(self._queue, item, notes, self._line.leases.now_us)
         return SessionLease(
             item.position,
             item.value,
