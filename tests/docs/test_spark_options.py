@@ -28,6 +28,8 @@ GUIDES: list[tuple[str, set[str], Callable[[Mapping[str, str]], Any], dict[str, 
     ("spark-stream-in.md", SINK_NAMES, parse_sink, LEAST, sinkoptions),
 ]
 IDS = [one[0] for one in GUIDES]
+AS_FOR_A_LOAD = re.compile(r"as for \[a load\]\(spark\.md#options\): (.*?)\.\n", re.DOTALL)
+"""The options that a guide leaves to the table of the guide to loads."""
 FIELDS = {"streamName": "stream", "from": "begin", "to": "end"}
 """The fields of parsed options that are not named as their option."""
 NEEDS = {"levels": {"priorityColumn": "p"}}
@@ -37,8 +39,12 @@ EVERY_STATE = ",".join(ALL_STATES)
 
 def table(repository: Path, guide: str) -> dict[str, str]:
     """Return the default of each option that a guide's table has."""
-    found: dict[str, str] = {}
-    (rows,) = TABLE.findall((repository / "docs" / "guides" / guide).read_text())
+    text = (repository / "docs" / "guides" / guide).read_text()
+    (rows,) = TABLE.findall(text)
+    shared = {name for names in AS_FOR_A_LOAD.findall(text) for name in re.findall(r"`(\w+)`", names)}
+    found = (
+        {name: default for name, default in table(repository, "spark.md").items() if name in shared} if shared else {}
+    )
     for row in rows.splitlines():
         names, default, _ = (cell.strip() for cell in row.strip("|").split("|", 2))
         for name in re.findall(r"`(\w+)`", names):
