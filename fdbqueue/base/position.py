@@ -28,6 +28,9 @@ class Position(Shown):
         rank = "" if self.rank is None else f"rank={self.rank}, "
         return f"Position({rank}index={self.index}, random={self.random!r})"
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def text(self) -> str:
         """The position as text: ``INDEX:RANDOM`` or ``RANK:INDEX:RANDOM``, the random part in hexadecimal.
@@ -35,6 +38,8 @@ class Position(Shown):
         >>> from fdbqueue import Position
         >>> Position(7, b"random").text, Position(7, b"random", rank=3).text
         ('7:72616e646f6d', '3:7:72616e646f6d')
+        >>> print(Position(7, b"random"))
+        7:72616e646f6d
         """
         rank = "" if self.rank is None else f"{self.rank}:"
         return f"{rank}{self.index}:{self.random.hex()}"

@@ -27,7 +27,7 @@ from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, Place, described, name_of
-from fdbqueue.stored.names import name_text, queue_text, session_text
+from fdbqueue.stored.names import name_text, queue_text, session_text, session_told
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import mark_of
 
@@ -178,9 +178,9 @@ def _blocked_session(seen: Seen) -> Trouble | None:
     name = session_of(first.name)
     behind = _waiting(first)
     which = (
-        f"The session {_told(name)} is blocked"
+        f"The session {session_told(name)} is blocked"
         if len(blocked) == 1
-        else (f"{len(blocked):,} sessions are blocked, the first is {_told(name)}")
+        else (f"{len(blocked):,} sessions are blocked, the first is {session_told(name)}")
     )
     text = f"{which}: {counted(behind, 'item waits', 'items wait')} in it"
     letter = salvaged(first.dead[0]) if first.dead else None
@@ -282,9 +282,9 @@ def _stopped_schedule(seen: Seen) -> Trouble | None:
         return None
     since, first = min(found)
     text = (
-        f"The schedule {_told(first)} is stopped"
+        f"The schedule {session_told(first)} is stopped"
         if len(found) == 1
-        else (f"{len(found):,} schedules are stopped, the first is {_told(first)}")
+        else (f"{len(found):,} schedules are stopped, the first is {session_told(first)}")
     )
     return seen.trouble(
         "stopped_schedule",
@@ -402,7 +402,7 @@ def _long_wait(seen: Seen) -> Trouble | None:
     return seen.trouble(
         "long_wait",
         "warning",
-        f"The session {_told(name)} waits until {utc(waits.until_us / 1e6)} UTC.",
+        f"The session {session_told(name)} waits until {utc(waits.until_us / 1e6)} UTC.",
         command="fdbqueue sessions {} --status waiting",
         method="Sessions(Queue({})).list(db, status='waiting')",
         session=name,
@@ -463,8 +463,8 @@ def _paused_session(seen: Seen) -> Trouble | None:
     if not paused:
         return None
     name = session_of(paused[0])
-    which = f"The session {_told(name)} is" if len(paused) == 1 else f"{len(paused):,} sessions are"
-    first = "" if len(paused) == 1 else f", the first is {_told(name)}"
+    which = f"The session {session_told(name)} is" if len(paused) == 1 else f"{len(paused):,} sessions are"
+    first = "" if len(paused) == 1 else f", the first is {session_told(name)}"
     return seen.trouble(
         "paused_session",
         "note",
@@ -484,8 +484,8 @@ def _suspended_subscription(seen: Seen) -> Trouble | None:
                 found.append(name)
     if not found:
         return None
-    which = f"The subscription {_told(found[0])} is" if len(found) == 1 else f"{len(found):,} subscriptions are"
-    first = "" if len(found) == 1 else f", the first is {_told(found[0])}"
+    which = f"The subscription {session_told(found[0])} is" if len(found) == 1 else f"{len(found):,} subscriptions are"
+    first = "" if len(found) == 1 else f", the first is {session_told(found[0])}"
     return seen.trouble(
         "suspended_subscription",
         "note",
@@ -545,11 +545,6 @@ def _time(at_us: int) -> float | None:
 def _python(name: Any) -> str:
     """Return a name in Python, for a text that `format` sees."""
     return repr(name).replace("{", "{{").replace("}", "}}")
-
-
-def _told(name: Any) -> str:
-    """Return the name of a session, a schedule or a subscription for a sentence: its one text, in quotes."""
-    return f"'{session_text(name)}'"
 
 
 def _quoted(name: Any) -> str:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within, stamped, within
-from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
@@ -404,15 +403,15 @@ async def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: li
 
 async def _of_sessions(tr: Transaction, one: ReadRows, _: int) -> None:
     """Read the items of some blocked sessions, and those of the one that waits longest."""
-    view, items = tr.snapshot, one.own.sessions.items
+    view, keys = tr.snapshot, one.own.sessions
     reading = []
     for session in one.blocked[:MOST_BLOCKED]:
-        layout = Layout.at(items + session.name + fdb_tuple.pack((session.record.generation,)))
+        layout = keys.of_session(session.name, session.record.generation)
         letters = started(rows(view, layout.dead.begin, layout.dead.end, limit=1))
         reading.append((session, started(read_counts(tr, layout)), letters))
     if one.waits is not None:
         pointer = one.waits.pointer
-        layout = Layout.at(items + pointer.name + fdb_tuple.pack((pointer.generation,)))
+        layout = keys.of_session(pointer.name, pointer.generation)
         one.delayed += await rows(view, layout.begin, layout.end, limit=1)
     for session, counting, letters in reading:
         session.dead.extend(await letters)
@@ -427,6 +426,5 @@ def _available(one: ReadRows, pointers: Sequence[KeyValue]) -> Iterator[tuple[by
     for row in pointers:
         with suppress(FormatError):
             pointer = pointer_of(row.value)
-            prefix = one.own.sessions.items + pointer.name + fdb_tuple.pack((pointer.generation,))
-            layout = Layout.at(prefix)
+            layout = one.own.sessions.of_session(pointer.name, pointer.generation)
             yield layout.begin, layout.end

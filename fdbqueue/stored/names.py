@@ -93,10 +93,10 @@ def session_json(name: KeyName) -> Any:
 
 
 def session_told(name: KeyName) -> str:
-    """Return the name of a session or a gate for a sentence: its text, in quotes.
+    """Return the name of a session, a gate, a schedule or a subscription for a sentence: its text, in quotes.
 
-    >>> session_told(("vip", 7))
-    '\'["vip", 7]\''
+    >>> print(session_told(("vip", 7)))
+    '["vip", 7]'
     """
     return f"'{session_text(name)}'"
 

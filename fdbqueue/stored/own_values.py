@@ -15,13 +15,16 @@ T = TypeVar("T")
 _SIGNED, _UNSIGNED, _IN_ORDER = (struct.Struct(form) for form in ("<q", "<Q", ">Q"))
 
 
-def decoded(layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], T], remedy: str = "") -> T:
+def decoded(
+    layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], T], remedy: str = "", *, what: str = "value"
+) -> T:
     """Return what `decode` makes of a stored value.
 
     Args:
         layout: whose key it is.
         decode: raises what decoders of tuples, of MessagePack, of JSON and of texts raise, or FormatError.
         remedy: a sentence: what to do about a value that can't be read.
+        what: what the value is.
 
     Raises:
         FormatError: the value can't be read. The message names the key.
@@ -29,7 +32,7 @@ def decoded(layout: Layout, key: bytes, value: bytes, decode: Callable[[bytes], 
     try:
         return decode(value)
     except (FormatError, *UNREADABLE, *NOT_A_TUPLE) as error:
-        told = f"The value of the key {key!r} of {layout.describe()} can't be read: {str(error).rstrip('.')}."
+        told = f"The {what} of the key {key!r} of {layout.describe()} can't be read: {str(error).rstrip('.')}."
         newer = isinstance(error, FormatError) and error.newer
         raise FormatError(f"{told} {remedy}".rstrip(), newer=newer) from error
 

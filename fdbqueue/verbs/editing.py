@@ -33,6 +33,7 @@ from fdbqueue.stored.items import (
     chunks_of,
     envelope,
     is_chunked,
+    notes_if_readable,
     notes_of,
     with_blob,
     with_headers,
@@ -482,5 +483,5 @@ async def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, byt
             errors[packed] = read_record(layout, outcomes[packed], bytes(ended)).error
     for one in await there:
         if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
-            errors[one.packed] = notes_of(one.stored).error
+            errors[one.packed] = notes_if_readable(one.stored).error  # the lease is lost, whatever became of the item
     return {packed: error for packed, error in errors.items() if error.startswith(_TAKEN_AWAY)}

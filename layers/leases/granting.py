@@ -76,7 +76,7 @@ def read_grant(layout: Layout, key: bytes, stored: bytes) -> Grant:
     Raises:
         FormatError: the bytes are not a grant.
     """
-    return decoded(layout, key, stored, _decoder.decode)
+    return decoded(layout, key, stored, _decoder.decode, what="grant")
 
 
 def timer_of_grant(layout: Layout, client: bytes, take_until_us: int) -> bytes:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Layout, Notes, Place, Transaction, notes_of, pack, value_of, with_notes
+from fdbqueue.stored.own_values import of_item
 
 
 class Marked(NamedTuple):
@@ -71,7 +72,7 @@ async def mark(
         value = await value_of(tr.get(place.key(packed)))
         if value.present():
             stored = bytes(value)
-            notes = structs.replace(notes_of(stored), **changes)
+            notes = structs.replace(of_item(layout, packed, stored, notes_of), **changes)
             tr.set(place.key(packed), with_notes(stored, notes))
             return Marked(state, notes)
     return None

@@ -100,7 +100,7 @@ class Taking:
                     continue
                 item, stored = verdict.item, verdict.row.value
                 if custody is not None:
-                    stored, value = await custody.lend(tr, stored, now_us, item.value)
+                    stored, value = await custody.lend(tr, packed, stored, now_us, item.value)
                     item = changed(item, value=value)
                 leases.append(_lend(moves, item, packed, stored, verdict.notes, terms, now_us))
             if verdicts:

@@ -168,7 +168,8 @@ async def fire_due(
             for position, fate, stored in back:
                 seen.add(pack(position))
                 notes = notes_of(stored)
-                session, item = retry.custody.about(stored) if retry.custody is not None else (None, None)
+                about = retry.custody.about(pack(position), stored) if retry.custody is not None else (None, None)
+                session, item = about
                 put = Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt - 1, session)
                 reclaimed.append(put)
             if back and not asked:
@@ -210,10 +211,12 @@ async def fire_due(
         state, stored = found[0]
         written += len(stored)
         if kind == LEASE and retry.custody is not None:
-            fate = await retry.custody.expire(tr, moves, packed, stored, now_us)
+            ended = await retry.custody.expire(tr, moves, packed, stored, now_us)
+            if ended is None:
+                continue  # as above
             stale = True
-            notes, (session, item) = notes_of(stored), retry.custody.about(stored)
-            reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
+            notes, (session, item) = notes_of(stored), retry.custody.about(packed, stored)
+            reclaimed.append(Reclaimed(item or position, kind, ended, notes.consumer, notes.attempt, session))
         else:
             reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
     if due and not moves.any and layout.known.timers_passed is None:

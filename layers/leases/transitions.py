@@ -47,7 +47,9 @@ class Custody(Protocol):
     items: Queue
     """The queue of those other items."""
 
-    def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Any = None) -> Steps[tuple[bytes, Any]]:
+    def lend(
+        self, tr: Transaction, packed: bytes, stored: bytes, now_us: int, value: Any = None
+    ) -> Steps[tuple[bytes, Any]]:
         """Return the bytes to store while the item is leased, and the value for its holder.
 
         Args:
@@ -62,8 +64,11 @@ class Custody(Protocol):
 
     def expire(
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
-    ) -> Steps[Disposition]:
-        """Move an item whose lease has expired, and return its disposition."""
+    ) -> Steps[Disposition | None]:
+        """Move an item whose lease has expired, and return its disposition.
+
+        Returns None, and writes nothing, if something that it must know can't be read.
+        """
 
     def moves(self, tr: Transaction, now_us: int | None = None) -> Transitions:
         """Return the moves of such items in a transaction, to be finished by the caller."""
@@ -71,7 +76,7 @@ class Custody(Protocol):
     def home_of(self, packed: bytes) -> Layout:
         """Return the keys of such an item, by its packed position."""
 
-    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+    def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
         """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
 
     def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[bool]:

@@ -39,7 +39,7 @@ class Recipients:
         value = await value_of(tr.get(self._layout.recipients_key))
         if not value.present():
             return RecipientRegistry()
-        return decoded(self._layout, self._layout.recipients_key, bytes(value), _decoder.decode)
+        return decoded(self._layout, self._layout.recipients_key, bytes(value), _decoder.decode, what="recipients")
 
     def write(self, tr: Transaction, registry: RecipientRegistry) -> None:
         """Write the registry."""

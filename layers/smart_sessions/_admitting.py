@@ -16,7 +16,7 @@ from ..leases.transitions import Transitions
 from ..sessions.line.entering import SessionEntry
 from ..sessions.line.line import Line
 from ..sessions.operators.editing import SessionEditing
-from ..sessions.session.records import SessionRecord, pointer_of
+from ..sessions.session.records import SessionRecord
 from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Outcome
 from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, remedy
@@ -62,7 +62,7 @@ class InProgress:
         found = {}
         for place, reading in leases:
             leased = await value_of(reading)
-            if leased.present() and (current := pointer_of(bytes(leased)).current):
+            if leased.present() and (current := line.pointer(place, bytes(leased)).current):
                 found[current] = place
         return found
 

@@ -468,7 +468,7 @@ class HeadDelivery:
             moves.leave_available(packed, notes, cleared=True)
             if custody is not None and allotment.duration_us:
                 begun, value = lending.get(row.key), None if item is None else item.value
-                stored, value = await (custody.lend(tr, stored, now_us, value) if begun is None else begun)
+                stored, value = await (custody.lend(tr, packed, stored, now_us, value) if begun is None else begun)
                 item = None if item is None else Item(item.position, value, item.headers)
             if item is not None:
                 allotment.got.append(_given(moves, allotment, item, packed, stored, notes, now_us))

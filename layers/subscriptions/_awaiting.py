@@ -30,6 +30,7 @@ from fdbqueue import LeaseLost
 from fdbqueue.engine.members import own_process
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
+from fdbqueue.stored.own_values import of_item
 
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases
@@ -388,11 +389,11 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         for handle, read in reads:
             value = await value_of(read)
             stored = bytes(value) if value.present() else b""
-            notes = notes_of(stored) if stored else None
+            packed = pack(handle.position)
+            notes = of_item(self._leases.layout, packed, stored, notes_of) if stored else None
             if notes is None or notes.token != handle.token:
                 continue
             item = await self._leases.queue.item(tr, handle.position, stored)
-            packed = pack(handle.position)
             moves.leave_leased(packed, notes)
             lent = structs.replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
             moves.enter_leased(packed, stored, lent)

@@ -2057,4 +2057,66 @@ MUTANTS = (
         (("    elif following.terms is not NO_TERMS:\n", "    elif not following:\n"),),
         tests=("tests/queue/test_quotas.py::test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item",),
     ),
+    Mutant(
+        "an error about an item of a session does not name it",
+        "layers/sessions/session/session.py",
+        (("        return of_item(self.layout, packed, stored, notes_of)\n", "        return notes_of(stored)\n"),),
+        tests=("tests/layers/sessions/test_sessions_damaged.py::test_an_error_names_the_item_in_progress",),
+    ),
+    Mutant(
+        "an error about a pointer of a session does not name it",
+        "layers/sessions/line/line.py",
+        (
+            (
+                "        return of_item(self.shards.at(packed), packed, stored, pointer_of)\n",
+                "        return pointer_of(stored)\n",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_damaged.py::test_an_error_names_the_pointer_and_the_line",),
+    ),
+    Mutant(
+        "an expired lease that can not be ended stops all others",
+        "layers/sessions/line/line.py",
+        (
+            (
+                "        except FormatError:\n            return None\n        fate",
+                "        except KeyError:\n            return None\n        fate",
+            ),
+        ),
+        tests=(
+            "tests/layers/sessions/test_sessions_damaged.py::test_an_expired_lease_that_can_not_end_keeps_no_other",
+        ),
+    ),
+    Mutant(
+        "slots are read only when a lease of a slot has begun to end",
+        "layers/sessions/line/line.py",
+        (
+            (
+                "        if turn.record.limit:\n            await self.slots.entries",
+                "        if False:\n            await self.slots.entries",
+            ),
+        ),
+        tests=(
+            "tests/layers/sessions/test_sessions_damaged.py::test_an_expired_lease_that_can_not_end_keeps_no_other",
+        ),
+    ),
+    Mutant(
+        "an expired lease of an item that can not be read does not block its session",
+        "layers/sessions/line/line.py",
+        (("        except FormatError as unreadable:", "        except KeyError as unreadable:"),),
+        tests=(
+            "tests/layers/sessions/test_sessions_damaged.py::test_an_expired_unreadable_item_blocks_its_session_only",
+        ),
+    ),
+    Mutant(
+        "a lost lease of an item that can not be read is no lost lease",
+        "fdbqueue/verbs/editing.py",
+        (
+            (
+                "errors[one.packed] = notes_if_readable(one.stored).error",
+                "errors[one.packed] = notes_of(one.stored).error",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_damaged.py::test_a_lost_lease_of_an_unreadable_item_is_lost",),
+    ),
 )

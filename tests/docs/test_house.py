@@ -297,7 +297,6 @@ OWN_ERROR = "its error names the record by its name"
 DECODES = {
     "fdbqueue/moves/admission.py": "reads the high-water mark, which `byte_max` keeps, in two forms",
     "fdbqueue/moves/arrivals.py": "reads whether there are subscriptions: any value says so",
-    "fdbqueue/stored/settings.py": "asks for one field of a registration, of any version",
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",
@@ -305,6 +304,7 @@ DECODES = {
     "fdbqueue/stored/names.py": "reads texts of names",
     "fdbqueue/stored/own_values.py": "has the decoder",
     "fdbqueue/stored/rename_marks.py": "reads a mark for the decoders of a pause and of a type",
+    "fdbqueue/stored/settings.py": "asks for one field of a registration, of any version",
     "fdbqueue/verbs/of_session.py": "reads a position",
     "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
     "fdbqueue/observe/ages.py": "reads a key",
@@ -365,6 +365,72 @@ def decodes(source: str) -> list[int]:
 def test_what_decodes_stored_bytes_is_found(line: str) -> None:
     assert decodes(line) == [1]
     assert decodes("from fdbqueue.stored.own_values import decoded") == []
+
+
+KNOWN_READABLE = "were read before: the bytes are known to be good"
+NAMED_BY_CALLER = "its callers name the item"
+READS_UNNAMED = {
+    "fdbqueue/moves/moves.py": KNOWN_READABLE,
+    "fdbqueue/moves/taking.py": KNOWN_READABLE,
+    "fdbqueue/reads/inspecting.py": NAMED_BY_CALLER,
+    "fdbqueue/verbs/editing.py": "has written the notes just before",
+    "layers/leases/timers.py": KNOWN_READABLE,
+    "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
+    "layers/sessions/session/records.py": NAMED_BY_CALLER,
+    "layers/smart/admitting.py": KNOWN_READABLE,
+    "layers/streams/_claiming.py": NAMED_BY_CALLER,
+    "layers/subscriptions/_facts.py": NAMED_BY_CALLER,
+}
+"""Files that may read notes, pointers or envelopes without a name for the item that can't be read, and why."""
+READERS = ("notes_of", "pointer_of", "parse")
+
+
+def reads_unnamed(source: str) -> list[int]:
+    """The lines that read stored bytes of an item outside of `of_item`, `decoded` and a handler of FormatError."""
+    lines: list[int] = []
+
+    def catches(what: ast.expr | None) -> bool:
+        names = [node.id for node in ast.walk(what or ast.Constant(None)) if isinstance(node, ast.Name)]
+        return any(name == "FormatError" or name.startswith("UN") for name in names)
+
+    def visit(nodes: list[ast.AST], safe: bool) -> None:
+        for node in nodes:
+            match node:
+                case ast.Try(body=body, handlers=handlers):
+                    visit([*body], safe or any(catches(one.type) for one in handlers))
+                    visit([*handlers, *node.orelse, *node.finalbody], safe)
+                    continue
+                case ast.With(items=items) if any(
+                    "suppress(" in ast.unparse(one) and catches(one.context_expr) for one in items
+                ):
+                    continue
+                case ast.Call(func=ast.Name(id=name)) if name in READERS and not safe:
+                    lines.append(node.lineno)
+            visit([*ast.iter_child_nodes(node)], safe)
+
+    visit([ast.parse(source)], False)
+    return lines
+
+
+def test_what_reads_an_item_without_its_name_is_found() -> None:
+    assert reads_unnamed("notes = notes_of(stored)") == [1]
+    assert reads_unnamed("try:\n    notes_of(stored)\nexcept KeyError:\n    parse(stored)") == [2, 4]
+    assert reads_unnamed("try:\n    notes_of(stored)\nexcept (FormatError, KeyError):\n    pass") == []
+    assert reads_unnamed("with suppress(FormatError):\n    pointer_of(stored)") == []
+    assert reads_unnamed("of_item(layout, packed, stored, notes_of)") == []
+
+
+def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
+    """An error about an item names it: see `of_item` in `fdbqueue.stored.own_values`."""
+    folders = ("moves", "reads", "writes", "verbs", "observe", "layers")
+    found = {
+        "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts): lines
+        for file, parts in files_of(repository)
+        if parts[1] in folders and (lines := reads_unnamed(file.read_text()))
+    }
+
+    assert {f"{name}.py": lines for name, lines in found.items() if f"{name}.py" not in READS_UNNAMED} == {}
+    assert {f"{name}.py" for name in found} == READS_UNNAMED.keys(), "a file that no longer needs it"
 
 
 def test_stored_records_are_decoded_in_one_place(repository: Path) -> None:

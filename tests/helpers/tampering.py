@@ -39,7 +39,7 @@ MOST_SECONDS = 20
 """A call that waits for ever is ended then."""
 MOST_IDLE_COMMITS = 3
 NAMED = re.compile(
-    r"([Kk]ey|request|counter|total) b['\"]|item (\d+:|Position\()"
+    r"([Kk]ey|request|counter|total) b['\"]|item \d+:"
     r"|record of (the stream|batch|job) |record [0-9a-f]{20} "
 )
 """How an error says which key, item or record can't be read."""

@@ -245,7 +245,7 @@ class Gates:
         """Take the first waiting pointer out of a gate's line; None if there is none."""
         while found := await self._first(tr, gate):
             place = self._keys.gated(gate).packed(found[0].key)
-            pointer = pointer_of(found[0].value)
+            pointer = decoded(self._line.items.layout, found[0].key, found[0].value, pointer_of)
             session = self._line.session(pointer.name, pointer.generation)
             self._remove(tr, gate, session, place)
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.

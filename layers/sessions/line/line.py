@@ -30,6 +30,7 @@ from fdbqueue.lowlevel import (
     with_notes,
 )
 from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.stored.own_values import of_item
 from fdbqueue.writes.appending import append_item
 
 from ...leases import Disposition
@@ -136,12 +137,14 @@ class Line:
 
     # --- what takes part in the leases of pointers
 
-    async def lend(self, tr: Transaction, stored: bytes, now_us: int, value: Held | None = None) -> tuple[bytes, Any]:
+    async def lend(
+        self, tr: Transaction, packed: bytes, stored: bytes, now_us: int, value: Held | None = None
+    ) -> tuple[bytes, Any]:
         """Read the first item of a session whose pointer is being leased, and note it as the one in progress.
 
         *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
         """
-        pointer = pointer_of(stored) if value is None else value.pointer
+        pointer = self.pointer(packed, stored) if value is None else value.pointer
         session = self.session(pointer.name, pointer.generation)
         recorded: Any = tr.snapshot.get(session.record_key)
         stated: Any = tr.snapshot.get(session.state_key)
@@ -179,39 +182,57 @@ class Line:
                 continue  # opening the item raises the error
             if pointer.name not in names:
                 names.add(pointer.name)
-                under_way[row.key] = started(self.lend(tr, row.value, now_us, Held(pointer)))
+                under_way[row.key] = started(self.lend(tr, b"", row.value, now_us, Held(pointer)))
         return under_way
 
     async def expire(
         self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
-    ) -> Disposition:
-        """Count a failed attempt of the item in progress, and give the session back to its place."""
+    ) -> Disposition | None:
+        """Count a failed attempt of the item in progress, and give the session back to its place.
+
+        Returns None, and leaves all as it is, if its pointer, its record or its slots can't be read: a check tells of
+        them, and an error would keep all other timers from being fired. An item that can't be read blocks its session.
+        """
         own = self.moves(tr, now_us)
-        fate = await self._expire(tr, own, packed, stored, now_us)
+        try:
+            turn, value, head = await self._read_expired(tr, packed, stored)
+        except FormatError:
+            return None
+        fate = await self._expire(tr, own, turn, value, head, now_us)
         own.finish()
         moves.any = True
         return fate
 
-    async def _expire(
-        self, tr: Transaction, moves: PointerMoves, packed: bytes, stored: bytes, now_us: int
-    ) -> Disposition:
-        notes, pointer = notes_of(stored), pointer_of(stored)
+    async def _read_expired(self, tr: Transaction, packed: bytes, stored: bytes) -> tuple[Turn, bytes, SessionHead]:
+        """Return the turn of an expired lease, its item in progress, or b"" if that is gone, and the first items."""
+        notes, pointer = self.notes(packed, stored), self.pointer(packed, stored)
         session = self.session(pointer.name, pointer.generation)
         reading = tr.get(session.record_key)
         item = tr.get(session.layout.available.key(pointer.current)) if pointer.current else None
         looking = started(session.look(tr, limit=2))
         turn = Turn(packed, notes, pointer, session.record_in(await value_of(reading)) or SessionRecord(), session)
+        if turn.record.limit:
+            await self.slots.entries(tr.snapshot, session)  # before the first write: one may be unreadable
         value = None if item is None else await value_of(item)
-        head = await looking
-        if value is None or not value.present():
-            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
-        error = f"The lease of {notes.consumer or 'a consumer'} expired."
-        delay_us = self.rules.retry.delay_us_in_any_case(notes_of(bytes(value)).attempt + 1)
-        return await self.fail(tr, moves, turn, bytes(value), head, now_us=now_us, delay_us=delay_us, error=error)
+        return turn, bytes(value) if value is not None and value.present() else b"", await looking
 
-    def about(self, stored: bytes) -> tuple[Any, Position | None]:
+    async def _expire(
+        self, tr: Transaction, moves: PointerMoves, turn: Turn, value: bytes, head: SessionHead, now_us: int
+    ) -> Disposition:
+        if not value:
+            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
+        error = f"The lease of {turn.notes.consumer or 'a consumer'} expired."
+        try:
+            attempt = turn.session.notes(turn.pointer.current, value).attempt + 1
+        except FormatError as unreadable:  # as if a worker could not read it
+            turn.record = replace(turn.record, blocked=cut(str(unreadable), ERROR_BYTES))
+            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
+        delay_us = self.rules.retry.delay_us_in_any_case(attempt)
+        return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
+
+    def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
         """Return a session's name and its item in progress, from its leased pointer."""
-        pointer = pointer_of(stored)
+        pointer = self.pointer(packed, stored)
         available = self.session(pointer.name, pointer.generation).layout.available
         item = available.position(available.key(pointer.current)) if pointer.current else None
         return name_of(pointer.name), item
@@ -259,7 +280,7 @@ class Line:
         """
         retry = self.rules.retry.final() if last else self.rules.retry
         session, packed = turn.session, turn.pointer.current
-        notes = notes_of(stored)
+        notes = session.notes(packed, stored)
         failed = replace(
             notes,
             attempt=notes.attempt + 1,
@@ -294,6 +315,14 @@ class Line:
         return fate
 
     # --- pointers and records
+
+    def pointer(self, packed: bytes, stored: bytes) -> SessionPointer:
+        """Return a stored pointer of the line. The error names it if it can't be read."""
+        return of_item(self.shards.at(packed), packed, stored, pointer_of)
+
+    def notes(self, packed: bytes, stored: bytes) -> Notes:
+        """Return the notes of a stored pointer of the line. The error names it if they can't be read."""
+        return of_item(self.shards.at(packed), packed, stored, notes_of)
 
     async def pass_on(
         self,
@@ -376,8 +405,8 @@ class Line:
 
         A consumer may have begun this item too. Its next ack conflicts with this, and then compares what it has begun.
         """
-        pointer = pointer_of(leased)
-        edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes_of(leased))
+        pointer, notes = self.pointer(packed, leased), self.notes(packed, leased)
+        edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes)
         tr.set(self.shards.at(packed).leased.key(packed), edited)
 
     async def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> bool:
@@ -433,7 +462,7 @@ class Line:
             sleeping = await value_of(tr.get(self.shards.at(record.pointer).delayed.key(record.pointer)))
             if not sleeping.present():
                 return  # its timer has fired
-            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.leave_delayed(record.pointer, self.notes(record.pointer, bytes(sleeping)))
             moves.tally("dequeued", 1)
         await self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
 
@@ -444,9 +473,9 @@ class Line:
         sleeping = await value_of(tr.get(layout.delayed.key(record.pointer)))
         value = await value_of(ready)
         if value.present():
-            moves.leave_available(record.pointer, notes_of(bytes(value)))
+            moves.leave_available(record.pointer, self.notes(record.pointer, bytes(value)))
         elif sleeping.present():
-            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.leave_delayed(record.pointer, self.notes(record.pointer, bytes(sleeping)))
         else:
             return False
         moves.tally("dequeued", 1)

@@ -21,6 +21,7 @@ from fdbqueue.stored.own_values import decoded
 
 from ...leases.timers import due_timers
 from ...leases.transitions import Transitions
+from ..session.records import PartOfQueue, part_of
 
 MAX_SHARDS = 64
 LOOK_SECONDS = 1.0
@@ -62,7 +63,7 @@ class Shards:
         wanted: the number of shards that the caller gave; None: as many as are stored.
     """
 
-    def __init__(self, space: Subspace, first: Layout, queue: str, wanted: int | None) -> None:
+    def __init__(self, space: Subspace, first: PartOfQueue, queue: str, wanted: int | None) -> None:
         self.number = 1
         """How many shards there are, as far as this object knows. New pointers go to these."""
         self._number_key: bytes = space.pack(("number",))
@@ -83,7 +84,7 @@ class Shards:
         """Return the keys of a shard."""
         known = self._layouts.get(shard)
         if known is None:
-            known = Layout(self._space[shard])
+            known = part_of(self._first.home, self._space[shard].key())
             known.paused_key = self._first.paused_key  # one pause is for all
             self._layouts[shard] = known
         return known

@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     rows,
     value_of,
 )
-from fdbqueue.stored.names import session_text
+from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import decoded
 from fdbqueue.stored.states import IN_QUEUE
 
@@ -393,7 +393,7 @@ def read_entry(layout: Layout, key: bytes, stored: bytes) -> Entry:
         FormatError: it can't be read. The message names the session, and the way out.
     """
     parts = layout.parts("slot", key)
-    told = "" if parts is None else f"It is a slot of the session {session_text(parts[0])!r}. "
+    told = "" if parts is None else f"It is a slot of the session {session_told(parts[0])}. "
     return decoded(layout, key, stored, _entry, f"{told}Sessions.resume writes it again, as its pointer has it.")
 
 

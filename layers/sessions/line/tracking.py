@@ -23,7 +23,6 @@ from fdbqueue.lowlevel import (
     clear_parts,
     fdb_tuple,
     has_parts,
-    notes_of,
     pack,
     read_counts,
     rows,
@@ -39,7 +38,7 @@ from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
-from ..session.records import SessionRecord, name_of, pointer_of
+from ..session.records import SessionRecord, name_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
         return False
     stored = bytes(delayed) if delayed.present() else bytes(available)
     if kind == GO:
-        notes_of(stored)
+        session.notes(packed, stored)
     own = SessionMoves(tr, session, now_us)
     notes, is_readable = (await own.read_notes({packed: stored}))[packed]
     if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (
@@ -121,7 +120,7 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
         return True
     if available.present() and record.pointer:
         leased = await value_of(tr.get(line.shards.at(record.pointer).leased.key(record.pointer)))
-        if leased.present() and pointer_of(bytes(leased)).current == packed:
+        if leased.present() and line.pointer(record.pointer, bytes(leased)).current == packed:
             return True  # it runs to its end
         if leased.present():
             line.note_edit(tr, record.pointer, bytes(leased))
@@ -164,7 +163,7 @@ async def settle_line(
     elif session.generation == record.generation and record.pointer:
         sleeping = await value_of(tr.get(line.shards.at(record.pointer).delayed.key(record.pointer)))
         if sleeping.present() and record.asleep_until_us:
-            moves.leave_delayed(record.pointer, notes_of(bytes(sleeping)))
+            moves.leave_delayed(record.pointer, line.notes(record.pointer, bytes(sleeping)))
             moves.tally("dequeued", 1)
             await line.enter_if_ready(tr, moves, session, record, now_us=now_us)
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import KeyValue, Transaction, notes_of, pack, rows, value_of
+from fdbqueue.lowlevel import KeyValue, Transaction, pack, rows, value_of
 from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.codecs import why_buried
@@ -98,7 +98,8 @@ class Operating:
         found = await self._dead(tr, session, positions, limit, readable=True)
         moves = SessionMoves(tr, session)
         for row in found:
-            packed, notes = session.layout.dead.packed(row.key), notes_of(row.value)
+            packed = session.layout.dead.packed(row.key)
+            notes = session.notes(packed, row.value)
             await reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
             moves.leave_dead(packed)
             moves.enter_available(packed, row.value, as_new(notes))

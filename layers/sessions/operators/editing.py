@@ -24,7 +24,6 @@ from fdbqueue.lowlevel import (
     Transaction,
     locate,
     new_random,
-    notes_of,
     pack,
     stored_item,
     value_of,
@@ -39,7 +38,7 @@ from ..line.line import Line
 from ..line.shards import PointerMoves
 from ..line.slots import Entry
 from ..line.tracking import named_by, settle_line
-from ..session.records import RENEWING, SessionRecord, pointer_of
+from ..session.records import RENEWING, SessionPointer, SessionRecord
 from ..session.session import Session, SessionMoves
 from .changes import Operating
 
@@ -49,12 +48,9 @@ class SessionHolder(NamedTuple):
 
     packed: bytes
     """The pointer's packed position in the line."""
-    stored: bytes
-
-    @property
-    def notes(self) -> Notes:
-        """The notes of the lease."""
-        return notes_of(self.stored)
+    pointer: SessionPointer
+    notes: Notes
+    """The notes of the lease."""
 
 
 class There(NamedTuple):
@@ -245,8 +241,12 @@ class SessionEditing(Editing[Any]):
             places += [entry.place for entry in entries.values() if entry.current == one.packed]
         for place in places:
             leased = await value_of(tr.get(self._line.shards.at(place).leased.key(place)))
-            if leased.present() and pointer_of(bytes(leased)).current == one.packed:
-                return SessionHolder(place, bytes(leased))
+            if not leased.present():
+                continue
+            stored = bytes(leased)
+            pointer = self._line.pointer(place, stored)
+            if pointer.current == one.packed:
+                return SessionHolder(place, pointer, self._line.notes(place, stored))
         return None
 
     # --- the line
@@ -269,7 +269,7 @@ class SessionEditing(Editing[Any]):
         moves = self._line.moves(tr, now_us)
         holder = await self._holder(tr, session, was)
         if holder is not None:
-            turn = Turn(holder.packed, holder.notes, pointer_of(holder.stored), record, session)
+            turn = Turn(holder.packed, holder.notes, holder.pointer, record, session)
             head = await session.look(tr, limit=2)
             await self._line.pass_on(tr, moves, turn, head, now_us=now_us)
         elif was.state == "dead" and not record.pointer and not record.slots:

@@ -22,7 +22,6 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import refuse_old_name
 from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.writes.indices import clear_keys
@@ -37,7 +36,7 @@ from ..reading.listing import STATUSES, Listing, SessionInfo, SessionStats, Stat
 from ..session.arguments import check_concurrency
 from ..session.gate_record import GateInfo, check_gate_limit, pack_gate
 from ..session.lease import SessionRef
-from ..session.records import RENEWING, SessionName, pack_name, pointer_of
+from ..session.records import RENEWING, SessionName, pack_name
 from ..workers.working import Working
 from .by_position import Items
 from .changes import Later, Operating
@@ -462,7 +461,7 @@ async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_ba
     for packed, read in leasing:
         leased = await value_of(read)
         if leased.present():
-            current.add(of_item(line.shards.at(packed), packed, bytes(leased), pointer_of).current)
+            current.add(line.pointer(packed, bytes(leased)).current)
     places: list[tuple[State, Place]] = [
         ("available", session.layout.available),
         ("delayed", session.layout.delayed),

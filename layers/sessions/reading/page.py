@@ -14,7 +14,6 @@ from fdbqueue.lowlevel import (
     Shown,
     TextTable,
     Transaction,
-    fdb_tuple,
     notes_of,
     read_stats,
     rows,
@@ -180,7 +179,7 @@ async def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> LargeSession |
     packed = row.key[len(keys.record(b"")) :]
     try:
         name, generation = name_of(packed), unpack_record(keys.layout, row.key, row.value).generation
-        there = await read_stats(tr, Layout.at(keys.items + packed + fdb_tuple.pack((generation,))))
+        there = await read_stats(tr, keys.of_session(packed, generation))
     except (FormatError, *UNREADABLE):
         return None
     return LargeSession(name, there.available, there.delayed, there.dead)

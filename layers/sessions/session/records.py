@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     fdb_tuple,
     parse,
 )
+from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import decoded
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
@@ -198,6 +199,28 @@ _PACKED = {
 _PACKED_OF_GATES = {name: fdb_tuple.pack(("gate", name)) for name in ("limit", "surplus", "line", "waiting")}
 
 
+class PartOfQueue(Layout):
+    """The layout of a session's items, or of the line: a queue within a queue, which errors name as people know it."""
+
+    home: Layout
+    """The layout of the queue."""
+    packed_name: bytes = b""
+    """The session's packed name; b"" if it is the line."""
+
+    def describe(self) -> str:
+        """Return which part of which queue it is, for messages."""
+        name = self.packed_name
+        part = f"the session {session_told(name_of(name))}" if name else "the line of sessions"
+        return f"{part} of {self.home.describe()}"
+
+
+def part_of(home: Layout, prefix: bytes, packed_name: bytes = b"") -> PartOfQueue:
+    """Return the layout of a session's items, or of the line, which errors name as such."""
+    layout = PartOfQueue.at(prefix)
+    layout.home, layout.packed_name = home, packed_name
+    return layout
+
+
 class Keys:
     """The keys of all sessions of one queue, beside those of each session's items (`session.py`).
 
@@ -227,7 +250,7 @@ class Keys:
         self.slots: bytes = prefix + _PACKED["slot"]
         self.states: bytes = prefix + _PACKED["state"]
         self.summed = Subspace(rawPrefix=prefix + _PACKED["summed"])
-        self.line = Layout.at(prefix + _PACKED["line"])
+        self.line = part_of(layout, prefix + _PACKED["line"])
         self.shards = Subspace(rawPrefix=prefix + _PACKED["lines"])
         self._gates: dict[str, bytes] = {name: prefix + packed for name, packed in _PACKED_OF_GATES.items()}
         self._totals: dict[tuple[str, int], bytes] = {}
@@ -243,6 +266,10 @@ class Keys:
         if key is None:
             key = self._totals[counter, shard] = self.summed.pack((counter, shard))
         return key
+
+    def of_session(self, name: bytes, generation: int) -> Layout:
+        """Return the layout of a session's items, from its packed name."""
+        return part_of(self.layout, self.items + name + fdb_tuple.pack((generation,)), name)
 
     def record(self, name: bytes) -> bytes:
         """Return the key of a session's record, from its packed name."""

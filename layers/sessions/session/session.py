@@ -17,6 +17,7 @@ from fdbqueue.lowlevel import (
     append_items,
     fdb_tuple,
     new_random,
+    notes_of,
     pack,
     rows,
     started,
@@ -25,6 +26,8 @@ from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, remove, taken_at_once
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DELAY
+from fdbqueue.stored.names import session_told
+from fdbqueue.stored.own_values import of_item
 
 from ...leases import immediately
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
@@ -115,7 +118,7 @@ class QueueOfSession(Queue[Any]):
     packed_name: bytes
 
     def __repr__(self) -> str:
-        return f"the session {name_of(self.packed_name)!r} of {self.given!r}"
+        return f"the session {session_told(name_of(self.packed_name))} of {self.given!r}"
 
 
 class Session:
@@ -139,7 +142,7 @@ class Session:
         self.generation = generation
         self.home = keys.line
         """The layout of the line, where outcomes, groups and blobs are kept."""
-        self.layout = Layout.at(keys.items + name + fdb_tuple.pack((generation,)))
+        self.layout = keys.of_session(name, generation)
         self.queue: Queue = object.__new__(QueueOfSession)  # with the same codec, and nothing else of its own
         vars(self.queue).update(vars(queue) | {"layout": self.layout, "given": queue, "packed_name": name})
         self._items = keys.layout
@@ -170,6 +173,10 @@ class Session:
         if not value.present():
             return None
         return unpack_record(self._items, self.record_key, bytes(value))
+
+    def notes(self, packed: bytes, stored: bytes) -> Notes:
+        """Return the notes of one of its items. The error names it if they can't be read."""
+        return of_item(self.layout, packed, stored, notes_of)
 
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""

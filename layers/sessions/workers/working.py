@@ -38,7 +38,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
-from fdbqueue.stored.own_values import of_item, unreadable_item
+from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.places import locate
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
@@ -57,7 +57,7 @@ from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line
 from ..line.shards import PointerMoves
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
-from ..session.records import RENEWING, Held, pack_name, pointer_of
+from ..session.records import RENEWING, Held, pack_name
 from ..session.session import Session, SessionHead, SessionMoves
 from ..session.states import StateCodec
 from .keeping import KeptSession
@@ -137,7 +137,10 @@ class Working(Generic[V]):
             item = found if isinstance(found, Item) else cast(Item[V], await found)
         if held.state is not None:
             await self._states.check_read(tr)
-        notes = notes_of(row.value)
+        try:
+            notes = notes_of(row.value)
+        except FormatError as error:
+            raise unreadable_item(session.layout, pack(item.position), error) from error
         check_predicate(self._queue, item, notes, self._line.leases.now_us)
         return SessionLease(
             item.position,
@@ -301,10 +304,9 @@ class Working(Generic[V]):
         behind = ref.behind if isinstance(ref, SessionLease) else None
         if not (stored.present() and value.present()):
             raise await self._lost(tr, ref)
-        line = self._line.shards.at(turn)
-        if of_item(line, turn, bytes(stored), notes_of).token != ref.token:
+        if self._line.notes(turn, bytes(stored)).token != ref.token:
             raise await self._lost(tr, ref)
-        if behind is None and of_item(line, turn, bytes(stored), pointer_of).current != packed:
+        if behind is None and self._line.pointer(turn, bytes(stored)).current != packed:
             raise await self._lost(tr, ref)
         if behind is not None and behind.own not in (b"", bytes(value)):
             raise await self._lost(tr, ref, Begun(packed, behind.own))
@@ -456,7 +458,7 @@ class Working(Generic[V]):
             key = self._line.shards.at(packed).leased.key(packed)
             value = await value_of(tr.get(key))
             # The lease keeps its token, so the item tells whether that commit took effect.
-            if value.present() and pointer_of(bytes(value)).current == pointer.value.pointer.current:
+            if value.present() and self._line.pointer(packed, bytes(value)).current == pointer.value.pointer.current:
                 await self._part(tr, pointer, "")
             else:
                 tr.add_write_conflict_key(key)

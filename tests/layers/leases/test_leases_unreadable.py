@@ -57,7 +57,7 @@ def test_bytes_that_are_no_item_are_named_and_items_before_them_are_leased(
         with pytest.raises(FormatError, match="The item 7:626164 "):
             look(db)
     assert db[leases.layout.item_key(bad)] == stored
-    assert "index=7" in leases.check(db).problems[0]
+    assert "item 7:" in leases.check(db).problems[0]
 
 
 def test_overdue_items_of_a_newer_version_block_no_consumer(db: Any, leases: Leases, clock: Clock) -> None:

@@ -383,7 +383,7 @@ def test_check_tells_of_items_that_are_not_in_the_index_and_of_entries_without_a
         db.set(smart.queue.layout.smart.pack((name, b"x", 7, b"random")), b"")
     problems = smart.check(db).problems
     assert len(problems) == 2
-    assert all("index=7" in problem and "no such item" in problem for problem in problems)
+    assert all("7:72616e646f6d of type" in problem and "no such item" in problem for problem in problems)
     smart.queue.clear(db)
     Queue(space).enqueue(db, b"no message")
     assert any("can't be read as a message" in problem for problem in smart.check(db).problems)
