@@ -18,10 +18,15 @@ DOCUMENTS = (
     "docs/adr/*.md",
     "docs/guides/*.md",
     "docs/explanation/*.md",
+    "docs/operations/*.md",
 )
 FOLDERS = ("fdbqueue", "layers", "tests", "examples", "docs", "containers", "notebooks")
-ELSEWHERE = {*dir(builtins), "AsyncIO", "CronScheduler", "PySpark", "RemoveQueue", "SqliteHuey"}
-"""Names that look like ours: Python's, Spark's, those of other queues, and a source's word for `Sessions.remove`."""
+ELSEWHERE = {
+    *dir(builtins),
+    *("AsyncIO", "CronScheduler", "PySpark", "RemoveQueue", "SqliteHuey"),
+    *("StateDirectory", "TestCase", "TimeoutStopSec", "TransactionTestCase"),
+}
+"""Names that look like ours: Python's, Spark's, systemd's, Django's, and a source's word for `Sessions.remove`."""
 
 
 def documents(repository: Path) -> list[Path]:
@@ -88,3 +93,15 @@ def test_a_wrong_name_is_found(repository: Path) -> None:
 @pytest.mark.parametrize("path", documents(Path(__file__).parents[2]), ids=lambda path: path.name)
 def test_a_document_names_what_exists(path: Path, repository: Path) -> None:
     assert wrong(repository, path.read_text()) == []
+
+
+def days_in(text: str) -> list[str]:
+    """Return the days that a document names, outside blocks of code."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"\b20\d\d-\d\d-\d\d\b", prose)
+
+
+@pytest.mark.parametrize("path", documents(Path(__file__).parents[2]), ids=lambda path: path.name)
+def test_a_document_says_what_holds_and_no_day_on_which_something_ran(path: Path) -> None:
+    assert days_in("ran on 2026-11-27\n```\n2026-11-28\n```\n") == ["2026-11-27"]
+    assert days_in(path.read_text()) == []
