@@ -9,7 +9,9 @@ import pytest
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.layers import Leases
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.lowlevel import Notes, append_items, envelope, run
 from fdbqueue.stored.items import INLINE_BYTES
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.writes.appending import spans_of
@@ -86,3 +88,18 @@ def test_arrivals_span_the_first_to_the_last_item_and_those_of_each_rank_by_them
     ranked = layout.item_keys(5, 5, b"random", ranks)
     assert spans_of(layout, plain, None) == [(at(5), at(9))]
     assert spans_of(layout, ranked, ranks) == [(at(5, 2), at(9, 2)), (at(6, 1), at(6, 1)), (at(8, 3), at(8, 3))]
+
+
+def test_a_layer_of_ones_own_appends_items_with_notes(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    later, mortal = Notes(visible_at_us=1 << 60), Notes(ttl_at_us=1)
+    tr = db.create_transaction()
+    index = run(queue.next_index(tr, 2))
+    append_items(tr, queue.layout, index, b"8 random", [envelope(b"a"), envelope(b"b")], notes=[later, mortal])
+    tr.commit().wait()
+
+    stats = queue.stats(db)
+    assert (stats.enqueued, stats.delayed, stats.available) == (2, 1, 1)
+    assert Leases(queue).lease(db) is None
+    assert queue.stats(db).expired == 1
+    assert queue.check(db).ok
