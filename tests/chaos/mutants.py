@@ -1919,7 +1919,7 @@ MUTANTS = (
         "fdbqueue/engine/embedded/store/disk/checksums.py",
         (
             ("    if crc32(key + stored) != WHOLE:\n", "    if False:\n"),
-            (" if crc32(key + stored) == WHOLE]", "]"),
+            ('        if crc32(BETWEEN.join(map(b"".join, block))) == WHOLE:\n', "        if True:\n"),
         ),
         tests=("tests/unit/test_store_checksums.py::test_each_read_of_a_changed_row_names_it",),
     ),

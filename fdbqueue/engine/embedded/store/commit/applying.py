@@ -10,7 +10,7 @@ from zlib import crc32
 
 from fdbqueue.engine.embedded.store.commit import atomics
 from fdbqueue.engine.embedded.store.commit.request import Mutation, PutRows
-from fdbqueue.engine.embedded.store.disk.checksums import BYTES, WHOLE, damaged, sealed_all
+from fdbqueue.engine.embedded.store.disk.checksums import VALUE, WHOLE, damaged, packed, sealed_all
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
 from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys
 
@@ -60,7 +60,7 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
             if checked and old is not None:  # `opened`, without a call
                 if crc32(key + old) != WHOLE:
                     damaged(dbs, key)
-                old = old[:-BYTES]
+                old = old[VALUE]
             if op == _ADD and old and len(old) == len(param) == 8:
                 # A counter. This is `atomics.add`, whose numbers have any length.
                 param = _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST)
@@ -74,7 +74,7 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
             _change_long(txn, dbs, op, key, param)
             continue
         if direct:
-            put(key, param + crc32(key + param).to_bytes(BYTES, "little") if checked else param)  # `sealed`
+            put(key, param + packed(crc32(key + param)) if checked else param)  # `sealed`
         else:
             LongKeys(txn, dbs).put(key, param)
     if tail:
