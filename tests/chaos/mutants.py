@@ -925,13 +925,13 @@ MUTANTS = (
     Mutant(
         "a pause keeps no consumer out",
         "fdbqueue/moves/exclusive.py",
-        (("    return owned, paused\n", "    return owned, False\n"),),
+        (("    return found.paused is not None\n", "    return False\n"),),
         Kind.plain,
         tests=("tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_before_a_pause_goes_back",),
     ),
     Mutant(
         "a process with another codec is let in",
-        "fdbqueue/stored/catalogue.py",
+        "fdbqueue/stored/settings.py",
         (("    if fits(codec, registered):\n        return\n", "    if registered:\n        return\n"),),
         Kind.plain,
         tests=(
@@ -1285,7 +1285,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue registers a name within another one",
-        "fdbqueue/stored/catalogue.py",
+        "fdbqueue/stored/settings.py",
         (("        await refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
     ),
@@ -1425,7 +1425,7 @@ MUTANTS = (
     ),
     Mutant(
         "a clear of a registered queue removes one within it",
-        "fdbqueue/stored/catalogue.py",
+        "fdbqueue/stored/settings.py",
         (("    if clears or not registered:\n", "    if not registered:\n"),),
         tests=("tests/queue/test_names.py::test_a_clear_of_a_registered_queue_keeps_one_that_lies_within",),
     ),
