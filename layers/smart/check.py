@@ -25,7 +25,7 @@ from ..leases import LeaseStats
 from ._functions import Functions
 from ._messages import Messages
 from .index import SmartIndex
-from .orphans import keys_of, orphans, other_dependent_keys
+from .orphans import keys_of, other_dependent_keys, surplus
 from .recipients import Recipients
 from .scanning import position_of
 
@@ -112,7 +112,7 @@ class IndexCheck(ItemCheck):
         problems = [f"The item {self._told(key)} is missing in the index." for key in sorted(wanted - found)]
         problems += [f"The index has an entry of {self._told(key)}, which is no such item's." for key in found - wanted]
         for name, space in other_dependent_keys(layout):
-            problems += orphans(self._tr, layout, name, space, self._allowed)
+            problems += surplus(layout, name, keys_of(self._tr, space), self._allowed)
         return [*self._problems, *problems]
 
     def _entry_of(self, packed: bytes, row: KeyValue) -> tuple[str, bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fdbqueue import Queue
 from fdbqueue.engine.keys import is_within, within
@@ -46,15 +46,15 @@ class DependentKeysCheck(ItemCheck):
         begin: bytes = layout.smart.key()
         missing = sorted(key for key in named - entries if is_within(key, begin))
         problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
-        for name, space in (("smart index", layout.smart), *other_dependent_keys(layout)):
-            problems += orphans(self._tr, layout, name, space, named)
+        problems += surplus(layout, "smart index", sorted(entries), named)
+        for name, space in other_dependent_keys(layout):
+            problems += surplus(layout, name, keys_of(self._tr, space), named)
         return problems
 
 
-def orphans(tr: Transaction | Database, layout: Layout, name: str, space: Subspace, named: set[bytes]) -> list[str]:
+def surplus(layout: Layout, name: str, keys: Iterable[bytes], named: set[bytes]) -> list[str]:
     """Return a sentence for each key of one kind that no item's notes name."""
-    surplus = [key for key in keys_of(tr, space) if key not in named]
-    return [f"The key {_told(layout, key)} of a {name} belongs to no item." for key in surplus]
+    return [f"The key {_told(layout, key)} of a {name} belongs to no item." for key in keys if key not in named]
 
 
 def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
