@@ -53,7 +53,7 @@ from fdbqueue.stored.items import (
     size_of,
 )
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_values import unreadable_item
+from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.importing import progress_key
@@ -381,8 +381,9 @@ class _Copy:
             await moves.ask()
             place = keys.items(number)
             for row in await rows(tr, place.begin, place.end):
-                notes = notes_of(row.value) if has_notes(row.value) else NO_NOTES
-                moves.enter(place.packed(row.key), row.value, notes, again=True)
+                packed = place.packed(row.key)
+                notes = of_item(layout, packed, row.value, notes_of) if has_notes(row.value) else NO_NOTES
+                moves.enter(packed, row.value, notes, again=True)
                 back += 1
             moves.tally("claimed", -back)
             moves.finish()
@@ -443,9 +444,10 @@ class _Copy:
         found = await rows(tr, place.begin, place.end)
         payloads: dict[int, bytes] = {}
         for at, row in enumerate(found):
-            chunked = parse(row.value).chunked if is_chunked(row.value) else None
+            packed = place.packed(row.key)
+            chunked = of_item(self._layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
             if chunked is not None:
-                chunks = await rows(tr, *self._layout.chunk_range_of(place.packed(row.key)))
+                chunks = await rows(tr, *self._layout.chunk_range_of(packed))
                 payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
         return [*Page([row.key for row in found], len(place.prefix), [row.value for row in found], "", payloads)]
 

@@ -373,6 +373,9 @@ READS_UNNAMED = {
     "fdbqueue/moves/moves.py": KNOWN_READABLE,
     "fdbqueue/moves/taking.py": KNOWN_READABLE,
     "fdbqueue/reads/inspecting.py": NAMED_BY_CALLER,
+    "fdbqueue/transfer/backups.py": "parses a URL",
+    "fdbqueue/transfer/copying.py": KNOWN_READABLE,
+    "fdbqueue/transfer/records.py": NAMED_BY_CALLER,
     "fdbqueue/verbs/editing.py": "has written the notes just before",
     "layers/leases/timers.py": KNOWN_READABLE,
     "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
@@ -422,7 +425,7 @@ def test_what_reads_an_item_without_its_name_is_found() -> None:
 
 def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
     """An error about an item names it: see `of_item` in `fdbqueue.stored.own_values`."""
-    folders = ("moves", "reads", "writes", "verbs", "observe", "layers")
+    folders = ("moves", "reads", "writes", "verbs", "observe", "layers", "transfer")
     found = {
         "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts): lines
         for file, parts in files_of(repository)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fdbqueue import Queue
+from fdbqueue import FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.sessions.session.records import name_of
+from fdbqueue.lowlevel import pack
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema
 from fdbqueue.spark.look.options import LookOptions, parse_look
 from fdbqueue.spark.look.ranges import Stored
@@ -165,3 +166,12 @@ def test_spark_shows_a_queue_with_its_sessions(spark: SparkSession, db: Any, url
     assert spark.read.format("fdbqueue").options(**given).schema("session string").load().distinct().count() == 4
     with pytest.raises(ValueError, match=r"Sessions\(queue\).redrive"):
         redrive(df, url=url, queue=queue_name)
+
+
+def test_a_damaged_pointer_is_named(db: Any, sessions: Sessions[bytes]) -> None:
+    sessions.enqueue(db, b"x", session="ann")
+    lease = sessions.lease(db)
+    assert lease is not None
+    db[sessions.line.layout.leased.key(pack(lease.turn))] = b"\x90newer"
+    with pytest.raises(FormatError, match=f"item {lease.turn.text} of the line of sessions of "):
+        look(db, sessions)

@@ -22,7 +22,6 @@ from fdbqueue.engine.steps import rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
-from fdbqueue.layers.sessions.session.records import SessionPointer, pointer_of
 from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
@@ -173,11 +172,13 @@ async def _busy(tr: Transaction, sessions: Sessions) -> Busy:
     """Read which items are in progress, by snapshot."""
     await sessions.line.shards.learn(tr)
     busy: Busy = {}
-    for place in [layout.leased for layout in sessions.line.shards.layouts()]:
+    line = sessions.line
+    for place in [layout.leased for layout in line.shards.layouts()]:
         for row in await rows(tr.snapshot, place.begin, place.end):
-            pointer: SessionPointer = pointer_of(row.value)
+            packed = place.packed(row.key)
+            pointer = line.pointer(packed, row.value)
             if pointer.current:
-                busy[pointer.name, pointer.generation, pointer.current] = notes_of(row.value)
+                busy[pointer.name, pointer.generation, pointer.current] = line.notes(packed, row.value)
     return busy
 
 
