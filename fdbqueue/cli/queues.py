@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from enum import Enum, StrEnum
 from itertools import islice
@@ -20,16 +19,16 @@ from fdbqueue.cli.errors import noted
 from fdbqueue.cli.opening import Create, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
 from fdbqueue.cli.output import say, wants_table, write_lines
-from fdbqueue.cli.troubling import troubles_shown, with_troubles
+from fdbqueue.cli.troubling import troubles_shown
 from fdbqueue.cli.values import encode_json
-from fdbqueue.engine.keys import Subspace
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
+from fdbqueue.observe.troubles import listed, listed_these
 from fdbqueue.reads.trouble import Troubles
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queue import Queue
-from fdbqueue.verbs.queues import PAGE_QUEUES, QueueInfo, find_queues
-from fdbqueue.verbs.queues import queues as registered_queues
+from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 
 
@@ -77,20 +76,24 @@ def queues(
     if scan and after is not None:
         raise typer.BadParameter("--scan reads the whole database, from its first key on", param_hint="--after")
     behind = None if after is None else named(after, "--after")
-    listed: list[tuple[QueueInfo, Troubles]] = []
+    shown: list[tuple[QueueInfo, Troubles]] = []
     is_empty = True
     with opened(url) as db:
-        found = find_queues(db, within=below) if scan else _registered(db, within=below, after=behind, limit=limit)
-        for info, troubles in with_troubles(db, islice(found, limit)):
+        if scan:
+            there = islice(find_queues(db, within=below), limit)
+            found = listed_these(db, (Registered(_prefix(info)) for info in there))
+        else:
+            found = listed(db, within=below, after=behind, limit=limit)
+        for info, troubles in found:
             is_empty = False
             if table:
-                listed.append((info, troubles))
+                shown.append((info, troubles))
             else:
                 write_lines([encode_json({**_record(info), **troubles_shown(troubles)}).encode() + b"\n"])
     if is_empty:
         raise typer.Exit(errors.EMPTY)
     if table:
-        write_lines([_table(listed, Console().width)])
+        write_lines([_table(shown, Console().width)])
 
 
 def register(
@@ -239,18 +242,8 @@ def pause_shown(pause: Pause | None) -> dict[str, Any]:
     return {"paused": {"by": pause.by, "reason": pause.reason, "since": pause.since}}
 
 
-def _registered(db: Any, *, within: Any, after: Any, limit: int | None) -> Iterator[QueueInfo]:
-    """Yield registered queues, a page of them at a time."""
-    left = limit
-    while left is None or left > 0:
-        asked = PAGE_QUEUES if left is None else min(PAGE_QUEUES, left)
-        page = registered_queues(db, within=within, after=after, limit=asked)
-        yield from page
-        if len(page) < asked:
-            return
-        last = page[-1].name
-        after = Subspace(rawPrefix=last) if isinstance(last, bytes) else last
-        left = None if left is None else left - len(page)
+def _prefix(info: QueueInfo) -> bytes:
+    return info.name if isinstance(info.name, bytes) else Layout(info.name).prefix
 
 
 def _record(info: QueueInfo) -> dict[str, Any]:

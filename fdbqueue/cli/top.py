@@ -21,12 +21,15 @@ from fdbqueue.base.reprs import sparkline
 from fdbqueue.cli.opening import check_known, opened
 from fdbqueue.cli.options import AsJson, Url, queue_of
 from fdbqueue.cli.output import wants_table, write_lines
-from fdbqueue.cli.sessioning import session_stats
 from fdbqueue.cli.tables import TableColumn, line_of, table_of
-from fdbqueue.cli.troubling import read_troubles_of, trouble_record, troubles_shown, troubles_text
+from fdbqueue.cli.troubling import trouble_record, troubles_shown, troubles_text
 from fdbqueue.engine.steps import run
+from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.staged import StagedQueue, StagedStats
+from fdbqueue.observe.figures import read_these
+from fdbqueue.observe.judging import GRACE_SECONDS
 from fdbqueue.reads.trouble import Troubles, worst_first
+from fdbqueue.verbs.queues import Registered
 
 FLOWS = ("enqueued", "dequeued")
 DEPTHS = 16
@@ -111,22 +114,23 @@ def _looks(
     db: Any, watched: dict[str, StagedQueue], looks: Any, interval: float
 ) -> Iterator[tuple[dict[str, dict[str, float | int | None]], dict[str, Troubles]]]:
     """Yield the rows of queues, and their troubles, by their names."""
-    layouts = [staged.leases.queue.layout for staged in watched.values()]
+    chosen = [Registered(staged.leases.queue.layout.prefix) for staged in watched.values()]
     before: dict[str, StagedStats] = {}
     since = time.monotonic()
     for look in looks:
         if look:
             time.sleep(interval)
-        now = {name: _stats(db, staged) for name, staged in watched.items()}
+        read = dict(zip(watched, read_these(db, chosen, grace=GRACE_SECONDS), strict=True))
+        now = {name: _stats(db, staged, read[name].sessions) for name, staged in watched.items()}
         passed, since = time.monotonic() - since, time.monotonic()
-        told = dict(zip(watched, read_troubles_of(db, layouts), strict=True))
+        told = {name: worst_first(one.troubles) for name, one in read.items()}
         yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}, told
         before = now
 
 
-def _stats(db: Any, staged: StagedQueue) -> StagedStats:
+def _stats(db: Any, staged: StagedQueue, sessions: SessionStats | None) -> StagedStats:
     """Return the numbers of a queue, with the items of its sessions."""
-    stats, sessions = staged.stats(db), session_stats(db, staged.leases.queue)
+    stats = staged.stats(db)
     if sessions is None:
         return stats
     own, busy = stats.items, min(sessions.busy, sessions.available)

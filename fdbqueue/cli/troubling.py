@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.text import Text
 
 from fdbqueue.cli.tables import print_shown
-from fdbqueue.engine.steps import run
-from fdbqueue.engine.transactional import attempts
 from fdbqueue.reads.trouble import Severity, Trouble, Troubles
-from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import session_json
-from fdbqueue.verbs.queues import QueueInfo
 
 STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "bold yellow", "note": "bold"}
-TOGETHER = 100
-"""The troubles of how many queues are read in one transaction."""
 MOST_SHOWN = 50
 """So many troubles a terminal shows."""
 
@@ -34,26 +26,6 @@ def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:
     """Return the troubles of one queue as a record has them; empty if there are none."""
     told = [trouble_record(one) for one in found]
     return {"troubles": told} if told else {}
-
-
-def with_troubles(db: Any, infos: Iterable[QueueInfo]) -> Iterator[tuple[QueueInfo, Troubles]]:
-    """Yield queues with their troubles, which are read for 100 queues at a time."""
-    left = iter(infos)
-    while page := list(islice(left, TOGETHER)):
-        yield from zip(page, read_troubles_of(db, [layout_of(info.name) for info in page]), strict=True)
-
-
-def read_troubles_of(db: Any, layouts: Sequence[Layout]) -> list[Troubles]:
-    """Return the troubles of each of some queues. *Cost:* that of `fdbqueue.troubles`, in one transaction."""
-    from fdbqueue.observe.troubles import troubles_in
-
-    found: list[Troubles] = run(attempts(db, partial(troubles_in, layouts=layouts)))
-    return found
-
-
-def layout_of(name: tuple[Any, ...] | bytes) -> Layout:
-    """Return the layout of a queue by its name in a `QueueInfo`."""
-    return Layout.at(name) if isinstance(name, bytes) else Layout(name)
 
 
 def next_step(one: Trouble) -> str:

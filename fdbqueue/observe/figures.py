@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, cast
 
 from fdbqueue.base.reprs import near_texts
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import is_within, within
+from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionStats
@@ -28,37 +28,24 @@ from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.lag import looks_from
 from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, Seen, judged
-from fdbqueue.observe.reading import OwnKeys, ReadRows, read_rows
-from fdbqueue.reads.trouble import Trouble
+from fdbqueue.observe.reading import OwnKeys, ReadRows, read_first, read_rows, rows_of
+from fdbqueue.reads.queue_rows import QueueRows
+from fdbqueue.reads.trouble import Trouble, Troubles, worst_first
 from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
-from fdbqueue.stored.counters import Stats, stats_of
+from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import notes_of, parse
-from fdbqueue.stored.layout import CATALOGUE, LEASE, Layout, Place
+from fdbqueue.stored.layout import LEASE, Layout, Place
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.verbs.queues import Registered, in_time, registered
 
-PAGE_QUEUES = 1_000
-"""How many names one read of the catalogue returns."""
 TOGETHER = 100
 """The figures of how many queues are read in one transaction."""
 MOST_LEVELS = 256
 STREAM_SEEN = fdb_tuple.pack(("seen",))
 """The end of the key that says when the reader of a stream was last seen."""
-T = TypeVar("T")
 ANY = Limits()
-
-
-class Registered(NamedTuple):
-    """A queue as the catalogue has it."""
-
-    prefix: bytes
-    codec: Codec[Any] | None = None
-    """Its codec, if that is the library's own."""
-    problem: str = ""
-    """Why its record can't be read; "" if it can."""
-    is_newer: bool = False
-    """Whether a newer version of the library wrote its record."""
 
 
 @dataclass(slots=True)
@@ -67,6 +54,8 @@ class QueueFigures:
 
     queue: str
     """Its name, as the command line takes it."""
+    rows: QueueRows = field(repr=False, compare=False)
+    """What was read of it."""
     stats: Stats | None = None
     """Its plain items by state, and the totals; None: they can't be read."""
     levels: Mapping[int, int] = field(default_factory=dict)
@@ -176,8 +165,7 @@ def read_all(
 
 def find_wanted(db: Database, wanted: Callable[[str], bool], timeout_ms: int = 0) -> Iterator[Registered]:
     """Yield the registered queues that are wanted, in the order of their keys."""
-    for page in _pages(db, timeout_ms):
-        yield from (one for one in page if wanted(queue_text(one.prefix)))
+    yield from (one for one in registered(db, timeout_ms=timeout_ms) if wanted(queue_text(one.prefix)))
 
 
 def read_these(
@@ -194,7 +182,7 @@ def read_these(
     left = iter(chosen)
     while some := list(islice(left, TOGETHER)):
         body = partial(figures_in, chosen=some, now=clock(), grace=grace, ages=ages, limits=limits)
-        yield from run(attempts(db, partial(_in_time, body=body, timeout_ms=timeout_ms)))
+        yield from run(attempts(db, partial(in_time, body=body, timeout_ms=timeout_ms)))
     if ages is not None:
         ages.forget_unseen()
 
@@ -208,57 +196,68 @@ async def figures_in(
     ages: Ages | None = None,
     limits: Limits = ANY,
 ) -> list[QueueFigures]:
-    """Read the figures of some queues in one transaction. *Cost:* the reads of `read_rows`."""
-    found = await read_rows(tr, [one.prefix for one in chosen], int((now - grace) * 1e6))
-    return [figures_of(read, now, ages, one, limits) for read, one in zip(found, chosen, strict=True)]
+    """Read the figures of some queues in one transaction. *Cost:* the reads of `read_rows`, and unknown records."""
+    found = [rows_of(one.prefix) for one in chosen]
+    records = [started(one.read_record(tr)) for one in chosen]
+    await read_rows(tr, found, int((now - grace) * 1e6))
+    return [figures_of(read, now, ages, await record, limits) for read, record in zip(found, records, strict=True)]
+
+
+class QueueLook:
+    """A look at all that views show of one queue, registered or not, in a transaction. The reads begin at once.
+
+    *Conflicts:* none. *Cost:* one read, and those of `read_rows`.
+    """
+
+    def __init__(self, tr: Transaction, layout: Layout) -> None:
+        self._tr = tr
+        self._now = time.time()
+        self._rows = rows_of(layout.prefix)
+        self._record = started(Registered(layout.prefix).read_record(tr))
+        self._first = started(read_first(tr, self._rows, self._late_us))
+
+    @property
+    def _late_us(self) -> int:
+        return int((self._now - GRACE_SECONDS) * 1e6)
+
+    async def rows(self) -> QueueRows:
+        """Return its first rows, which all its other reads follow."""
+        await self._first
+        return self._rows
+
+    async def troubles(self) -> Troubles:
+        """Read the rest, after `rows`, and return what is wrong."""
+        await read_rows(self._tr, [self._rows], self._late_us, begun=True)
+        return worst_first(figures_of(self._rows, self._now, None, await self._record, ANY).troubles)
 
 
 def queue_names(db: Database) -> list[str]:
     """Return the names of the registered queues, as the command line takes them. *Conflicts:* none."""
-    return [queue_text(one.prefix) for page in _pages(db, 0) for one in page]
+    return [queue_text(one.prefix) for one in registered(db)]
 
 
-def _pages(db: Database, timeout_ms: int) -> Iterator[list[Registered]]:
-    """Yield the registered queues, up to 1,000 at a time."""
-    begin, end = within(CATALOGUE)
-    while begin < end:
-        body = partial(registered_in, begin=begin, end=end)
-        page, begin = run(attempts(db, partial(_in_time, body=body, timeout_ms=timeout_ms)))
-        yield page
-
-
-async def _in_time(tr: Transaction, body: Callable[[Transaction], Steps[T]], timeout_ms: int) -> T:
-    if timeout_ms:
-        tr.options.set_timeout(timeout_ms)
-    return await body(tr)
-
-
-async def registered_in(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[Registered], bytes]:
-    """Read up to 1,000 registered queues of a part of the catalogue. Return the key to go on from, too."""
-    found = await rows(tr.snapshot, begin, end, limit=PAGE_QUEUES)
-    page = [registered_as(row.key[len(CATALOGUE) :], row.value) for row in found]
-    return page, found[-1].key + b"\x00" if len(found) == PAGE_QUEUES else end
-
-
-def registered_as(prefix: bytes, stored: bytes) -> Registered:
-    """Return a registered queue from its record: with its codec, if that is the library's own."""
+def _codec_of(layout: Layout, record: bytes) -> tuple[Codec[Any] | None, tuple[str, bool]]:
+    """Return a queue's codec, if that is the library's own; why its record can't be read, and if that is newer."""
+    if not record:
+        return None, ("", False)
     try:
-        name = read_about(Layout.at(prefix), stored)[1].codec
+        name = read_about(layout, record)[1].codec
     except FormatError as error:
-        return Registered(prefix, None, str(error), error.newer)
-    return Registered(prefix, codec_named(name) if name in BUILT_IN else None)
+        return None, (str(error), error.newer)
+    return (codec_named(name) if name in BUILT_IN else None), ("", False)
 
 
-def figures_of(read: ReadRows, now: float, ages: Ages | None, about: Registered, limits: Limits) -> QueueFigures:
+def figures_of(read: ReadRows, now: float, ages: Ages | None, record: bytes, limits: Limits) -> QueueFigures:
     """Return the figures of one queue from its rows, and its troubles."""
     layout, now_us = read.own.layout, int(now * 1e6)
-    at_us, unreadable = _enqueued(read.first, about.codec, layout.available)
+    codec, unregistered = _codec_of(layout, record)
+    at_us, unreadable = _enqueued(read.first, codec, layout.available)
     problem, is_newer = next(
-        ((told, newer) for told, newer in ((read.problem, read.is_newer), unreadable, about[2:]) if told), ("", False)
+        (told for told in ((read.problem, read.is_newer), unreadable, unregistered) if told[0]), ("", False)
     )
-    found = QueueFigures(queue_text(layout.prefix), problem=problem, sessions=read.sessions)
+    found = QueueFigures(queue_text(layout.prefix), read, problem=problem, sessions=read.sessions)
     if read.counts is not None:
-        found.stats, found.died = stats_of(read.counts), read.counts.get("died", 0) + read.dead_of_sessions
+        found.stats, found.died = read.stats, read.counts.get("died", 0) + read.dead_of_sessions
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
     found.paused, found.prefix = bool(read.pause), layout.prefix
     seen = None if ages is None else ages.seen(layout, read.first, read.last, now)

@@ -20,8 +20,8 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.lag import is_suspended
-from fdbqueue.moves.pausing import Pause, pause_of
-from fdbqueue.moves.quotas import items_in, quota_of
+from fdbqueue.moves.pausing import Pause
+from fdbqueue.moves.quotas import items_in
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
@@ -107,12 +107,10 @@ class Seen:
     @property
     def pause(self) -> Pause | None:
         """The pause of the queue; None: it is not paused, or is being renamed."""
-        if not self.read.pause:
-            return None
-        try:
-            return None if mark_of(self.read.pause) is not None else pause_of(self.layout, self.read.pause)
-        except FormatError as error:
-            return Pause("", str(error), 0.0)
+        with suppress(FormatError):  # then `told_pause` says it
+            if mark_of(self.read.pause) is not None:
+                return None
+        return self.read.told_pause
 
     @property
     def may_have_consumers(self) -> bool:
@@ -201,7 +199,7 @@ def _blocked_session(seen: Seen) -> Trouble | None:
 def _full_quota(seen: Seen) -> Trouble | None:
     read = seen.read
     try:
-        quota = quota_of(seen.layout, read.type)
+        quota = read.quota
     except FormatError as error:
         told = {"command": "fdbqueue quota {}", "method": "Queue({}).quota(db)"}
         return seen.trouble("full_quota", "problem", f"No item can be enqueued: {error}", **told)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within, stamped, within
@@ -27,7 +27,8 @@ from fdbqueue.layers.sessions.session.states import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.lag import is_suspended
 from fdbqueue.moves.groups import group_keys, named_group
-from fdbqueue.moves.quotas import Quota, quota_of, size_of
+from fdbqueue.moves.quotas import size_of
+from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.items import salvaged_notes
@@ -103,21 +104,17 @@ class LongestWait(NamedTuple):
 
 
 @dataclass(slots=True)
-class ReadRows:
-    """The rows of one queue."""
+class ReadRows(QueueRows):
+    """The rows of one queue, and those that layers have in it."""
 
-    own: OwnKeys
+    own: OwnKeys = field(kw_only=True)
     problem: str = ""
     """The first thing that could not be read."""
     is_newer: bool = False
     """Whether a newer version of the library wrote that."""
-    counts: dict[str, int] | None = None
-    """Its counters; None: they can't be read."""
     has_more: bool = False
     """Whether it has levels or sessions."""
     levels: dict[int, int] = field(default_factory=dict)
-    pause: bytes = b""
-    """The stored pause; b"" if there is none."""
     streams: list[KeyValue] = field(default_factory=list)
     subscriptions: list[KeyValue] = field(default_factory=list)
     late: list[KeyValue] = field(default_factory=list)
@@ -133,13 +130,10 @@ class ReadRows:
     """Pointers of subscriptions."""
     leased: list[KeyValue] = field(default_factory=list)
     """Leased items, and pointers of leased sessions."""
-    sessions: SessionStats | None = None
     first_of_sessions: list[KeyValue] = field(default_factory=list)
     """The first items of the sessions that are next."""
     dead_of_sessions: int = 0
     """How many items of sessions became dead letters in total."""
-    type: bytes = b""
-    """The stored type: a quota, the mark of a rename, or "smart"; b"" if there is none."""
     size_bytes: int | None = None
     """About how large it is; None: it has no quota of bytes."""
     schedules: list[KeyValue] = field(default_factory=list)
@@ -157,17 +151,29 @@ class ReadRows:
     foreign: int = 0
     """Keys among the records of sessions that are not the library's."""
 
+    @property
+    def sessions(self) -> SessionStats | None:
+        """Its sessions; None if it never had any, or if their totals can't be read."""
+        return cast("SessionStats | None", self.added.get(SESSIONS))
+
     def fail(self, error: FormatError) -> None:
         """Note the first thing that could not be read."""
         if not self.problem:
             self.problem, self.is_newer = str(error), error.newer
 
 
-async def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) -> list[ReadRows]:
+def rows_of(prefix: bytes) -> ReadRows:
+    """Return the record of a queue, with nothing read yet."""
+    own = keys_of(prefix)
+    return ReadRows(own.layout, own=own)
+
+
+async def read_rows(tr: Transaction, found: Sequence[ReadRows], late_us: int, *, begun: bool = False) -> None:
     """Read the rows of some queues, by snapshot.
 
     Args:
-        prefixes: their prefixes.
+        found: their records, to be filled.
+        begun: whether `read_first` has read the first rows of each.
         late_us: timers that are due up to this time are late.
 
     *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
@@ -176,15 +182,13 @@ async def read_rows(tr: Transaction, prefixes: Sequence[bytes], late_us: int) ->
     for each blocked session, of eight at most, one for the slots, and one for the codec of states. A first item with a
     group adds one. The reads of all queues are under way together.
     """
-    found = [ReadRows(keys_of(prefix)) for prefix in prefixes]
-    for phase in (_plain, _more, _sessions, _of_sessions):
+    for phase in (read_first, _more, _sessions, _of_sessions)[begun:]:
         reading = [started(phase(tr, one, late_us)) for one in found]
         for steps in reading:
             await steps
-    return found
 
 
-async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
+async def read_first(tr: Transaction, one: ReadRows, late_us: int) -> None:
     """Read what every queue has."""
     view, layout = tr.snapshot, one.own.layout
     timers_end, requests, schedules = layout.timers_until(late_us)[1], Requests(layout), one.own.schedules.range()
@@ -195,10 +199,9 @@ async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     deeper = started(rows(view, *one.own.deeper, limit=1))
     typing = view.get(layout.type_key)
     around = started(queues_around(tr, one.own.above))
-    try:
-        one.counts = await counting
-    except FormatError as error:
-        one.fail(error)
+    await one.count(counting)
+    if one.uncounted is not None:
+        one.fail(one.uncounted)
     told = await telling
     if len(told) == MOST_TOLD:
         told = await _each(tr, layout, timers_end)
@@ -212,8 +215,7 @@ async def _plain(tr: Transaction, one: ReadRows, late_us: int) -> None:
     one.first = await heading
     _note_damaged(one)
     one.has_more = bool(await deeper)
-    stored = await value_of(typing)
-    one.type = bytes(stored) if stored.present() else b""
+    one.type = await stored_in(typing)
     for prefix in await around:
         one.above = prefix
 
@@ -278,6 +280,7 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
     """Read what the first rows call for."""
     view, layout = tr.snapshot, one.own.layout
     reads: dict[str, Steps[Any]] = {}
+    totals: dict[str, Steps[Any]] = {}
     if one.first:
         reads["last"] = rows(view, layout.begin, layout.end, limit=1, reverse=True)
     if one.counts is None or one.counts.get("leased"):
@@ -292,10 +295,11 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
         reads["waiting"] = rows(view, *waiting, limit=MOST_REQUESTS)
     if one.has_more:
         reads["levels"] = read_level_counts(tr, layout)
-        reads["sessions"] = read_session_stats(tr, one.own.sessions, one.own.shards)
+        totals[SESSIONS] = started(read_session_stats(tr, one.own.sessions, one.own.shards))
+    else:
+        one.added[SESSIONS] = None
     with suppress(FormatError):  # `judging.py` tells that it can't be read
-        quota: Quota | None = quota_of(layout, one.type)
-        if quota is not None and quota.size_bytes is not None:
+        if one.quota is not None and one.quota.size_bytes is not None:
             reads["size_bytes"] = size_of(tr, layout)
     reading = {name: started(steps) for name, steps in reads.items()}
     for name, steps in reading.items():
@@ -303,6 +307,9 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
             setattr(one, name, await steps)
         except FormatError as error:
             one.fail(error)
+    await one.add(totals)
+    if one.uncounted is not None:
+        one.fail(one.uncounted)
     await _note(one, _group(tr, layout, one.first))
 
 
@@ -316,8 +323,9 @@ async def _note(one: ReadRows, steps: Steps[None]) -> None:
 
 async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     """Read the lines of its sessions, and the first items of the sessions that are next."""
-    if one.sessions is None or not one.sessions.enqueued:
-        one.sessions = None
+    if one.sessions is not None and not one.sessions.enqueued:
+        one.added[SESSIONS] = None
+    if one.sessions is None:
         return
     view, lines = tr.snapshot, one.own.shards.layouts()
     counting = started(read_counts(tr, one.own.sessions.line))

@@ -1,24 +1,34 @@
-"""`fdbqueue.troubles` lists the troubles of all queues of a database, the worst first."""
+"""`fdbqueue.troubles` lists the troubles of all queues of a database. `listed` lists the queues with theirs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 from fdbqueue.base.times import not_negative
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.keys import within as keys_within
-from fdbqueue.engine.steps import value_of
+from fdbqueue.engine.steps import finished, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import UnknownQueue
-from fdbqueue.observe.figures import ANY, TOGETHER, Registered, figures_in, registered_as, registered_in
+from fdbqueue.observe.figures import ANY, TOGETHER, figures_in
 from fdbqueue.observe.judging import Limits
+from fdbqueue.reads.queue_rows import SESSIONS, adding
 from fdbqueue.reads.trouble import Trouble, Troubles, worst_first
-from fdbqueue.stored.layout import CATALOGUE, Layout, Name
-from fdbqueue.verbs.queues import is_there, nearest
+from fdbqueue.stored.layout import Layout, Name
+from fdbqueue.verbs.queues import (
+    QueueInfo,
+    Registered,
+    catalogue_span,
+    infos_of,
+    is_there,
+    nearest,
+    registered,
+    registered_in,
+)
 
 
 class _Looks:
@@ -82,7 +92,7 @@ class _Looks:
                 near = await nearest(tr, layout)
                 raise UnknownQueue(f"No queue {layout.describe()} is registered. {near}".rstrip())
             return worst_first(found)
-        begin, end = keys_within(CATALOGUE + (b"" if within is None else Layout(within).prefix))
+        begin, end = catalogue_span(within)
         every: list[Trouble] = []
         while begin < end:
             page, begin = await _read(tr, partial(registered_in, begin=begin, end=end))
@@ -95,30 +105,47 @@ troubles = _Looks().troubles
 
 
 async def troubles_of(tr: Transaction, layout: Layout, *, limits: Limits = ANY) -> Troubles:
-    """Return the troubles of one queue, in a transaction."""
-    [found] = await troubles_in(tr, [layout], limits=limits)
-    return found
+    """Return the troubles of one queue, registered or not, in a transaction."""
+    return worst_first(await _of_these(tr, [Registered(layout.prefix)], limits))
 
 
-async def troubles_in(tr: Transaction, layouts: Sequence[Layout], *, limits: Limits = ANY) -> list[Troubles]:
-    """Return the troubles of each of some queues, registered or not, in a transaction.
+class Listed(NamedTuple):
+    """A queue in a list."""
 
-    *Conflicts:* none. *Cost:* one read for each, and the reads of `read_rows`, all of them under way together.
+    info: QueueInfo
+    troubles: Troubles
+
+
+def listed(
+    db: Database, *, within: Name | None = None, after: Name | None = None, limit: int | None = None
+) -> Iterator[Listed]:
+    """Yield the registered queues as `fdbqueue.queues` lists them, with their troubles, from one read of each.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* that of `fdbqueue.troubles`.
     """
-    reading = [(layout.prefix, tr.snapshot.get(layout.catalogue_key)) for layout in layouts]
-    chosen = []
-    for prefix, record in reading:
-        stored = await value_of(record)
-        chosen.append(registered_as(prefix, bytes(stored)) if stored.present() else Registered(prefix))
-    found = await figures_in(tr, chosen, time.time(), limits=limits)
-    return [worst_first(one.troubles) for one in found]
+    yield from listed_these(db, islice(registered(db, catalogue_span(within, after), most=limit), limit))
+
+
+def listed_these(db: Database, chosen: Iterable[Registered]) -> Iterator[Listed]:
+    """Yield some queues, registered or not, with their troubles, from a transaction for each 100."""
+    left = iter(chosen)
+    while some := list(islice(left, TOGETHER)):
+        yield from run(attempts(db, partial(_listed_in, chosen=some)))
+
+
+async def _listed_in(tr: Transaction, chosen: Sequence[Registered]) -> list[Listed]:
+    found = await figures_in(tr, chosen, time.time())
+    for one in found:
+        await one.rows.add(adding(tr, one.rows.layout, but=SESSIONS))
+    infos = await infos_of(tr, chosen, [finished(one.rows) for one in found])
+    return [Listed(info, worst_first(one.troubles)) for info, one in zip(infos, found, strict=True)]
 
 
 async def _one_that_is_there(tr: Transaction, layout: Layout, limits: Limits) -> Troubles | None:
     return await troubles_of(tr, layout, limits=limits) if await is_there(tr, layout) else None
 
 
-async def _of_these(tr: Transaction, chosen: list[Registered], limits: Limits) -> list[Trouble]:
+async def _of_these(tr: Transaction, chosen: Sequence[Registered], limits: Limits) -> list[Trouble]:
     found = await figures_in(tr, chosen, time.time(), limits=limits)
     return [trouble for one in found for trouble in one.troubles]
 

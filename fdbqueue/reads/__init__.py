@@ -2,8 +2,8 @@
 
 What is in here
     `browse.py`: rows in pages. `check.py`, with `order_check.py`: a recount of everything that a
-    queue owns. `inspecting.py`: a page about one queue, with `figures.py` for its charts. `registry.py`: what layers
-    add to the page and to the check.
+    queue owns. `queue_rows.py`: the figures of a queue as they are stored. `inspecting.py`: a page about one queue,
+    with `figures.py` for its charts. `registry.py`: what layers add to the page and to the check.
 
 Who may use it
     `verbs`, the command line and notebooks; layers by `fdbqueue.lowlevel`.

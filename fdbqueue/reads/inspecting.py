@@ -22,16 +22,18 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.admission import HighWaterMark
-from fdbqueue.moves.pausing import Pause, read_pause
-from fdbqueue.moves.quotas import Quota, quota_of
+from fdbqueue.moves.admission import read_high_water_mark
+from fdbqueue.moves.pausing import Pause
+from fdbqueue.moves.quotas import Quota
 from fdbqueue.reads.figures import COLOURS
+from fdbqueue.reads.queue_rows import WholeLook, looks
 from fdbqueue.reads.registry import PagePart, Section, page_parts
-from fdbqueue.reads.trouble import Troubles, finders
+from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.codecs import Codec, reason_of
-from fdbqueue.stored.counters import Stats, read_own_stats
+from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.states import STATES
 
 PLACES_LOOKED_AT = 32
@@ -296,8 +298,9 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     now = time.time()
     now_us = int(now * 1e6)
     view = tr.snapshot
-    marking = started(rows(view, layout.high_water_mark_key, layout.type_key + b"\x00"))  # order and quota
-    reading = started(read_own_stats(tr, layout))
+    [look_at] = looks.all().values()
+    look: WholeLook = look_at(tr, layout)
+    marking = started(read_high_water_mark(tr, layout))
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
     due = started(rows(view, *layout.timers_until(now_us), limit=MOST_TIMERS))
@@ -308,11 +311,12 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     span = layout.requests.range()
     requests = started(rows(view, span.start, span.stop, limit=MOST_REQUESTS))
     sections = {name: started(_section(tr, layout, name, part)) for name, part in page_parts.all().items()}
-    pausing = started(read_pause(view, layout))
-    [finder] = finders.all().values()
-    finding = started(finder(tr, layout))
 
-    stats, marks = await reading, {row.key: row.value for row in await marking}
+    found = await look.rows()
+    stats, mark = found.stats, await marking
+    if not stats.enqueued:
+        await check_renamed(tr, layout)
+    finding = started(look.troubles())
     head, tail = await first, await last
     sample = await _sample(tr, layout, stats, head, tail)
     held, dead = await leased, _distinct([*await died_first, *await died_last])
@@ -322,17 +326,17 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
         if (said := await section) is not None:
             told[name] = said
     known = {row.key for row in head}
-    look = partial(_seen, layout.available, codec, now)
+    shown = partial(_seen, layout.available, codec, now)
     return Inspection(
         queue=described,
         at=now,
-        order=HighWaterMark.stored(marks.get(layout.high_water_mark_key, b"")).order,
+        order=mark.order,
         stats=stats,
         overdue=len(await due),
         next_due_at=_due_at(layout, following),
         waiting=len(await requests),
-        head=tuple(map(look, head)),
-        tail=tuple(look(row) for row in reversed(tail) if row.key not in known),
+        head=tuple(map(shown, head)),
+        tail=tuple(shown(row) for row in reversed(tail) if row.key not in known),
         sampled=len(sample),
         ages_s=tuple(sorted(age for row in sample if (age := _age_s(_notes(row), now)) is not None)),
         holders=_holders(held),
@@ -340,8 +344,8 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
         errors=_reasons(dead),
         dead_read=len(dead),
         history=(Look(now, stats),),
-        quota=quota_of(layout, marks.get(layout.type_key, b"")),
-        paused=await pausing,
+        quota=found.quota,
+        paused=found.paused,
         sections=told,
         troubles=await finding,
     )

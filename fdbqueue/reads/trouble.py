@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table, counted, utc
 
@@ -156,8 +155,3 @@ def rank_of(found: Iterable[Trouble]) -> tuple[int, ...]:
 def in_queue(found: Iterable[Trouble], queue: str) -> Iterator[Trouble]:
     """Yield the troubles of one queue."""
     return (one for one in found if one.queue == queue)
-
-
-finders: Contributions[Any] = Contributions(observe="fdbqueue.observe.troubles:troubles_of")
-"""What finds the troubles of one queue for its page: a function of a transaction and a layout. `Queue.inspect` imports
-it when it is called, since it knows the layers."""

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import Subspace, behind, is_within
+from fdbqueue.engine.keys import behind, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.keys import within as span_within
-from fdbqueue.engine.steps import rows, run, started, value_of
+from fdbqueue.engine.steps import Steps, rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
-from fdbqueue.moves.pausing import Pause, read_pause
-from fdbqueue.moves.quotas import Quota, read_quota
-from fdbqueue.reads.registry import page_parts
+from fdbqueue.moves.pausing import Pause
+from fdbqueue.moves.quotas import Quota
+from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_plain_rows, stored_in
 from fdbqueue.stored.catalogue import About, nested_told, nested_with, read_about
-from fdbqueue.stored.counters import Stats, read_stats
+from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described, name_of, names_above
 from fdbqueue.stored.names import name_text
 from fdbqueue.stored.rename_marks import renamed
@@ -29,6 +30,7 @@ from fdbqueue.stored.rename_marks import renamed
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue
 
+T = TypeVar("T")
 PAGE_QUEUES = 100
 """How many queues one transaction of a list looks at."""
 PAGE_NAMES = 1_000
@@ -80,6 +82,18 @@ class QueueInfo(Shown):
     def text(self) -> str:
         """The name as the command line takes it: plain text, or a key tuple as JSON."""
         return name_text(self.name)
+
+
+class Registered(NamedTuple):
+    """A queue as the catalogue has it."""
+
+    prefix: bytes
+    record: bytes | None = None
+    """Its record; b"": it has none; None: that is not known yet."""
+
+    async def read_record(self, tr: Transaction) -> bytes:
+        """Return its record; b"" if it has none. It is read, by snapshot, if it is not known."""
+        return await stored_in(tr.snapshot.get(CATALOGUE + self.prefix)) if self.record is None else self.record
 
 
 class _Listed(list[QueueInfo]):
@@ -134,10 +148,7 @@ class _Catalogue:
         [('orders', 'json', 1)]
         """
         check_limit(limit, "queues to list", optional=True)
-        prefix = b"" if within is None else _space_of(within).key()
-        begin, end = span_within(CATALOGUE + prefix)
-        if after is not None:
-            begin = max(begin, CATALOGUE + _space_of(after).key() + b"\x00")
+        begin, end = catalogue_span(within, after)
         found = _Listed()
         while begin < end and (limit is None or len(found) < limit):
             most = PAGE_QUEUES if limit is None else min(PAGE_QUEUES, limit - len(found))
@@ -189,6 +200,12 @@ class _Catalogue:
 
 queues = _Catalogue().queues
 open_queue = _Catalogue().open
+
+
+def catalogue_span(within: Name | None, after: Name | None = None) -> tuple[bytes, bytes]:
+    """Return the begin and end of the records of queues below a name and behind another one; None: of all."""
+    begin, end = span_within(CATALOGUE + (b"" if within is None else Layout(within).prefix))
+    return (begin if after is None else max(begin, CATALOGUE + Layout(after).prefix + b"\x00")), end
 
 
 async def nearest(tr: Transaction | Database, layout: Layout) -> str:
@@ -264,43 +281,64 @@ def find_queues(db: Database, *, within: Name | None = None) -> Iterator[QueueIn
     with their values.
     """
     only_database(db, "find_queues", "In a transaction use queues(tr), for registered queues.")
-    prefix = b"" if within is None else _space_of(within).key()
+    prefix = b"" if within is None else Layout(within).prefix
     begin, end = span_within(prefix) if prefix else (b"", CATALOGUE[:1])
     # A queue without keys is met in the catalogue only.
-    registered = _registered(db, prefix)
-    ahead = next(registered, None)
+    names = (one.prefix for one in registered(db, catalogue_span(within)))
+    ahead = next(names, None)
     tested: set[bytes] = set()
     while begin < end:
         found, info, begin = run(attempts(db, partial(_scan, begin=begin, end=end, tested=tested)))
         bound = begin if info is None else found
         while ahead is not None and ahead < bound:
             yield _described(db, ahead)
-            ahead = next(registered, None)
+            ahead = next(names, None)
         if info is not None:
             if ahead == found:
-                ahead = next(registered, None)
+                ahead = next(names, None)
             yield info
     while ahead is not None:
         yield _described(db, ahead)
-        ahead = next(registered, None)
+        ahead = next(names, None)
 
 
 def _described(db: Database, prefix: bytes) -> QueueInfo:
-    [info] = run(attempts(db, partial(_infos, found=[(prefix, None)])))
+    [info] = run(attempts(db, partial(_infos, found=[Registered(prefix)])))
     return info
 
 
-def _registered(db: Database, prefix: bytes) -> Iterator[bytes]:
-    """Yield the prefixes of the registered queues, from a transaction for each `PAGE_NAMES` of them."""
-    begin, end = span_within(CATALOGUE + prefix)
+def registered(
+    db: Database, span: tuple[bytes, bytes] | None = None, *, most: int | None = None, timeout_ms: int = 0
+) -> Iterator[Registered]:
+    """Yield the registered queues of a part of the catalogue, from a transaction for each `PAGE_NAMES` of them.
+
+    Args:
+        span: the begin and end of that part; None: all.
+        most: how many the caller takes at most; None: all.
+        timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
+    """
+    begin, end = span or catalogue_span(None)
+    limit = min(PAGE_NAMES, most or PAGE_NAMES)
     while begin < end:
-        names, begin = run(attempts(db, partial(_names, begin=begin, end=end)))
-        yield from names
+        body = partial(registered_in, begin=begin, end=end, limit=limit)
+        page, begin = run(attempts(db, partial(in_time, body=body, timeout_ms=timeout_ms)))
+        yield from page
 
 
-async def _names(tr: Transaction, begin: bytes, end: bytes) -> tuple[list[bytes], bytes]:
-    page = await rows(tr.snapshot, begin, end, limit=PAGE_NAMES)
-    return [row.key[len(CATALOGUE) :] for row in page], _behind(page, PAGE_NAMES, end)
+async def registered_in(
+    tr: Transaction, begin: bytes, end: bytes, limit: int | None = None
+) -> tuple[list[Registered], bytes]:
+    """Read some registered queues of a part of the catalogue. Return the key to go on from, too."""
+    limit = limit or PAGE_NAMES
+    page = await rows(tr.snapshot, begin, end, limit=limit)
+    return [Registered(row.key[len(CATALOGUE) :], row.value) for row in page], _behind(page, limit, end)
+
+
+async def in_time(tr: Transaction, body: Callable[[Transaction], Steps[T]], timeout_ms: int) -> T:
+    """Run a body whose reads may take so long; 0: as long as the database allows."""
+    if timeout_ms:
+        tr.options.set_timeout(timeout_ms)
+    return await body(tr)
 
 
 def _behind(page: list[KeyValue], limit: int, end: bytes) -> bytes:
@@ -316,51 +354,57 @@ async def _scan(tr: Transaction, begin: bytes, end: bytes, tested: set[bytes]) -
     for one, counts in reads:
         for count in counts:
             if (await value_of(count)).present():
-                [info] = await _infos(tr, [(one, None)])
+                [info] = await _infos(tr, [Registered(one)])
                 return one, info, behind(one)
     tested.update(candidates)
     return b"", None, _behind(page, SCAN_ROWS, end)
 
 
 async def _page(tr: Transaction, begin: bytes, end: bytes, limit: int) -> tuple[list[QueueInfo], bytes]:
-    page = await rows(tr.snapshot, begin, end, limit=limit)
-    infos = await _infos(tr, [(row.key[len(CATALOGUE) :], row.value) for row in page])
-    return infos, _behind(page, limit, end)
+    page, begin = await registered_in(tr, begin, end, limit)
+    return await _infos(tr, page), begin
 
 
-async def _infos(tr: Transaction, found: Iterable[tuple[bytes, bytes | None]]) -> list[QueueInfo]:
-    """Describe queues, from their prefixes and their records; None: read the record."""
-    reads = []
-    parts = page_parts.all()
-    for prefix, stored in found:
-        layout = Layout.at(prefix)
-        record = started(_record(tr, layout, stored))
-        more = started(_paused(tr, layout)), started(_quota(tr, layout))
-        adding = {name: started(part.stats(tr, layout)) for name, part in parts.items() if part.stats is not None}
-        reads.append((layout, record, started(read_stats(tr, layout)), *more, adding))
-    nested = await _nested(tr, [prefix for prefix, _ in found])
-    infos = []
-    for layout, record, counting, pausing, limiting, adding in reads:
-        created_us, about = await record
-        stats, added, problem = _UNKNOWN, dict[str, Any](), ""
-        try:
-            stats = await counting
-            for name, reading in adding.items():
-                added[name] = await reading
-        except FormatError as error:
-            problem = str(error)
-        if other := nested.get(layout.prefix):
-            problem = f"{nested_told(layout.prefix, other)} {problem}".rstrip()
-        paused = await pausing
-        quota = await limiting
-        created = created_us / 1e6 if created_us else None
-        told = (about.codec, about.order, about.policy, about.path)
-        infos.append(
-            QueueInfo(
-                name_of(layout.prefix), *told, created, paused, stats, added.get("sessions"), quota, problem, added
-            )
-        )
-    return infos
+async def _infos(tr: Transaction, found: Sequence[Registered]) -> list[QueueInfo]:
+    reading = [started(read_plain_rows(tr, Layout.at(one.prefix))) for one in found]
+    return await infos_of(tr, found, reading)
+
+
+async def infos_of(
+    tr: Transaction, found: Sequence[Registered], reading: Iterable[Steps[QueueRows]]
+) -> list[QueueInfo]:
+    """Describe queues, one behind the other in the catalogue, from rows that are read already or are being read."""
+    records = [started(one.read_record(tr)) for one in found]
+    nested = await _nested(tr, [one.prefix for one in found])
+    return [
+        _info(await steps, await record, nested.get(one.prefix))
+        for steps, record, one in zip(reading, records, found, strict=True)
+    ]
+
+
+def _info(rows: QueueRows, record: bytes, nested: bytes | None) -> QueueInfo:
+    layout, quota, created_us, about = rows.layout, None, 0, About("")
+    if record:
+        with suppress(FormatError):  # of a newer version, or damaged: the queue is there, and can be registered again
+            created_us, about = read_about(layout, record)
+    with suppress(FormatError):  # the next enqueue reports it
+        quota = rows.quota
+    told = [] if nested is None else [nested_told(layout.prefix, nested)]
+    told += [] if rows.uncounted is None else [str(rows.uncounted)]
+    return QueueInfo(
+        name=name_of(layout.prefix),
+        codec=about.codec,
+        order=about.order,
+        policy=about.policy,
+        path=about.path,
+        registered_at=created_us / 1e6 if created_us else None,
+        paused=rows.told_pause,
+        stats=_UNKNOWN if rows.counts is None else rows.stats,
+        sessions=rows.added.get(SESSIONS),
+        quota=quota,
+        problem=" ".join(told),
+        added=rows.added,
+    )
 
 
 async def _nested(tr: Transaction, found: Sequence[bytes]) -> dict[bytes, bytes]:
@@ -380,31 +424,3 @@ async def _nested(tr: Transaction, found: Sequence[bytes]) -> dict[bytes, bytes]
             nested.setdefault(around[-1], prefix)
         around.append(prefix)
     return nested
-
-
-async def _record(tr: Transaction, layout: Layout, stored: bytes | None) -> tuple[int, About]:
-    if stored is None:
-        value = await value_of(tr.snapshot.get(layout.catalogue_key))
-        stored = bytes(value) if value.present() else b""
-    try:
-        return read_about(layout, stored) if stored else (0, About(""))
-    except FormatError:
-        return 0, About("")  # of a newer version, or damaged: the queue is there, and can be registered again
-
-
-async def _paused(tr: Transaction, layout: Layout) -> Pause | None:
-    try:
-        return await read_pause(tr.snapshot, layout)
-    except FormatError as error:
-        return Pause("", str(error), 0.0)
-
-
-async def _quota(tr: Transaction, layout: Layout) -> Quota | None:
-    try:
-        return await read_quota(tr.snapshot, layout)
-    except FormatError:
-        return None  # the next enqueue reports it
-
-
-def _space_of(name: Name) -> Subspace:
-    return Layout(name).space

@@ -13,10 +13,10 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import fdbqueue
 from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
-from fdbqueue.reads.trouble import Troubles
+from fdbqueue.observe.troubles import listed
+from fdbqueue.reads.trouble import Troubles, worst_first
 
 _log = logging.getLogger("fdbqueue.web")
 
@@ -167,8 +167,9 @@ class Sampler:
 
     def _sample(self) -> None:
         begun = time.monotonic()
-        found = tuple(fdbqueue.queues(self._db, within=self._within))
-        troubles = fdbqueue.troubles(self._db, within=self._within)
+        every = list(listed(self._db, within=self._within))
+        found = tuple(one.info for one in every)
+        troubles = worst_first(trouble for one in every for trouble in one.troubles)
         now, most = time.time(), max(2, min(POINTS, ALL_POINTS // max(1, len(found))))
         for info in found:
             totals = info.stats, info.sessions

@@ -1843,6 +1843,24 @@ MUTANTS = (
         tests=("tests/observe/test_troubles.py::test_a_foreign_key_among_the_items_is_no_newer_format",),
     ),
     Mutant(
+        "a list reads the records of queues again",
+        "fdbqueue/verbs/queues.py",
+        (("if self.record is None else self.record\n", "\n"),),
+        tests=("tests/observe/test_one_reader.py::test_each_view_of_many_queues_reads_a_queue_once",),
+    ),
+    Mutant(
+        "a list does not tell that totals can't be read",
+        "fdbqueue/reads/queue_rows.py",
+        (("                self.uncounted = self.uncounted or error\n", "                del error\n"),),
+        tests=("tests/observe/test_one_reader.py::test_a_list_with_troubles_has_the_figures_of_the_plain_list",),
+    ),
+    Mutant(
+        "a list with troubles leaves out the figures of a user's layer",
+        "fdbqueue/observe/troubles.py",
+        (("        await one.rows.add(adding(tr, one.rows.layout, but=SESSIONS))\n", "        pass\n"),),
+        tests=("tests/observe/test_one_reader.py::test_a_layer_of_ones_own_is_in_both_lists",),
+    ),
+    Mutant(
         "an item with notes enters uncounted",
         "fdbqueue/writes/appending.py",
         (('        own.tally("enqueued", amount)\n', ""),),

@@ -268,13 +268,13 @@ def test_the_names_of_registered_queues_are_read_by_several_transactions(
         if number % 3:
             queue.enqueue(db, 1)
     begins: list[bytes] = []
-    names = queues_of_a_database._names
+    page = queues_of_a_database.registered_in
 
-    def noted(tr: Any, begin: bytes, end: bytes) -> Any:
+    def noted(tr: Any, begin: bytes, **more: Any) -> Any:
         begins.append(begin)
-        return names(tr, begin, end)
+        return page(tr, begin, **more)
 
-    monkeypatch.setattr(queues_of_a_database, "_names", noted)
+    monkeypatch.setattr(queues_of_a_database, "registered_in", noted)
 
     found = list(fdbqueue.find_queues(db, within=space))
 

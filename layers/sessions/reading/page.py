@@ -22,7 +22,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.names import session_text
 
 from ..line.shards import Shards
-from ..session.records import Keys, SessionName, name_of, pointer_of, unpack_record
+from ..session.records import Keys, SessionName, SessionRecord, name_of, pointer_of, unpack_record
 from .listing import SessionStats, read_session_stats
 
 MOST_BUSY = 100
@@ -124,7 +124,8 @@ async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
         busy += [one for row in await steps if (one := _busy(row)) is not None]
     head = await first
     found = {row.key: row for row in [*head[:MOST_COUNTED], *await last]}
-    counting = [started(_counted(tr, keys, row)) for row in found.values()]
+    records = {key: record for key, row in found.items() if (record := _record(keys.layout, row)) is not None}
+    counting = [started(_counted(tr, keys, key, record)) for key, record in records.items()]
     sizes = []
     for counted in counting:
         size = await counted
@@ -132,8 +133,8 @@ async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
             sizes.append(size)
     sizes.sort(key=lambda one: -(one.available + one.delayed + one.dead))
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
-    blocked = sum(is_blocked(keys.layout, row) for row in found.values())
-    paused = sum(is_paused(keys.layout, row) for row in found.values())
+    blocked = sum(bool(record.blocked) for record in records.values())
+    paused = sum(record.paused for record in records.values())
     return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
 
 
@@ -151,20 +152,12 @@ def _of(layout: Layout) -> tuple[Keys, Shards]:
     return keys, Shards(keys.shards, keys.line, layout.describe(), None)
 
 
-def is_blocked(layout: Layout, row: KeyValue) -> bool:
-    """Return whether a session is blocked, by the row of its record. A record that can't be read says nothing."""
+def _record(layout: Layout, row: KeyValue) -> SessionRecord | None:
+    """Return the record of a session; None if it can't be read."""
     try:
-        return bool(unpack_record(layout, row.key, row.value).blocked)
+        return unpack_record(layout, row.key, row.value)
     except FormatError:
-        return False  # a check reports it
-
-
-def is_paused(layout: Layout, row: KeyValue) -> bool:
-    """Return whether a session is paused, by the row of its record. A record that can't be read says nothing."""
-    try:
-        return unpack_record(layout, row.key, row.value).paused
-    except FormatError:
-        return False  # a check reports it
+        return None  # a check reports it
 
 
 def _busy(row: KeyValue) -> BusySession | None:
@@ -175,11 +168,11 @@ def _busy(row: KeyValue) -> BusySession | None:
         return None  # a newer version wrote it, or it is damaged: a check reports it
 
 
-async def _counted(tr: Transaction, keys: Keys, row: KeyValue) -> LargeSession | None:
-    packed = row.key[len(keys.record(b"")) :]
+async def _counted(tr: Transaction, keys: Keys, key: bytes, record: SessionRecord) -> LargeSession | None:
+    packed = key[len(keys.record(b"")) :]
     try:
-        name, generation = name_of(packed), unpack_record(keys.layout, row.key, row.value).generation
-        there = await read_stats(tr, keys.of_session(packed, generation))
+        name = name_of(packed)
+        there = await read_stats(tr, keys.of_session(packed, record.generation))
     except (FormatError, *UNREADABLE):
         return None
     return LargeSession(name, there.available, there.delayed, there.dead)

@@ -1,0 +1,136 @@
+"""Read the figures of a queue for showing: its counters, its pause, its type, and the totals of its layers.
+
+`fdbqueue.queues` shows no more than these. `Queue.inspect`, the shell, the page and the metrics also show what layers
+have in the queue, and its troubles. `fdbqueue/observe/reading.py` reads that, into the same record. No other module
+reads counters for a view of a whole queue (ADR 175).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fdbqueue.base.contributions import Contributions
+from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import Steps, started, value_of
+from fdbqueue.errors import FormatError
+from fdbqueue.moves.pausing import Pause, pause_of
+from fdbqueue.moves.quotas import Quota, quota_of
+from fdbqueue.reads.registry import page_parts
+from fdbqueue.reads.trouble import Troubles
+from fdbqueue.stored.counters import Stats, read_counts, stats_of
+from fdbqueue.stored.layout import Layout
+
+SESSIONS = "sessions"
+"""The name of the part that has the totals of sessions."""
+
+
+@dataclass(slots=True)
+class QueueRows:
+    """The rows of one queue."""
+
+    layout: Layout
+    counts: dict[str, int] | None = None
+    """Its counters; None: they can't be read."""
+    pause: bytes = b""
+    """The stored pause; b"" if there is none."""
+    type: bytes = b""
+    """The stored type: a quota, the mark of a rename, or "smart"; b"" if there is none."""
+    added: dict[str, Any] = field(default_factory=dict)
+    """The figures of layers, by their names; those of `SESSIONS` are None if there never was a session."""
+    uncounted: FormatError | None = None
+    """The first counter or total that can't be read; None: all can."""
+
+    @property
+    def stats(self) -> Stats:
+        """Its plain items by state.
+
+        Raises:
+            FormatError: its counters can't be read.
+        """
+        if self.counts is None:
+            raise self.uncounted or FormatError(f"The counters of {self.layout.describe()} can't be read.")
+        return stats_of(self.counts)
+
+    @property
+    def paused(self) -> Pause | None:
+        """Who paused it; None if it is not paused.
+
+        Raises:
+            FormatError: this version of the library can't read it.
+        """
+        return pause_of(self.layout, self.pause) if self.pause else None
+
+    @property
+    def told_pause(self) -> Pause | None:
+        """The same; a pause that can't be read tells why."""
+        try:
+            return self.paused
+        except FormatError as error:
+            return Pause("", str(error), 0.0)
+
+    @property
+    def quota(self) -> Quota | None:
+        """How many items or bytes it may have; None: it has no quota.
+
+        Raises:
+            FormatError: this version of the library can't read it.
+        """
+        return quota_of(self.layout, self.type)
+
+    async def count(self, reading: Steps[dict[str, int]]) -> None:
+        """Wait for its counters."""
+        try:
+            self.counts = await reading
+        except FormatError as error:
+            self.uncounted = error
+
+    async def add(self, readings: Mapping[str, Steps[Any]]) -> None:
+        """Wait for the figures of layers."""
+        for name, reading in readings.items():
+            try:
+                self.added[name] = await reading
+            except FormatError as error:
+                self.uncounted = self.uncounted or error
+
+
+def adding(tr: Transaction, layout: Layout, *, but: str = "") -> dict[str, Steps[Any]]:
+    """Start to read the figures of layers, without those of one of them."""
+    parts = page_parts.all().items()
+    return {name: started(part.stats(tr, layout)) for name, part in parts if part.stats is not None and name != but}
+
+
+async def read_plain_rows(tr: Transaction, layout: Layout) -> QueueRows:
+    """Read the rows that every list of queues shows, by snapshot.
+
+    *Cost:* three reads, and those of layers: two, and one for each line of sessions. All are under way together.
+    """
+    found = QueueRows(layout)
+    counting, typing = started(read_counts(tr, layout)), tr.snapshot.get(layout.type_key)
+    pausing, layers = tr.snapshot.get(layout.paused_key), adding(tr, layout)
+    await found.count(counting)
+    await found.add(layers)
+    found.pause, found.type = await stored_in(pausing), await stored_in(typing)
+    return found
+
+
+async def stored_in(reading: Any) -> bytes:
+    """Return what a read of a key finds; b"" if there is nothing."""
+    value = await value_of(reading)
+    return bytes(value) if value.present() else b""
+
+
+class WholeLook(Protocol):
+    """A look at all that views show of one queue."""
+
+    async def rows(self) -> QueueRows:
+        """Return its first rows, which all its other reads follow."""
+
+    async def troubles(self) -> Troubles:
+        """Read the rest, and return what is wrong."""
+
+
+looks: Contributions[Any] = Contributions(observe="fdbqueue.observe.figures:QueueLook")
+"""Makes the `WholeLook` of a transaction and a layout. `Queue.inspect` imports it when it is called, since it knows the
+layers."""
