@@ -275,7 +275,7 @@ def test_check_finds_timers_without_items_and_items_without_timers(db: Any, leas
     problems = " ".join(leases.check(db).problems)
     assert "of the ttl of" in problems
     assert "is missing" in problems
-    assert "of the delay of Position(index=1, random=b'r') at 0.000001 belongs to no item" in problems
+    assert "of the delay of 1:72 at 0.000001 belongs to no item" in problems
 
 
 def test_a_timer_without_an_item_is_removed_by_the_next_take(db: Any, leases: Leases) -> None:
