@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from fdbqueue.cli.known import beside_troubles
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, queue_of
 from fdbqueue.cli.output import headers_shown, rank_of, wants_table, write_lines, writing
@@ -37,7 +38,7 @@ def inspect(
     Example: fdbqueue inspect orders
     """
     source = queue_of(queue, codec)
-    with opened_queue(url, source) as db:
+    with opened_queue(url, source) as db, beside_troubles(db, source):
         page = source.inspect(db, limit=limit)
     if wants_table(as_json):
         shown = replace(page, queue=f"{queue_text(source.layout.prefix)} ({source.codec.name})")

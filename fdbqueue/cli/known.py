@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -68,6 +69,18 @@ def tell_if_paused(db: Any, queue: Queue) -> None:
         typer.echo(
             in_shell(f"The queue {queue.layout.describe()} is paused {pause.text}. Queue.resume ends that."), err=True
         )
+
+
+@contextmanager
+def beside_troubles(db: Any, queue: Queue) -> Iterator[None]:
+    """Say on standard error what the troubles of a queue are, if its page or its numbers can't be read."""
+    try:
+        yield
+    except FormatError as error:
+        for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
+            if str(error) not in one.text:
+                typer.echo(f"{in_shell(one.text)}{one.told_since} Next: `{one.command}`.", err=True)
+        raise
 
 
 def tell_troubles(db: Any, queue: Queue, *kinds: str) -> None:

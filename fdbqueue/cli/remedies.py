@@ -27,7 +27,10 @@ PLAIN = {
 }
 """Remedies that are no command, and what a shell has in their place."""
 COMMANDS = {
+    "fdbqueue.transfer.export_items": "fdbqueue export",
+    "fdbqueue.transfer.import_items": "fdbqueue import",
     "Queue.cancel": "fdbqueue cancel",
+    "Queue.clear": "fdbqueue clear",
     "Queue.resume": "fdbqueue resume",
     "Queue.set_quota(db, None)": "fdbqueue quota --none",
     "Queue.set_quota": "fdbqueue quota",

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fdbqueue.cli.known import beside_troubles
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import AsJson, QueueName, Url, queue_of
 from fdbqueue.cli.ordering import order_stats
@@ -49,7 +50,7 @@ def stats(
     Example: fdbqueue stats orders
     """
     own = queue_of(queue)
-    with opened_queue(url, own) as db:
+    with opened_queue(url, own) as db, beside_troubles(db, own):
         staged = StagedQueue(own).stats(db)
         paused, quota = own.paused(db), own.quota(db)
         order = order_stats(db, own)

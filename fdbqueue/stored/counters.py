@@ -14,6 +14,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.shapes import COUNTERS
 
 _COUNT = struct.Struct("<q")
 as_count = _COUNT.pack
@@ -23,6 +24,11 @@ _KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expire
 plain dequeue write one counter each."""
 
 
+COUNT_AGAIN = (
+    "Its items are not concerned. To count them again, stop producers and consumers, then call"
+    " fdbqueue.transfer.export_items, Queue.clear and fdbqueue.transfer.import_items."
+)
+"""What to do about a counter that can't be read."""
 COUNTED_RANKS = 256
 """Ranks below this count as levels, and the available items of each are counted. There may be as many greater ranks as
 items, if they are deadlines for instance."""
@@ -61,8 +67,13 @@ def count(tr: Transaction, layout: Layout, **changes: int) -> None:
     """Add to counters, by name.
 
     An atomic add has no read. If the counter were read and written, every enqueue would conflict with every other.
+
+    Raises:
+        ValueError: a queue has no counter of this name.
     """
     asks_marker(tr)
+    if not changes.keys() <= COUNTERS:
+        raise ValueError(f"A queue has no counter {min(changes.keys() - COUNTERS)!r}. Count in a key of your own.")
     for name, change in changes.items():
         tr.add(layout.count_key(name), as_count(change))
 
@@ -99,6 +110,7 @@ def number_of(layout: Layout, key: bytes, stored: bytes) -> int:
     except struct.error as error:
         raise FormatError(
             f"The counter {key!r} of {layout.describe()} can't be read: it has {len(stored)} bytes and not 8."
+            f" {COUNT_AGAIN}"
         ) from error
     return number
 

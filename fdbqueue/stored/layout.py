@@ -252,7 +252,7 @@ class Layout:
         ("level",), "rank", "8 bytes as a count: available items of a rank below 256", "all that move items"
     )
     counts = _space(
-        ("count",), "name", "8 bytes, little-endian, by atomic adds", "everything that changes an item's state"
+        ("count",), "counter", "8 bytes, little-endian, by atomic adds", "everything that changes an item's state"
     )
     requests = _space(
         ("request",), "versionstamp", "how many items a process waits for, and until when", "layers/staged"

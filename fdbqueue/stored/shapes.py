@@ -25,6 +25,13 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 _POSITIONS = {"index, random": "position", "0, client": "place of a client", "0, group": "place of a group"}
 """Parts that are one Position. In some keys a name stands in the place of the random part."""
 TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop"))
+COUNTERS = frozenset(
+    (
+        *("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted"),
+        *("outcomes", "announced", "returned", "died", "blobs", "blob_bytes"),
+    )
+)
+"""The names of the counters of a queue. A key with another name is foreign."""
 GROUP_KINDS = frozenset(("group", "hold", "sweep"))
 STAGES = frozenset(("near", "missed"))
 MEMBER_STATES = frozenset(("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted"))
@@ -88,6 +95,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "kind of a group": lambda value: _text(value) and value in GROUP_KINDS,
     "at_us": _time,
     "until_us": _time,
+    "counter": lambda value: _text(value) and value in COUNTERS,
     "kind": lambda value: _text(value) and value in TIMER_KINDS,
     "stage": lambda value: _text(value) and value in STAGES,
     "name": _text,

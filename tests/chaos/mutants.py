@@ -2137,4 +2137,22 @@ MUTANTS = (
         ),
         tests=("tests/layers/sessions/test_sessions_damaged.py::test_a_lost_lease_of_an_unreadable_item_is_lost",),
     ),
+    Mutant(
+        "a counter of any name is the library's own",
+        "fdbqueue/stored/shapes.py",
+        (("_text(value) and value in COUNTERS", "_text(value)"),),
+        tests=("tests/queue/test_checking.py::test_a_counter_that_no_queue_has_is_foreign_and_removed",),
+    ),
+    Mutant(
+        "a counter that no queue has is written",
+        "fdbqueue/stored/counters.py",
+        (("    if not changes.keys() <= COUNTERS:", "    if False:"),),
+        tests=("tests/queue/test_checking.py::test_a_counter_of_another_name_is_refused",),
+    ),
+    Mutant(
+        "a page that can not be read tells no other trouble",
+        "fdbqueue/cli/known.py",
+        (("            if str(error) not in one.text:", "            if False:"),),
+        tests=("tests/cli/test_checking.py::test_a_damaged_counter_is_named_with_its_remedy_beside_other_troubles",),
+    ),
 )

@@ -70,6 +70,33 @@ def test_a_counter_that_cant_be_read_is_mended_by_an_export_a_clear_and_an_impor
     assert [item.position for item in queue.browse(db)] == [first]
 
 
+@pytest.mark.parametrize("command", ["stats", "inspect"])
+def test_a_damaged_counter_is_named_with_its_remedy_beside_other_troubles(
+    run: Run, db: Any, name: str, queue: fdbqueue.Queue, command: str
+) -> None:
+    queue.enqueue(db, 1)
+    queue.pause(db, reason="a test")
+    db[queue.layout.count_key("dead")] = b"xx"
+
+    failed = run(command, name)
+
+    assert failed.exit_code == errors.VALUE
+    assert "it has 2 bytes and not 8" in failed.stderr
+    assert "call `fdbqueue export`, `fdbqueue clear` and `fdbqueue import`" in failed.stderr
+    assert "fdbqueue resume" in failed.stderr
+
+
+def test_an_enqueue_into_a_queue_with_a_quota_names_the_remedy_of_a_damaged_counter(
+    run: Run, db: Any, name: str, queue: fdbqueue.Queue
+) -> None:
+    queue.set_quota(db, 10)
+    db[queue.layout.count_key("dead")] = b"xx"
+
+    with pytest.raises(fdbqueue.FormatError, match=r"Queue\.clear and fdbqueue\.transfer\.import_items"):
+        queue.enqueue(db, 1)
+    assert "call `fdbqueue export`, `fdbqueue clear`" in run("enqueue", name, "1").stderr
+
+
 def test_waiting_calls_and_grants_are_no_problem(run: Run, db: Any, name: str, queue: fdbqueue.Queue) -> None:
     staged = StagedQueue(queue)
     with ThreadPoolExecutor(1) as pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,12 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Notes, Transaction, add_to_check
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Notes, Transaction, add_to_check, count
 from fdbqueue.reads import watched
 from fdbqueue.reads.registry import check_parts
 from fdbqueue.reads.watched import WatchedRange
+from fdbqueue.stored.counters import Stats
+from fdbqueue.stored.shapes import COUNTERS
 from tests.helpers.busy import Busy
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import Progress, smart_queue
@@ -267,3 +270,33 @@ def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspa
     db[begin + b"x"] = db[begin + b"x"] or b""
     assert [quiet.changed(), quiet.changed()] == [True, True]
     assert [bytes(row.key) for row in db[watched._CHECKS : watched._CHECKS + b"\xff"]] == []
+
+
+@pytest.mark.parametrize("inner", [(), ("items", "ann", 0), ("line",), ("lines", 1)])
+def test_a_counter_that_no_queue_has_is_foreign_and_removed(db: Any, space: Subspace, inner: tuple[Any, ...]) -> None:
+    queue = Queue(space, codec="str")
+    Sessions(queue).enqueue(db, "x", session="ann")
+    Leases(queue).enqueue(db, "y")
+    junk = space.pack((*inner, "count", "junk"))
+    db[junk] = b"junk"
+
+    assert fdbqueue.check(db, queue).foreign == (junk,)
+    report = fdbqueue.check(db, queue, remove_foreign=True)
+
+    assert (report.removed, report.problems, db[junk]) == (1, (), None)
+    assert queue.stats(db).available == 1
+
+
+def test_a_counter_of_another_name_is_refused(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+
+    @fdbqueue.transactional
+    def add(tr: Transaction) -> None:
+        count(tr, queue.layout, mine=1)
+
+    with pytest.raises(ValueError, match="A queue has no counter 'mine'"):
+        add(db)
+
+
+def test_all_counters_that_the_library_reads_are_known() -> None:
+    assert {field.name for field in dataclasses.fields(Stats)} - {"available"} <= COUNTERS
