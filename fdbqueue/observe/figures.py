@@ -82,8 +82,6 @@ class QueueFigures:
     streams: Mapping[str, int] = field(default_factory=dict)
     """How many items each stream has yet to ack: those of its open batches, and the available ones."""
     paused: bool = False
-    prefix: bytes = b""
-    """The prefix of its keys."""
     problem: str = ""
     """What could not be read; "" if all could."""
     troubles: tuple[Trouble, ...] = ()
@@ -136,35 +134,8 @@ def _patterns(given: Iterable[str], name: str) -> tuple[str, ...]:
     return found
 
 
-def read_all(
-    db: Database,
-    wanted: Callable[[str], bool],
-    *,
-    clock: Callable[[], float] = time.time,
-    grace: float = 0.0,
-    ages: Ages | None = None,
-    timeout_ms: int = 0,
-    limits: Limits = ANY,
-) -> Iterator[QueueFigures]:
-    """Yield the figures of the registered queues that are wanted, in the order of their keys.
-
-    Args:
-        db: a database.
-        wanted: whether to read a queue, by its name.
-        clock: seconds since 1970.
-        grace: how many seconds a timer may be late before it counts as overdue.
-        timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
-        ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
-        limits: what still counts as well, for the troubles.
-
-    *Conflicts:* none. *Cost:* a range read for 1,000 queues, and the reads of `read_rows`, for 100 queues at a time.
-    """
-    chosen, terms = find_wanted(db, wanted, timeout_ms), {"clock": clock, "grace": grace, "limits": limits}
-    yield from read_these(db, chosen, ages=ages, timeout_ms=timeout_ms, **terms)  # type: ignore[arg-type]
-
-
 def find_wanted(db: Database, wanted: Callable[[str], bool], timeout_ms: int = 0) -> Iterator[Registered]:
-    """Yield the registered queues that are wanted, in the order of their keys."""
+    """Yield the registered queues that are wanted, by their names, in the order of their keys."""
     yield from (one for one in registered(db, timeout_ms=timeout_ms) if wanted(queue_text(one.prefix)))
 
 
@@ -178,7 +149,19 @@ def read_these(
     timeout_ms: int = 0,
     limits: Limits = ANY,
 ) -> Iterator[QueueFigures]:
-    """Do what `read_all` does, for these queues."""
+    """Yield the figures of some queues, in their order.
+
+    Args:
+        db: a database.
+        chosen: the queues: those of `find_wanted`.
+        clock: seconds since 1970.
+        grace: how many seconds a timer may be late before it counts as overdue.
+        timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
+        ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
+        limits: what still counts as well, for the troubles.
+
+    *Conflicts:* none. *Cost:* the reads of `read_rows`, for 100 queues at a time.
+    """
     left = iter(chosen)
     while some := list(islice(left, TOGETHER)):
         body = partial(figures_in, chosen=some, now=clock(), grace=grace, ages=ages, limits=limits)
@@ -259,7 +242,7 @@ def figures_of(read: ReadRows, now: float, ages: Ages | None, record: bytes, lim
     if read.counts is not None:
         found.stats, found.died = read.stats, read.counts.get("died", 0) + read.dead_of_sessions
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
-    found.paused, found.prefix = bool(read.pause), layout.prefix
+    found.paused = bool(read.pause)
     seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
     stored = [at_us / 1e6] if at_us else []
     stored += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]

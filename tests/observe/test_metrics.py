@@ -27,7 +27,7 @@ from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.observe import MetricsServer, exposition, reading
 from fdbqueue.observe.ages import MOST_POINTS, Ages
 from fdbqueue.observe.exposition import Figures, scraped
-from fdbqueue.observe.figures import Wanted, read_all
+from fdbqueue.observe.figures import Wanted, find_wanted, read_these
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
@@ -146,7 +146,7 @@ def test_the_age_of_an_item_that_stores_no_time_is_known_from_earlier_reads(db: 
     ages, wanted = Ages(), Wanted([queue_text(queue.layout.prefix)])
 
     def age(now: float) -> float | None:
-        [found] = read_all(db, wanted, clock=lambda: now, ages=ages)
+        [found] = read_these(db, find_wanted(db, wanted), clock=lambda: now, ages=ages)
         return found.oldest_age_s
 
     queue.enqueue_many(db, ["a", "b"])
@@ -162,7 +162,7 @@ def test_the_age_of_an_item_that_stores_no_time_is_known_from_earlier_reads(db: 
     queue.clear(db)
     queue.enqueue(db, "d")
     assert age(1_140.0) == 0
-    [found] = read_all(db, wanted, clock=lambda: 2_000.0)
+    [found] = read_these(db, find_wanted(db, wanted), clock=lambda: 2_000.0)
     assert found.oldest_age_s is None  # without earlier reads
 
 
@@ -186,12 +186,12 @@ def test_what_is_remembered_for_ages_is_bounded() -> None:
 def test_the_age_of_the_oldest_first_item_of_sessions(db: Any, queue: Queue) -> None:
     for session, at in (("Ann", 1_000.0), ("Bob", 500.0), ("Cy", 1_500.0)):
         Sessions(queue, clock=partial(float, at)).enqueue(db, "a", session=session)
-    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+    [found] = read_these(db, find_wanted(db, Wanted([queue_text(queue.layout.prefix)])), clock=lambda: 2_000.0)
     assert found.oldest_age_s == 1_500
     first = Sessions(queue, clock=lambda: 2_000.0).lease(db)
     assert first is not None
     assert first.session == "Ann"
-    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+    [found] = read_these(db, find_wanted(db, Wanted([queue_text(queue.layout.prefix)])), clock=lambda: 2_000.0)
     assert found.oldest_age_s == 1_500
 
 
@@ -205,7 +205,7 @@ def test_one_read_or_several_find_the_same(db: Any, queue: Queue, monkeypatch: p
     queue.pause(db, reason="stocktaking")
 
     def figures() -> Any:
-        [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]), clock=lambda: 2_000.0)
+        [found] = read_these(db, find_wanted(db, Wanted([queue_text(queue.layout.prefix)])), clock=lambda: 2_000.0)
         return found
 
     at_once = figures()
@@ -262,7 +262,7 @@ def test_an_item_that_its_codec_cant_read_is_told(db: Any, queue: Queue) -> None
     Queue(queue.layout.space, codec="json").register(db, on_codec="replace")
     Queue(queue.layout.space, codec="json").enqueue(db, 1)
     db[queue.layout.available.key(b"\x14\x01aaaaaaaa\x00")] = envelope(b"{oops")
-    [found] = read_all(db, Wanted([queue_text(queue.layout.prefix)]))
+    [found] = read_these(db, find_wanted(db, Wanted([queue_text(queue.layout.prefix)])))
     assert found.problem.startswith("The first item can't be decoded as json: JSON is malformed")
 
 
@@ -271,7 +271,7 @@ def test_patterns_choose_queues(own: Any) -> None:
         Queue(name, codec="str").enqueue(own, "a")
 
     def names(**terms: Any) -> list[str]:
-        return [one.queue for one in read_all(own, Wanted(**terms))]
+        return [one.queue for one in read_these(own, find_wanted(own, Wanted(**terms)))]
 
     assert set(names()) == {"shop-mails", "shop-orders", "test", '["a", 1]'}
     assert names(include=["shop-*"], exclude=["*mails"]) == ["shop-orders"]
@@ -294,7 +294,7 @@ def test_a_scrape_reads_as_little_of_a_long_queue_as_of_a_short_one(db: Any, que
         sessions = Sessions(own)
         sessions.enqueue_many(db, map(str, range(number)), session="Ann")
         counted = Counted(db)
-        [figures] = read_all(counted, Wanted([queue_text(own.layout.prefix)]))
+        [figures] = read_these(counted, find_wanted(counted, Wanted([queue_text(own.layout.prefix)])))
         assert figures.stats is not None
         assert figures.stats.enqueued == 2 * number
         return counted.did["reads"], counted.did["writes"]
@@ -308,7 +308,7 @@ def test_a_scrape_of_plain_queues_makes_seven_reads_of_each_and_few_transactions
     for number in range(230):
         Leases(Queue(f"q{number:03}", codec="str")).enqueue_many(own, ["a", "b"])
     counted = Counted(own)
-    assert len(list(read_all(counted, Wanted()))) == 230
+    assert len(list(read_these(counted, find_wanted(counted, Wanted())))) == 230
     assert counted.did["reads"] == 1 + 7 * 230
     assert counted.transactions == 4
 
@@ -317,7 +317,7 @@ def test_queues_that_are_left_out_are_not_read(own: Any) -> None:
     for number in range(30):
         Queue(f"q{number}", codec="str").enqueue(own, "a")
     counted = Counted(own)
-    assert list(read_all(counted, Wanted(["none"]))) == []
+    assert list(read_these(counted, find_wanted(counted, Wanted(["none"])))) == []
     assert counted.did["reads"] == 1
 
 

@@ -23,7 +23,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.subscriptions._records import SubscriptionPointer, pack_record, pointer_key
 from fdbqueue.observe.exposition import Figures, scraped
-from fdbqueue.observe.figures import Wanted, read_all
+from fdbqueue.observe.figures import Wanted, find_wanted, read_these
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.names import name_text, queue_text, session_named, session_text
@@ -364,7 +364,7 @@ def test_a_subscription_that_has_looked_at_everything_breaks_no_look(db: Any, sp
     subscriptions.enqueue(db, 1)
     layout = queue.layout
     db[pointer_key(layout, "red")] = pack_record(SubscriptionPointer([], 0, 0, 0))
-    [figures] = read_all(db, Wanted([queue_text(layout.prefix)]))
+    [figures] = read_these(db, find_wanted(db, Wanted([queue_text(layout.prefix)])))
     assert figures.lags == {"red": 0}
     assert queue.inspect(db).troubles == []
 
