@@ -66,6 +66,11 @@ class ClusterDatabase:
         """
         _find_cluster_file(self._cluster_file)
 
+    @property
+    def db(self) -> Any:
+        """The binding's database, which its transactions have as `db`; this object before its first use."""
+        return self._raw if self._pid == os.getpid() else self
+
     def create_transaction(self) -> Any:
         """Return a new transaction of the binding.
 

@@ -94,6 +94,34 @@ def test_a_page_that_kills_a_reader_is_found(whole: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("broken", "read", "item"), [("second", "first", 60), ("first", "second", 366)])
+def test_a_damaged_page_of_one_queue_keeps_no_reader_from_another_one(
+    tmp_path: Path, broken: str, read: str, item: int
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "t"
+    with fdbqueue.open(f"file:{whole}?durability=relaxed") as db:
+        for name in ("first", "second"):
+            Queue(name, codec="str").enqueue_many(db, ["x" * 200] * 426)
+        places = Queue(broken).layout.available
+        key = db.get_range(places.begin, places.end)[item].key
+    data = (whole / "data.mdb").read_bytes()
+    program = f"""
+import fdbqueue
+from fdbqueue import Queue
+with fdbqueue.open("file:{folder}") as db:
+    places = Queue("{read}").layout.available
+    print(len(db.get_range(places.begin, places.end, reverse={broken == "first"})))
+    """
+    told = 0
+    for at in range(2 * PAGE, len(data), PAGE):
+        if data[at + 10] == 2 and key in data[at : at + PAGE]:
+            told += bool(found(damaged(whole, folder, at, bytes(PAGE))).damages)
+            ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+            assert (ran.returncode, ran.stdout) == (0, "426\n"), ran.stderr
+    assert told
+
+
+@pytest.mark.slow
 def test_the_queues_of_a_damaged_page_are_named(whole: Path, tmp_path: Path, run: Run) -> None:
     named = set()
     for page in range(2, pages_of(whole), 4):

@@ -72,6 +72,18 @@ def test_a_process_does_not_rely_on_what_it_has_written_before_the_commit(db: An
     assert len(list(fdbqueue.queues(db, within=space))) == 1
 
 
+def test_calls_with_and_without_a_transaction_rely_on_one_look(db: Any, space: Subspace) -> None:
+    queue = Queue(space, codec="str")
+    queue.enqueue(db, "x")
+    queue.enqueue(db, "y")  # the record was not there at its first look
+    last = queue.layout.known.look
+
+    assert queue.peek(db) is not None
+    assert queue.dequeue(db) is not None
+    assert queue.peek(db.create_transaction()) is not None
+    assert queue.layout.known.look is last
+
+
 def test_one_look_sees_all_settings(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     queue.enqueue(db, "x")

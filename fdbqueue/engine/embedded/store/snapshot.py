@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import Any, Final
 
 import lmdb
@@ -23,7 +21,6 @@ _FIRST_CHUNK: Final = 16
 _LARGEST_CHUNK: Final = 4096
 _CHUNK_BYTES: Final = 1 << 20
 _SEEK_LIMIT: Final = 511
-_row_key = itemgetter(0)
 
 
 class Snapshot(ReadSource):
@@ -79,8 +76,7 @@ class Snapshot(ReadSource):
                     self._any_long = txn.cursor(self._dbs.long).first()  # as `LongKeys.any_long`, without a call
                 if self._any_long:
                     return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
-                cursor = txn.cursor(self._dbs.data)
-                rows = _down(cursor, begin, end, limit) if reverse else _up(cursor, begin, end, limit)
+                rows = (_down if reverse else _up)(txn, self._dbs.data, begin, end, limit)
                 return opened_all(self._dbs, rows)
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
@@ -230,44 +226,51 @@ def _next_chunk(size: int, row: Row) -> int:
     return max(_FIRST_CHUNK, min(size * 4, _LARGEST_CHUNK, room))
 
 
-def _up(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+def _up(txn: Any, db: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
     # No key here is longer than the limit of a seek, so a seek to the truncated `begin` finds the same row.
+    cursor = txn.cursor(db)
     if not (cursor.set_range(begin[:_SEEK_LIMIT]) if begin else cursor.first()):
         return []
     if limit == 1:
         key = cursor.key()
         return [(key, cursor.value())] if key < end else []
+    rows = cursor.iternext()
     found: list[Row] = []
-    for chunk in _chunks(cursor.iternext(), limit):
-        if chunk[-1][0] >= end:
-            return found + chunk[: bisect_left(chunk, end, key=_row_key)]
-        found += chunk
-    return found
+    for row in islice(rows, min(_FIRST_CHUNK, limit or _FIRST_CHUNK)):
+        if row[0] >= end:
+            return found
+        found.append(row)
+    if len(found) < _FIRST_CHUNK or len(found) == limit:
+        return found
+    behind = txn.cursor(db)
+    return found + _until(rows, behind.item() if behind.set_range(end[:_SEEK_LIMIT]) else None, limit - len(found))
 
 
-def _down(cursor: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+def _down(txn: Any, db: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+    cursor = txn.cursor(db)
     if not (cursor.prev() if cursor.set_range(end[:_SEEK_LIMIT]) else cursor.last()):
         return []
     if limit == 1:
         key = cursor.key()
         return [(key, cursor.value())] if key >= begin else []
+    rows = cursor.iterprev()
     found: list[Row] = []
-    for chunk in _chunks(cursor.iterprev(), limit):
-        if chunk[-1][0] < begin:
-            return found + [row for row in chunk if row[0] >= begin]
-        found += chunk
-    return found
+    for row in islice(rows, min(_FIRST_CHUNK, limit or _FIRST_CHUNK)):
+        if row[0] < begin:
+            return found
+        found.append(row)
+    if len(found) < _FIRST_CHUNK or len(found) == limit:
+        return found
+    behind = txn.cursor(db)
+    is_there = behind.prev() if behind.set_range(begin[:_SEEK_LIMIT]) else behind.last()
+    return found + _until(rows, behind.item() if is_there else None, limit - len(found))
 
 
-def _chunks(rows: Iterator[Row], limit: int) -> Iterator[list[Row]]:
-    """Yield up to `limit` rows in growing chunks, so that few rows after the end of a range are read in vain."""
-    size, left = _FIRST_CHUNK, limit or -1
-    while left:
-        wanted = min(size, left) if limit else size
-        chunk = list(islice(rows, wanted))
-        if chunk:
-            yield chunk
-        if len(chunk) < wanted:
-            return
-        left -= wanted if limit else 0
-        size = _next_chunk(size, chunk[-1])
+def _until(rows: Iterator[Row], behind: Row | None, limit: int) -> list[Row]:
+    """Return the rows in front of the one behind the range: at most `limit`; all if that is negative.
+
+    Only that row is read of those of another range. Their pages may be damaged, and LMDB then ends the process.
+    """
+    if behind is not None:
+        rows = iter(rows.__next__, behind)
+    return list(rows if limit < 0 else islice(rows, limit))
