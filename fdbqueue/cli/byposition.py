@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +39,8 @@ from fdbqueue.engine.steps import rows, run
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layers.leases import LeaseHandle
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import queue_word
 from fdbqueue.stored.states import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
@@ -326,9 +326,9 @@ def present_state(db: Any, queue: Queue, at: Position) -> str:
         item = queue.get(db, at)
     if item is None or item.state != "leased":
         return "" if item is None else f"is {item.state}"
-    words = ["fdbqueue", "reschedule", queue_text(queue.layout.prefix), place(at), "--delay", "0"]
+    command = f"fdbqueue reschedule {queue_word(name_of(queue.layout.prefix))} {place(at)} --delay 0"
     whose = f" by {item.consumer}" if item.consumer else ""
-    return f"is leased{whose} until {time_text(item.expires_at)}; `{shlex.join(words)}` takes it away"
+    return f"is leased{whose} until {time_text(item.expires_at)}; `{command}` takes it away"
 
 
 def refuse_positions(db: Any, queue: Queue, texts: list[str] | None) -> None:

@@ -12,7 +12,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.cli.known import complete_queue, registered_codec
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.layout import Layout, Name
-from fdbqueue.stored.names import queue_named, text_named
+from fdbqueue.stored.names import queue_named, queue_text, text_named
 from fdbqueue.verbs.queue import Queue
 
 
@@ -46,12 +46,18 @@ def _registered(ctx: typer.Context, codec: CodecName) -> CodecName:
     return next((own for own in CodecName if fits(own, found)), of_bytes)
 
 
+def _one_text(text: str) -> str:
+    """Return the one text of the queue's name, as every answer shows it."""
+    return queue_text(Layout(named(text)).prefix) if text else text
+
+
 QueueName = Annotated[
     str,
     typer.Argument(
         metavar="QUEUE",
         help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.',
         autocompletion=complete_queue,
+        callback=_one_text,
     ),
 ]
 Url = Annotated[

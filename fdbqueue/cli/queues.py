@@ -26,6 +26,7 @@ from fdbqueue.moves.quotas import LEAST_BYTES, Quota
 from fdbqueue.observe.troubles import listed, listed_these
 from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
@@ -164,7 +165,7 @@ def rename(
     """
     with opened(url) as db, noted("The rename may be unfinished. Run the same command again: it goes on."):
         report = rename_queue(db, named(queue), named(new))
-    say(f"{queue} is {new} now, with {counted(report.items, 'item')}")
+    say(f"{queue} is {queue_text(Layout(named(new)).prefix)} now, with {counted(report.items, 'item')}")
 
 
 def quota(

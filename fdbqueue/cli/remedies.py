@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 
 from fdbqueue.engine.url import THREE
-from fdbqueue.stored.names import name_text
+from fdbqueue.stored.names import name_text, queue_word
 
 PLAIN = {
     f"one of {THREE}": "file:PATH (a folder, durable) or fdb:[CLUSTER_FILE] (a cluster)",
@@ -47,7 +46,6 @@ COMMANDS = {
     "Sessions.resume": "fdbqueue sessions --resume",
     "Sessions.skip": "fdbqueue sessions --skip",
     "Watchdog.sweep": "fdbqueue watchdog --once",
-    "fdbqueue.transfer.release_copy(source, queue, target=target)": "fdbqueue copy --release QUEUE FROM TO",
     "release_copy": "fdbqueue copy --release",
 }
 OPTIONS = {
@@ -74,6 +72,9 @@ _TUPLE = rf"\({_PART}(?:, {_PART})*,?\)"
 _PREFIX = rf"Subspace\(rawPrefix=({_BYTES})\)"
 _CLEAR = re.compile(rf"Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\)\.clear\(db\)")
 _RENAME = re.compile(rf"fdbqueue\.rename\(db, ({_TEXT}|{_TUPLE}|{_PREFIX}), …\)")
+_RELEASE = re.compile(
+    rf"fdbqueue\.transfer\.release_copy\(source, Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\), target=target\)"
+)
 _OBJECT = re.compile(
     rf"\b(?:Leases|Queue|Sessions|SmartQueue|StagedQueue)\(({_TEXT}|{_TUPLE}|{_PREFIX})(?:, \w+=[^,()]+)*\)(?!\.\w)"
 )
@@ -92,6 +93,7 @@ def in_shell(text: str) -> str:
     >>> in_shell("The session 'ann' of Queue(('shop', 'orders'), codec='json') is being removed.")
     'The session \\'ann\\' of \\'["shop", "orders"]\\' is being removed.'
     """
+    text = _RELEASE.sub(lambda found: f"`fdbqueue copy --release {_quoted(found)} FROM TO`", text)
     text = _REMEDY.sub(lambda found: _WORDS[found[1]], text)
     text = _CLEAR.sub(lambda found: f"`fdbqueue clear {_quoted(found)}`", text)
     text = _RENAME.sub(lambda found: f"`fdbqueue rename {_quoted(found)} NEW`", text)
@@ -103,7 +105,7 @@ def in_shell(text: str) -> str:
 def _quoted(found: re.Match[str]) -> str:
     """Return a queue's name as an argument."""
     name = ast.literal_eval(found[2] or found[1])
-    return shlex.quote(name_text((name,) if isinstance(name, str) else name))
+    return queue_word((name,) if isinstance(name, str) else name)
 
 
 def _typed(found: re.Match[str]) -> str:
@@ -111,4 +113,4 @@ def _typed(found: re.Match[str]) -> str:
     is_name = found[1] or (isinstance(name, tuple) and any(isinstance(part, str | bytes) for part in name))
     if not is_name:
         return found[0]
-    return shlex.quote(name_text(name)) if len(name) > 1 else repr(name_text(name))
+    return queue_word(name) if len(name) > 1 else repr(name_text(name))

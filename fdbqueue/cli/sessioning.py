@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -15,6 +14,7 @@ from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions.session.records import Keys, SessionName, pack_name
 from fdbqueue.layers.sessions.session.records import name_of as session_name
 from fdbqueue.stored import names
+from fdbqueue.stored.layout import name_of
 from fdbqueue.verbs.queue import Queue
 
 LEVELS = 256
@@ -129,7 +129,7 @@ def tell_none(db: Any, queue: Queue, what: str, counter: str) -> None:
     there = 0
     with suppress(FormatError):
         there = getattr(session_stats(db, queue), counter, 0) if counter else 0
-    verb, name = "is" if there == 1 else "are", shlex.quote(names.queue_text(queue.layout.prefix))
+    verb, name = "is" if there == 1 else "are", names.queue_word(name_of(queue.layout.prefix))
     hint = f"; {there:,} {verb} in sessions: `fdbqueue sessions {name}`" if there > 0 else ""
     typer.echo(f"The queue has no {what}{hint}.", err=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any
@@ -20,7 +19,8 @@ from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, pr
 from fdbqueue.cli.where import confirm_removal
 from fdbqueue.layers.sessions import SessionInfo, Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
-from fdbqueue.stored.names import session_json, session_text
+from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.names import queue_word, session_json, session_text, session_word
 
 MOST_ITEMS = 1_000
 """How many items of a session are printed if no number is given: one transaction reads them."""
@@ -133,7 +133,7 @@ def sessions(
                 getattr(source, verb)(db, name)
             info = source.info(db, name)
             if info is not None and there is not None and (why := _idle_verb(verb, there)):
-                typer.echo(f"{text} {why}{_present(db, source, queue, text, name, info)}.", err=True)
+                typer.echo(f"{text} {why}{_present(db, source, name, info)}.", err=True)
             if info is None:
                 gone = f"The session {text} has nothing any more."
                 typer.echo(no_session(db, own, name, text) if there is None else gone, err=True)
@@ -172,18 +172,19 @@ def _idle_verb(verb: str, there: SessionInfo) -> str:
     return "has no dead letters" if verb in ("redrive", "purge") and not there.dead and not is_mended else ""
 
 
-def _present(db: Any, source: Sessions[Any], queue: str, text: str, name: SessionName, one: SessionInfo) -> str:
+def _present(db: Any, source: Sessions[Any], name: SessionName, one: SessionInfo) -> str:
     """Return what a session does instead, and how to change that."""
+    own, word = queue_word(name_of(source.queue.layout.prefix)), session_word(name)
     if one.status == "paused":
-        return f"; it is paused: `fdbqueue sessions {shlex.quote(queue)} --resume {shlex.quote(text)}` ends that"
+        return f"; it is paused: `fdbqueue sessions {own} --resume {word}` ends that"
     if one.status != "waiting":
         return f"; it is {one.status}"
     told = f"; its first item waits until {time_text(one.until)}"
     first = source.scheduled(db, name, limit=1)
     if not first:
         return told
-    words = ["fdbqueue", "reschedule", queue, place(first[0].position), "--session", text, "--delay", "0"]
-    return f"{told}. To try it now: `{shlex.join(words)}`"
+    command = f"fdbqueue reschedule {own} {place(first[0].position)} --session {word} --delay 0"
+    return f"{told}. To try it now: `{command}`"
 
 
 def _record(one: SessionInfo) -> dict[str, Any]:

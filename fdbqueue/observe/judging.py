@@ -6,7 +6,6 @@ the web page, notebooks and the metrics all show what these functions find.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, Place, described, name_of
-from fdbqueue.stored.names import name_text, queue_text, session_text, session_told
+from fdbqueue.stored.names import queue_text, queue_word, session_told, session_word
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import mark_of
 
@@ -97,7 +96,7 @@ class Seen:
     @property
     def shell(self) -> str:
         """The queue's name as it is typed in a shell."""
-        return shlex.quote(self.queue)
+        return queue_word(name_of(self.layout.prefix))
 
     @property
     def name(self) -> str:
@@ -436,7 +435,7 @@ def _rename_under_way(seen: Seen) -> Trouble | None:
         "warning",
         seen.queue,
         f"{mark.text}, and calls are refused meanwhile. If its process was killed, finish it.",
-        command=f"fdbqueue rename {shlex.quote(name_text(old))} {shlex.quote(name_text(new))}",
+        command=f"fdbqueue rename {queue_word(old)} {queue_word(new)}",
         method=f"fdbqueue.rename(db, {described(old)}, {described(new)})",
         since=mark.at_us / 1e6,
     )
@@ -547,4 +546,4 @@ def _python(name: Any) -> str:
 
 def _quoted(name: Any) -> str:
     """Return the name of a session as it is typed in a shell, for a text that `format` sees."""
-    return shlex.quote(session_text(name)).replace("{", "{{").replace("}", "}}")
+    return session_word(name).replace("{", "{{").replace("}", "}}")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import binascii
 import math
 import re
+import shlex
 import struct
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -58,6 +59,26 @@ def name_text(name: tuple[Any, ...] | bytes) -> str:
 def queue_text(prefix: bytes) -> str:
     """Return the text of the name of the queue with this prefix."""
     return name_text(name_of(prefix))
+
+
+def queue_word(name: tuple[Any, ...] | bytes) -> str:
+    """Return a queue's name as an argument of a command in a shell: quoted, and never taken for an option.
+
+    >>> print(queue_word(("orders",)), queue_word(("shop", 7)), queue_word(("-rf",)))
+    orders '["shop", 7]' '["-rf"]'
+    """
+    text = name_text(name)
+    return shlex.quote(_dumped([text]) if text.startswith("-") else text)
+
+
+def session_word(name: KeyName) -> str:
+    """Return the name of a session as an argument of a command, as `queue_word`.
+
+    >>> print(session_word("ann"), session_word("-rf"))
+    ann '{"text": "-rf"}'
+    """
+    text = session_text(name)
+    return shlex.quote(_dumped({"text": text}) if text.startswith("-") else text)
 
 
 def queue_named(text: str) -> Name:

@@ -275,7 +275,8 @@ class _Copy:
             if arrived is None:
                 raise TransferError(
                     f"{self._layout.describe()} is being copied to another database than this, or was cleared here."
-                    " Finish that copy, or end it: release_copy."
+                    " Finish that copy, or end it: fdbqueue.transfer.release_copy(source,"
+                    f" Queue({self._layout.describe()}), target=target)."
                 )
             return
         if await has_items(tr, self._layout):

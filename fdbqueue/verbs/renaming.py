@@ -374,7 +374,10 @@ def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
         ),
         "the record of a copy to another database, by which a repeated copy goes on": (
             layout.streams[COPY_STREAM],
-            "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source, queue, target=target)",
+            (
+                "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source,"
+                f" Queue({layout.describe()}), target=target)"
+            ),
         ),
         "a stream out of it": (
             layout.streams,

@@ -2155,4 +2155,28 @@ MUTANTS = (
         (("            if str(error) not in one.text:", "            if False:"),),
         tests=("tests/cli/test_checking.py::test_a_damaged_counter_is_named_with_its_remedy_beside_other_troubles",),
     ),
+    Mutant(
+        "a name that begins with a dash is an option of a command",
+        "fdbqueue/stored/names.py",
+        (
+            (
+                'shlex.quote(_dumped([text]) if text.startswith("-") else text)',
+                "shlex.quote(text)",
+            ),
+            (
+                'shlex.quote(_dumped({"text": text}) if text.startswith("-") else text)',
+                "shlex.quote(text)",
+            ),
+        ),
+        tests=(
+            "tests/unit/test_names.py::test_a_name_that_begins_with_a_dash_is_no_option_of_a_command",
+            "tests/cli/test_remedies.py::test_the_commands_of_troubles_take_a_name_that_begins_with_a_dash",
+        ),
+    ),
+    Mutant(
+        "answers have a queue's name as it was typed",
+        "fdbqueue/cli/options.py",
+        (("queue_text(Layout(named(text)).prefix) if text else text", "text"),),
+        tests=("tests/cli/test_remedies.py::test_answers_show_the_one_text_of_a_queue",),
+    ),
 )

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
-from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.names import queue_text
 
 
 def deep() -> list[Any]:
@@ -55,7 +55,7 @@ def _commands_built_once() -> Iterator[None]:
 def name(db: Any, space: Subspace) -> str:
     """The name, as the command line takes it, of a queue that is there, is empty, and is not registered."""
     db.add(Layout(space).count_key("returned"), bytes(8))
-    return msgspec.json.encode(fdb_tuple.unpack(space.key())).decode()
+    return queue_text(space.key())
 
 
 def beside(name: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from fdbqueue.cli.remedies import COMMANDS, OPTIONS, PLAIN, in_shell
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.engine.url import THREE
-from fdbqueue.layers import Leases
+from fdbqueue.layers import Leases, Sessions
 from fdbqueue.stored.names import name_text
 from tests.cli.conftest import Run
 
@@ -229,3 +231,39 @@ def test_a_shell_names_a_tuple_as_json(tmp_path: Path, run: Run) -> None:
     told = run("peek", '["shop", "order"]', "--url", url).stderr
 
     assert """There is no queue '["shop", "order"]'. Did you mean '["shop", "orders"]'?""" in told
+
+
+@pytest.mark.engines("file")
+def test_the_commands_of_troubles_take_a_name_that_begins_with_a_dash(tmp_path: Path, run: Run) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        leases = Leases(fdbqueue.Queue("-rf", codec="json"), max_attempts=1)
+        leases.enqueue(db, 1)
+        [item] = leases.lease_many(db, limit=1)
+        leases.nack(db, item)
+        sessions = Sessions(leases.queue)
+        sessions.enqueue(db, 1, session="-x")
+        sessions.pause(db, "-x")
+    told = [json.loads(line) for line in run("troubles", "--url", url, "--json").stdout.splitlines()]
+
+    commands = [one["command"] for one in told if "command" in one]
+    assert """fdbqueue dead '["-rf"]' --by-error""" in commands
+    assert """fdbqueue sessions '["-rf"]' --resume '{"text": "-x"}'""" in commands
+    for command in commands:
+        done = run(*shlex.split(command)[1:], "--url", url)
+        assert done.exit_code in (0, errors.EMPTY), (command, done.stderr)
+
+
+@pytest.mark.engines("file")
+def test_answers_show_the_one_text_of_a_queue(tmp_path: Path, run: Run) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    typed = '["shop","orders"]'
+    assert run("enqueue", typed, "1", "--url", url).exit_code == 0
+
+    for command in ("stats", "inspect", "check"):
+        assert json.loads(run(command, typed, "--url", url).stdout)["queue"] == '["shop", "orders"]'
+
+
+def test_the_release_of_a_copy_names_the_queue() -> None:
+    text = "End it: fdbqueue.transfer.release_copy(source, Queue('-rf'), target=target)."
+    assert in_shell(text) == """End it: `fdbqueue copy --release '["-rf"]' FROM TO`."""

@@ -396,7 +396,10 @@ def refused() -> dict[str, tuple[Callable[[Any, Subspace], Any], str]]:
     return {
         "sessions": (lambda db, space: Sessions(Queue(space)).enqueue(db, b"x", session="ann"), "has sessions"),
         "stream": (stream, "a stream out of it"),
-        "copy": (copy, r"the record of a copy .*: fdbqueue\.transfer\.release_copy\(source, queue, target=target\)\.$"),
+        "copy": (
+            copy,
+            r"the record of a copy .*: fdbqueue\.transfer\.release_copy\(source, Queue\(.*\), target=target\)\.$",
+        ),
         "group": (lambda db, space: Groups(Leases(Queue(space))).open(db, "book"), "has groups"),
         "completion": (lambda db, space: Results(Leases(Queue(space))).enqueue(db, b"x"), "has a completion"),
         "inside": (lambda db, space: registered_before(db, space["inner"]), "is inside"),

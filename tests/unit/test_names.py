@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import struct
 from collections.abc import Iterator
 from itertools import chain
@@ -206,4 +207,23 @@ def test_no_other_code_makes_or_reads_the_text_of_a_name() -> None:
             found += _lines(path, READS)
         if own.startswith(SHOWING):
             found += _lines(path, FORMATS)
+    assert not found, "\n".join(found)
+
+
+def test_a_name_that_begins_with_a_dash_is_no_option_of_a_command() -> None:
+    for name in ("-rf", "--help", "a b", "it's", "$x", "ann"):
+        [word] = shlex.split(names.queue_word((name,)))
+        assert not word.startswith("-")
+        assert Layout(names.queue_named(word)).prefix == Layout(name).prefix
+        [word] = shlex.split(names.session_word(name))
+        assert not word.startswith("-")
+        assert names.session_named(word) == name
+
+
+QUOTES = re.compile(r"\bshlex\.(quote|join)\b|\bimport (quote|join)\b")
+
+
+def test_no_other_code_writes_a_name_into_a_command() -> None:
+    paths = [*(ROOT / "fdbqueue").rglob("*.py"), *(ROOT / "layers").rglob("*.py")]
+    found = [line for path in paths if path != Path(names.__file__) for line in _lines(path, QUOTES)]
     assert not found, "\n".join(found)
