@@ -16,7 +16,8 @@ from fdbqueue.cli.output import wants_table, write_lines
 from fdbqueue.engine.embedded.store.disk.layout import DATA
 from fdbqueue.engine.embedded.store.disk.pages import Damage, check_pages
 from fdbqueue.engine.keys import below
-from fdbqueue.stored.layout import CATALOGUE, described, name_of
+from fdbqueue.stored.layout import CATALOGUE
+from fdbqueue.stored.names import queue_text
 
 ALL = "a part that all queues use"
 UNREGISTERED = "keys of no queue that is registered"
@@ -40,7 +41,7 @@ def check_file(folder: Path, *, as_json: bool) -> None:
             console.print(f"[red]✗[/red] {escape(what)} Affected: {escape(', '.join(names))}.")
         if not told:
             console.print(f"[green]✓[/green] {counted(report.pages, 'page')}, {counted(report.rows, 'key')}, all well")
-            if not report.checked:
+            if report.checked is False:
                 console.print(
                     "This folder's rows have no checksums: a value that was changed in its place is not found."
                 )
@@ -69,7 +70,7 @@ def harmed(damage: Damage, queues: list[bytes]) -> list[str]:
     for prefix in queues:
         end = below(prefix)[1]
         if end > damage.begin and (damage.end is None or prefix < damage.end):
-            names.append(described(name_of(prefix)))
+            names.append(queue_text(prefix))
     if damage.end is None or damage.end > CATALOGUE:
         names.append("the list of queues")
     return names or [UNREGISTERED]

@@ -2179,4 +2179,19 @@ MUTANTS = (
         (("queue_text(Layout(named(text)).prefix) if text else text", "text"),),
         tests=("tests/cli/test_remedies.py::test_answers_show_the_one_text_of_a_queue",),
     ),
+    Mutant(
+        "a backup of a damaged folder does not say what to do",
+        "fdbqueue/engine/embedded/store/backup.py",
+        (
+            ("        if -done.returncode in _BY_DAMAGE:", "        if False:"),
+            ("could not be written. {explain(path, error)}", "could not be written ({error})."),
+        ),
+        tests=("tests/cli/test_check_file.py::test_a_backup_of_a_damaged_folder_names_the_check_of_the_file",),
+    ),
+    Mutant(
+        "a folder whose format can not be read has no checksums",
+        "fdbqueue/engine/embedded/store/disk/pages.py",
+        (("self.checked: bool | None = None", "self.checked: bool | None = False"),),
+        tests=("tests/cli/test_check_file.py::test_it_is_unknown_whether_rows_of_a_damaged_table_have_checksums",),
+    ),
 )

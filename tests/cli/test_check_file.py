@@ -15,8 +15,10 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli import errors
-from fdbqueue.engine.embedded.store.disk import layout
-from fdbqueue.engine.embedded.store.disk.pages import FREE, PagesReport, check_pages
+from fdbqueue.cli.checkfile import harmed
+from fdbqueue.engine.embedded.store.disk import data_file, layout
+from fdbqueue.engine.embedded.store.disk.pages import FREE, Damage, PagesReport, check_pages
+from fdbqueue.stored.layout import Layout
 from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.engines("file")
@@ -130,7 +132,7 @@ def test_the_queues_of_a_damaged_page_are_named(whole: Path, tmp_path: Path, run
         answer = msgspec.json.decode(told.stdout)
         assert told.exit_code == (0 if answer["ok"] else errors.EMPTY)
         named |= {tuple(one["affected"]) for one in answer["damaged"]}
-    assert {("'first'",), ("'second'",)} <= named
+    assert {("first",), ("second",)} <= named
 
 
 @pytest.mark.parametrize("what", ["order", "entry", "count", "twice"])
@@ -168,3 +170,41 @@ def test_a_folder_without_a_database_is_said(tmp_path: Path, run: Run) -> None:
     assert run("check").exit_code == errors.USAGE
     both = run("check", "orders", "--file", str(tmp_path))
     assert (both.exit_code, "leave the queue" in both.stderr) == (errors.USAGE, True)
+
+
+def test_the_names_of_queues_are_their_texts() -> None:
+    damage = Damage(2, layout.DATA, b"", None, "")
+    assert harmed(damage, [Layout(("shop", 7)).prefix])[0] == '["shop", 7]'
+
+
+def test_it_is_unknown_whether_rows_of_a_damaged_table_have_checksums(whole: Path, tmp_path: Path, run: Run) -> None:
+    with (whole / "data.mdb").open("rb") as file:
+        newest = data_file.newest_meta(file.fileno())
+    assert newest is not None
+    root = int.from_bytes(newest.content[112:120], "little")
+
+    told = run("check", "--file", str(damaged(whole, tmp_path / "t", root * PAGE, bytes(PAGE))))
+
+    assert msgspec.json.decode(told.stdout)["checksums"] is None
+    assert msgspec.json.decode(run("check", "--file", str(whole)).stdout)["checksums"] is True
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_backup_of_a_damaged_folder_names_the_check_of_the_file(
+    whole: Path, tmp_path: Path, run: Run, missing: bool
+) -> None:
+    data = (whole / "data.mdb").read_bytes()
+    page = next(
+        at
+        for at in range(2 * PAGE, len(data), PAGE)
+        if data[at + 10] == 1
+        and any(one.database == layout.DATA for one in found(damaged(whole, tmp_path / "t", at, bytes(PAGE))).damages)
+    )
+    first = page + int.from_bytes(data[page + 16 : page + 18], "little")
+    # The first page below it is far behind the end of the file; or it is no page, and the process that copies it dies.
+    folder = damaged(whole, tmp_path / "t", *((first, b"\xff\xff\xff\x7f") if missing else (page, bytes(PAGE))))
+
+    told = run("backup", f"file:{folder}", str(tmp_path / "copy"))
+
+    assert told.exit_code == errors.ENGINE
+    assert f"`fdbqueue check --file {folder}`" in told.stderr, told.stderr

@@ -284,7 +284,10 @@ class Panicking:
         (lmdb.ReadersFullError, -30790, "4096 transactions are open"),
         (lmdb.MapFullError, -30792, "max_size"),
         (lmdb.VersionMismatchError, -30794, "in use, by a program with another version"),
-        (lmdb.CorruptedError, -30796, "Restore a backup"),
+        (lmdb.CorruptedError, -30796, "`fdbqueue check --file PATH` tells what is. Restore a backup"),
+        (lmdb.InvalidError, -30793, "fdbqueue check --file PATH"),
+        (lmdb.PageNotFoundError, -30797, "fdbqueue check --file PATH"),
+        (lmdb.BadTxnError, -30782, "fdbqueue check --file PATH"),
         (lmdb.Error, 12345, "PATH: what LMDB says"),
     ],
 )

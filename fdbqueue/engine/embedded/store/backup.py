@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,12 @@ import lmdb
 
 from fdbqueue.base.aside import sync
 from fdbqueue.engine.embedded.store.disk import data_file, folder
+from fdbqueue.engine.embedded.store.disk.files import explain
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import StorageError
+
+_BY_DAMAGE = (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV)
+"""The signals that end a process which reads a damaged page."""
 
 
 def copy_folder(path: str, to: str) -> int:
@@ -39,6 +44,11 @@ def copy_folder(path: str, to: str) -> int:
         check=False,
     )
     if done.returncode:
+        if -done.returncode in _BY_DAMAGE:
+            raise StorageError(
+                f"{to}: the process that copied ended by {signal.Signals(-done.returncode).name}, as a damaged page of"
+                f" {path} ends it. `fdbqueue check --file {path}` tells whether there is one."
+            )
         lines = done.stderr.strip().splitlines()
         raise StorageError(lines[-1] if lines else f"{to}: the process that copied ended with {done.returncode}.")
     return os.path.getsize(os.path.join(to, "data.mdb"))
@@ -71,7 +81,9 @@ def _copy(path: str, to: str) -> None:
             sync(name)
         os.rename(part, to)
         sync(Path(to).parent)
-    except (OSError, lmdb.Error) as error:
+    except lmdb.Error as error:
+        raise StorageError(f"{to}: the backup could not be written. {explain(path, error)}") from error
+    except OSError as error:
         raise StorageError(f"{to}: the backup could not be written ({error}).") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)

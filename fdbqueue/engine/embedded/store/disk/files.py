@@ -27,6 +27,11 @@ MAX_READERS: Final = 4096
 """Maximum number of transactions, of all processes together, that read at one time."""
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DAMAGE: Final = (
+    *(lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.PanicError),
+    *(lmdb.BadTxnError, lmdb.ProblemError, lmdb.CursorFullError),
+)
+"""The errors that a damaged page leads to. LMDB refuses a transaction that has met one: BadTxnError."""
 _OURS: Final = folder.NAMES | {"lost+found"}
 
 
@@ -46,8 +51,11 @@ def explain(path: str, error: lmdb.Error) -> StorageError:
         return StorageError(f"{path}: more than {MAX_READERS} transactions are open at one time, in all processes.")
     if isinstance(error, lmdb.VersionMismatchError):
         return StorageError(f"{path}: made, or in use, by a program with another version of LMDB's format.")
-    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.PanicError):
-        return StorageError(f"{path}: the file is damaged or no database of fdbqueue ({error}). Restore a backup.")
+    if isinstance(error, _DAMAGE):
+        return StorageError(
+            f"{path}: the file is damaged or no database of fdbqueue ({error}). `fdbqueue check --file {path}` tells"
+            " what is. Restore a backup."
+        )
     return StorageError(f"{path}: {error}")
 
 

@@ -64,8 +64,8 @@ class PagesReport:
     """How many pages were read."""
     rows: int
     """How many keys of users were read."""
-    checked: bool
-    """Whether rows have checksums, which were compared."""
+    checked: bool | None
+    """Whether rows have checksums, which were compared; None: the row that says so can't be read."""
     damages: tuple[Damage, ...]
 
 
@@ -123,8 +123,8 @@ class _Walk:
         """Pages of branches, of leaves and of long values, and rows, of the database that is read."""
         self._databases: list[tuple[bytes, bytes]] = []
         self.pages = self.rows = 0
-        self.checked = False
-        """Whether rows have checksums."""
+        self.checked: bool | None = None
+        """Whether rows have checksums; None: the row that says so was not read."""
         self.damages: list[Damage] = []
 
     def all(self) -> None:
