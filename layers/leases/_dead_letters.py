@@ -5,9 +5,9 @@ A dead letter keeps its position, so that a redrive can put it back into its pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, cast
+from typing import Generic, Literal, TypeAlias
 
 from msgspec import structs
 
@@ -38,7 +38,7 @@ from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.verbs.of_session import refuse_of_session
 
-from .browsing import OnBad, StoredItem, browse
+from .browsing import OnBad, StoredItem, browse, dead_positions
 from .times import not_negative
 from .transitions import Transitions, check_failure
 
@@ -205,11 +205,7 @@ class DeadLetters(Named, Generic[V]):
         check_limit(limit, "dead letters", least=0, optional=True)
         if position is None:
             return await self._from_the_first(tr, deal, limit)
-        alone = isinstance(position, Position | str | bytes | Mapping) or not isinstance(position, Iterable)
-        places: list[Any] = [position] if alone else list(cast("Iterable[Any]", position))
-        for place in places:
-            if not isinstance(place, Position):
-                raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
+        places = dead_positions(position)
         # A position that is given twice is handled once.
         return await self._named(tr, verb, deal, list(dict.fromkeys(map(pack, places))), limit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -120,3 +120,17 @@ async def opened(tr: Transaction, queue: Queue[V], place: Place, row: KeyValue, 
     """Return the stored item of a row that this transaction has read."""
     item = await queue.item(tr, place.position(row.key), row.value)
     return stored_item(item, row.value, state)
+
+
+def dead_positions(position: object) -> list[Position]:
+    """Return the positions that a caller names dead letters by: one, or several.
+
+    Raises:
+        TypeError: one is no Position.
+    """
+    alone = isinstance(position, Position | str | bytes | Mapping) or not isinstance(position, Iterable)
+    places: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
+    for place in places:
+        if not isinstance(place, Position):
+            raise TypeError(f"A dead letter is named by its Position, as browse shows it, not by {place!r}.")
+    return places

@@ -2194,4 +2194,23 @@ MUTANTS = (
         (("self.checked: bool | None = None", "self.checked: bool | None = False"),),
         tests=("tests/cli/test_check_file.py::test_it_is_unknown_whether_rows_of_a_damaged_table_have_checksums",),
     ),
+    Mutant(
+        "a limit of more than 32 bits reaches the client",
+        "layers/sessions/operators/operators.py",
+        (("    return min(limit, _MOST_ROWS)", "    return limit"),),
+        tests=("tests/layers/sessions/test_sessions_operators.py::test_a_limit_of_more_than_32_bits_is_all",),
+    ),
+    Mutant(
+        "an empty text names no dead letters",
+        "layers/leases/browsing.py",
+        (
+            (
+                "    alone = isinstance(position, Position | str | bytes | Mapping)",
+                "    alone = isinstance(position, Position)",
+            ),
+        ),
+        tests=(
+            "tests/layers/sessions/test_sessions_misuse.py::test_wrong_arguments_are_refused_and_no_key_is_touched",
+        ),
+    ),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from fdbqueue import CheckReport, Position, Queue
+from fdbqueue.base.arguments import check_limit
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
@@ -27,7 +28,7 @@ from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.writes.indices import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem
-from ...leases.browsing import OnBad, check_on_bad, opened, or_unreadable
+from ...leases.browsing import OnBad, check_on_bad, dead_positions, opened, or_unreadable
 from ..line.line import Line
 from ..line.shards import check_shards
 from ..line.tracking import named_by
@@ -43,6 +44,8 @@ from .changes import Later, Operating
 
 T = TypeVar("T")
 ITEMS_AT_ONCE = 100
+_MOST_ROWS = 1 << 30
+"""The limit of a range read is a number of 32 bits."""
 
 
 class Operators(Items[V]):
@@ -222,7 +225,8 @@ class Operators(Items[V]):
         *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
         writes each.
         """
-        name, wanted = pack_name(session), self._wanted(session, position, limit)
+        limit = _checked(limit, "dead letters")
+        name, wanted = pack_name(session), self._wanted(session, position)
         body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
         return await self.queue.transact(tr, body)
 
@@ -239,22 +243,16 @@ class Operators(Items[V]):
 
         Arguments, *Conflicts* and *Cost:* as `redrive`.
         """
-        name, wanted = pack_name(session), self._wanted(session, position, limit)
+        limit = _checked(limit, "dead letters")
+        name, wanted = pack_name(session), self._wanted(session, position)
         body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
         return await self.queue.transact(tr, body)
 
-    def _wanted(
-        self, session: SessionName, position: Position | Iterable[Position] | None, limit: int
-    ) -> list[Position] | None:
+    def _wanted(self, session: SessionName, position: Position | Iterable[Position] | None) -> list[Position] | None:
         """Return the positions of dead letters, or their addresses, as positions in their session."""
-        _check_limit(limit, "dead letters")
         if position is None:
             return None
-        alone = isinstance(position, Position) or not isinstance(position, Iterable)
-        wanted: list[Any] = [position] if alone else [*cast("Iterable[Any]", position)]
-        for one in wanted:
-            if not isinstance(one, Position):
-                raise TypeError(f"A dead letter is named by its Position, not by {one!r}.")
+        wanted = dead_positions(position)
         available, places = (
             self.line.layout.available,
             [named_by(self.line, one, pack_name(session))[1] for one in wanted],
@@ -279,7 +277,7 @@ class Operators(Items[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* three reads.
         """
-        _check_limit(limit, "items")
+        limit = _checked(limit, "items")
         check_on_bad(on_bad)
         body = partial(_scheduled, line=self.line, name=pack_name(session), limit=limit, on_bad=on_bad)
         return await self.queue.read(tr, body)
@@ -301,7 +299,7 @@ class Operators(Items[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads.
         """
-        _check_limit(limit, "items")
+        limit = _checked(limit, "items")
         check_on_bad(on_bad)
         name = pack_name(session)
 
@@ -476,6 +474,7 @@ async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_ba
     return waiting
 
 
-def _check_limit(limit: int, what: str) -> None:
-    if type(limit) is not int or limit < 1:
-        raise ValueError(f"limit is how many {what} at most, at least 1, not {limit!r}.")
+def _checked(limit: int, what: str) -> int:
+    """Return a checked limit, as much of it as the client takes, which is more than a transaction can read."""
+    check_limit(limit, what)
+    return min(limit, _MOST_ROWS)

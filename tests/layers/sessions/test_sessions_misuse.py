@@ -52,6 +52,10 @@ def test_wrong_terms_are_refused(make: Callable[[], Any], told: str) -> None:
         make()
 
 
+def _of_ann(verb: str, *wrong: Any, **terms: Any) -> Callable[[Sessions, Any, Any], Any]:
+    return lambda sessions, db, lease: getattr(sessions, verb)(db, "ann", *wrong, **terms)
+
+
 CALLS: list[tuple[Callable[[Sessions, Any, Any], Any], str]] = [
     (lambda s, db, lease: s.enqueue(db, "x", session=None), "named by a str, bytes or a tuple, not None"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.enqueue(db, "x", session=7), "named by a str, bytes or a tuple, not 7"),  # type: ignore[arg-type]
@@ -84,6 +88,8 @@ CALLS: list[tuple[Callable[[Sessions, Any, Any], Any], str]] = [
     (lambda s, db, lease: s.pause(db, 7), "named by a str, bytes or a tuple"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.remove(db, "ann", later="drop"), "later is 'refuse' or 'renew', not 'drop'"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.redrive(db, "ann", "first"), "named by its Position"),  # type: ignore[arg-type]
+    *((_of_ann(verb, wrong), "named by its Position") for verb in ("redrive", "purge") for wrong in ("", b"", {})),
+    *((_of_ann(verb, limit=10**19), r"less than 2\^63") for verb in ("dead", "scheduled", "redrive", "purge")),
     (lambda s, db, lease: s.redrive(db, "ann", 5), "named by its Position"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.list(db, limit="3"), "limit is how many items to show, an integer"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.nack(db, lease, error=ValueError("x")), "error is a text"),  # type: ignore[arg-type]

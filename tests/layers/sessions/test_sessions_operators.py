@@ -257,3 +257,16 @@ def test_the_page_of_the_queue_counts_paused_sessions(db: Any, space: Subspace) 
 
     assert page.sessions.paused == 1
     assert ", 1 paused; in them 2 items" in str(page)
+
+
+@pytest.mark.parametrize("limit", [2**31, 2**32 + 1, 2**63 - 1])
+def test_a_limit_of_more_than_32_bits_is_all(db: Any, space: Subspace, limit: int) -> None:
+    sessions = Sessions(Queue(space, codec="str"), max_attempts=1)
+    sessions.enqueue_many(db, ["1", "2"], session="ann")
+    sessions.nack(db, lease_of(sessions, db))
+    sessions.nack(db, lease_of(sessions, db))
+
+    assert [item.value for item in sessions.dead(db, "ann", limit=limit)] == ["1", "2"]
+    assert sessions.scheduled(db, "ann", limit=limit) == []
+    assert sessions.redrive(db, "ann", limit=limit) == 2
+    assert sessions.purge(db, "ann", limit=limit) == 0
