@@ -74,6 +74,21 @@ def tell_of_generator(name: str, *, stacklevel: int) -> None:
     deprecated(f"A generator as the body {name}", since="0.3.0", instead=instead, stacklevel=stacklevel + 1)
 
 
+def _explain(steps: object, error: Exception) -> None:
+    """Say what a body is, and how it waits, if an error came from a body that is none or that awaits a future itself.
+
+    Raises:
+        TypeError: these are no steps.
+    """
+    if not hasattr(steps, "send"):
+        told = f"A body is a coroutine, and this one returned {steps!r}. Write it as async def"
+        raise TypeError(f"{told}, and await value_of(future) in it.") from error
+    if "can't be used in 'await' expression" in str(error):
+        error.add_note(
+            "A future is awaited by value_of, as in await value_of(tr.get(key)); and a verb's steps as they are."
+        )
+
+
 def run(steps: Steps[T]) -> T:
     """Run `steps` to the end; block the calling thread at every future."""
     try:
@@ -91,6 +106,9 @@ def run(steps: Steps[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except (AttributeError, TypeError) as error:
+        _explain(steps, error)
+        raise
 
 
 def wait_in_thread(future: Any) -> Any:
@@ -165,6 +183,9 @@ async def run_async(steps: Steps[T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    except (AttributeError, TypeError) as error:
+        _explain(steps, error)
+        raise
 
 
 async def aio(future: Future[T]) -> T:
@@ -224,7 +245,13 @@ def _refuse_parents(future: Any) -> None:
 async def _ready(future: Future[Any]) -> None:
     import asyncio  # a third of what `import fdbqueue` cost; whoever awaits has it
 
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise RuntimeError(
+            "No event loop runs here: a body may run without one. In a body await value_of(future), and the steps of a"
+            " verb, as in await queue.enqueue.steps(tr, value), not its aio."
+        ) from error
     own_thread = threading.get_ident()
     waiter = loop.create_future()
 

@@ -2213,4 +2213,10 @@ MUTANTS = (
             "tests/layers/sessions/test_sessions_misuse.py::test_wrong_arguments_are_refused_and_no_key_is_touched",
         ),
     ),
+    Mutant(
+        "an own error of a body is taken for a body that is none",
+        "fdbqueue/engine/steps.py",
+        (('    if not hasattr(steps, "send"):', "    if True:"),),
+        tests=("tests/unit/test_steps.py::test_an_error_of_a_body_stays_that_error",),
+    ),
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.steps import Steps, run, run_async, value_of
+from fdbqueue.engine.steps import Steps, aio, run, run_async, value_of
 from fdbqueue.engine.waiting import until_changed
 
 
@@ -141,3 +141,35 @@ def test_a_cancelled_task_cancels_its_future_and_the_steps_see_it() -> None:
 
     assert asyncio.run(main()).cancelled
     assert seen == ["cancelled"]
+
+
+@pytest.mark.parametrize("drive", [run, lambda steps: asyncio.run(run_async(steps))])
+def test_a_body_that_is_no_coroutine_is_told_what_a_body_is(drive: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=r"A body is a coroutine, and this one returned 7\. Write it as async def"):
+        drive(7)
+
+
+def test_an_error_of_a_body_stays_that_error() -> None:
+    async def body() -> None:
+        raise AttributeError("its own")
+
+    with pytest.raises(AttributeError, match="its own"):
+        run(body())
+
+
+def test_a_body_that_waits_as_in_an_event_loop_is_told_how_a_body_waits() -> None:
+    async def body() -> Any:
+        return await aio(Pending())
+
+    with pytest.raises(RuntimeError, match=r"No event loop runs here.*value_of\(future\).*enqueue\.steps"):
+        run(body())
+
+
+@pytest.mark.parametrize("drive", [run, lambda steps: asyncio.run(run_async(steps))])
+def test_a_future_that_is_awaited_itself_names_value_of(db: Any, drive: Callable[[Any], Any]) -> None:
+    async def body(tr: Any) -> Any:
+        return await tr.get(b"a")
+
+    with pytest.raises(TypeError, match="await") as caught:
+        drive(body(db.create_transaction()))
+    assert "await value_of(tr.get(key))" in caught.value.__notes__[0]

@@ -88,7 +88,11 @@ CALLS: list[tuple[Callable[[Sessions, Any, Any], Any], str]] = [
     (lambda s, db, lease: s.pause(db, 7), "named by a str, bytes or a tuple"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.remove(db, "ann", later="drop"), "later is 'refuse' or 'renew', not 'drop'"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.redrive(db, "ann", "first"), "named by its Position"),  # type: ignore[arg-type]
-    *((_of_ann(verb, wrong), "named by its Position") for verb in ("redrive", "purge") for wrong in ("", b"", {})),
+    *(
+        (_of_ann(verb, wrong), "named by its Position")
+        for verb in ("redrive", "purge")
+        for wrong in ("", b"", {"a": 1})
+    ),
     *((_of_ann(verb, limit=10**19), r"less than 2\^63") for verb in ("dead", "scheduled", "redrive", "purge")),
     (lambda s, db, lease: s.redrive(db, "ann", 5), "named by its Position"),  # type: ignore[arg-type]
     (lambda s, db, lease: s.list(db, limit="3"), "limit is how many items to show, an integer"),  # type: ignore[arg-type]
