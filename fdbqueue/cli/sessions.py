@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fdbqueue import FormatError
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.byposition import print_stored
@@ -117,7 +118,7 @@ def sessions(
         if given:
             [(verb, text)] = given.items()
             name = session_named(text, f"--{verb}")
-            there = source.info(db, name)
+            there = _info(source, db, name, is_mended=verb in ("resume", "remove"))
             # Probably a mistyped name. A program may pause a session before its first item.
             if verb == "pause" and there is None:
                 typer.echo(no_session(db, own, name, text), err=True)
@@ -132,7 +133,8 @@ def sessions(
             else:
                 getattr(source, verb)(db, name)
             info = source.info(db, name)
-            if info is not None and there is not None and (why := _idle_verb(verb, there)):
+            is_changed = verb == "resume" and there != info  # it may have been mended
+            if info is not None and there is not None and not is_changed and (why := _idle_verb(verb, there)):
                 typer.echo(f"{text} {why}{_present(db, source, name, info)}.", err=True)
             if info is None:
                 gone = f"The session {text} has nothing any more."
@@ -159,6 +161,16 @@ def _print_items(
         found += source.dead(db, name, limit=limit - len(found), on_bad="null")
     print_stored(found, codec, table=table)
     return bool(found)
+
+
+def _info(source: Sessions[Any], db: Any, name: SessionName, *, is_mended: bool) -> SessionInfo | None:
+    """Describe a session; None if there is none, or if it can't be read and the verb mends it."""
+    try:
+        return source.info(db, name)
+    except FormatError as error:
+        if not is_mended or error.newer:
+            raise
+        return None
 
 
 def _idle_verb(verb: str, there: SessionInfo) -> str:

@@ -10,6 +10,7 @@ its time to live is over                "expired": the taker removes it (`remove
 its group was cancelled                 "cancelled": the taker removes it
 it does not fit into the transaction    `Takes.full`: it stays, and all behind it
 it can't be read, or may not be taken   `Takes.error`: it stays. The taker raises that if it has no other item
+it can't be read, and is a pointer      "take", with a value that stands in for it (`_stand_in`)
 the predicate of its type says so       "expired"
 otherwise                               "take"
 ======================================  ======================================================================
@@ -37,7 +38,7 @@ from fdbqueue.moves.groups import CANCELLED, group_record
 from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of
-from fdbqueue.stored.layout import TAKEN, Layout
+from fdbqueue.stored.layout import TAKEN, Layout, is_packed
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.places import Standing
 
@@ -174,8 +175,11 @@ class Takes:
                     elif predicate is not None or (notes is NO_NOTES and not is_plain):
                         fate = "expired" if await self._says_over(row, notes) else "take"
             except UNTAKEABLE as error:
-                self.error = error
-                break
+                stand_in = self._stand_in(row, error)
+                if stand_in is None:
+                    self.error = error
+                    break
+                item = stand_in if is_opened else None
             if fate == "take":
                 self.taken += 1
                 self.size_bytes += size
@@ -184,6 +188,17 @@ class Takes:
                 item = None
             verdicts.append(Verdict(row, fate, notes, item))
         return verdicts
+
+    def _stand_in(self, row: KeyValue, error: Exception) -> Item[Any] | None:
+        """Return what is taken for an item that can't be read, if its codec has such a value; None if it has none.
+
+        A codec has one (`stand_in`) if its holder puts the item aside, so that those behind it can be taken.
+        """
+        value = getattr(self._queue.codec, "stand_in", None)
+        if value is None or any(getattr(one, "newer", False) for one in (error, error.__cause__)):
+            return None
+        layout = self._queue.layout
+        return Item(layout.position_of(row.key), value) if is_packed(row.key[len(layout.prefix) :]) else None
 
     @property
     def stopped(self) -> bool:

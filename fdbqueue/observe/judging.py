@@ -155,6 +155,13 @@ def _unreadable(seen: Seen) -> Trouble | None:
                 "command": f"fdbqueue bury {{}} {position.text}",
                 "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
             }
+    if seen.read.damaged and seen.problem == seen.read.problem:
+        name = session_of(seen.read.damaged)
+        more = {"session": name}
+        told = {
+            "command": f"fdbqueue sessions {{}} --resume {_quoted(name)}",
+            "method": f"Sessions(Queue({{}})).resume(db, {_python(name)})",
+        }
     if seen.is_newer:
         told = {"command": "fdbqueue --version", "method": "fdbqueue.__version__"}
     return seen.trouble("newer_format" if seen.is_newer else "unreadable", "problem", seen.problem, **told, **more)

@@ -22,7 +22,14 @@ from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.line.slots import read_entry
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
-from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, SessionRecord, pointer_of, unpack_record
+from fdbqueue.layers.sessions.session.records import (
+    Keys,
+    SessionPointer,
+    SessionRecord,
+    name_of,
+    pointer_of,
+    unpack_record,
+)
 from fdbqueue.layers.sessions.session.states import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.lag import is_suspended
@@ -33,7 +40,9 @@ from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import DELAY, Layout, names_above, pack
+from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import unreadable_item
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
@@ -150,16 +159,18 @@ class ReadRows(QueueRows):
     waits: LongestWait | None = None
     foreign: int = 0
     """Keys among the records of sessions that are not the library's."""
+    damaged: bytes = b""
+    """If the first thing that could not be read is a session's: its packed name."""
 
     @property
     def sessions(self) -> SessionStats | None:
         """Its sessions; None if it never had any, or if their totals can't be read."""
         return cast("SessionStats | None", self.added.get(SESSIONS))
 
-    def fail(self, error: FormatError) -> None:
-        """Note the first thing that could not be read."""
+    def fail(self, error: FormatError, *, session: bytes = b"") -> None:
+        """Note the first thing that could not be read, and the packed name of the session whose it is."""
         if not self.problem:
-            self.problem, self.is_newer = str(error), error.newer
+            self.problem, self.is_newer, self.damaged = str(error), error.newer, session
 
 
 def rows_of(prefix: bytes) -> ReadRows:
@@ -335,6 +346,7 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     records = started(_slots_and_codec(tr, one.own.layout, one.own.sessions))
     waits: list[tuple[Layout, Steps[list[KeyValue]]]] = []
     pointers: list[KeyValue] = []
+    aside: list[KeyValue] = []
     reading: list[tuple[list[KeyValue], Steps[list[KeyValue]]]] = []
     for line in lines:
         requests, late = Requests(line), line.timers_until(late_us)
@@ -343,6 +355,7 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
             (one.requests, started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))),
             (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
             (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),
+            (aside, started(rows(view, line.dead.begin, line.dead.end, limit=MOST_FIRST))),
         ]
         if one.sessions.waiting:
             timers = line.timers.range()
@@ -354,7 +367,9 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     firsts = [started(rows(view, *span, limit=1)) for span in _available(one, pointers[:MOST_FIRST])]
     for steps in firsts:
         one.first_of_sessions += await steps
-    _note_records(one, await recording)
+    found = await recording
+    _note_records(one, found)
+    _note_pointers(one, found, [*aside, *pointers, *one.leased])
     await _note(one, records)
     await _note(one, _group(tr, one.own.sessions.line, one.first_of_sessions))
     for line, steps in waits:
@@ -384,12 +399,39 @@ def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
         try:
             record = unpack_record(one.own.layout, row.key, row.value)
         except FormatError as error:
-            one.fail(error)
+            one.fail(error, session=row.key[begin:])
             continue
         if record.blocked:
             one.blocked.append(BlockedSession(row.key[begin:], record, {}, []))
         elif record.paused:
             one.session_pauses.append(row.key[begin:])
+
+
+def _note_pointers(one: ReadRows, records: list[KeyValue], pointers: list[KeyValue]) -> None:
+    """Note a pointer that is damaged, or was put aside, with its session if that is among the records."""
+    keys, owners = one.own.sessions, dict[bytes, bytes]()
+    for _, row in own_rows(one.own.layout, "session", records):
+        with suppress(FormatError):
+            owners[unpack_record(one.own.layout, row.key, row.value).pointer] = row.key[len(keys.record(b"")) :]
+    for row in pointers:
+        line = next((line for line in one.own.shards.layouts() if is_within(row.key, line.prefix)), None)
+        if line is None or one.problem:
+            continue
+        is_aside = line.dead.begin <= row.key < line.dead.end
+        place = line.dead if is_aside else line.leased if row.key < line.begin else line.available
+        packed = place.packed(row.key)
+        try:
+            pointer = pointer_of(row.value)
+            name = pointer.name or owners.get(packed, b"")
+            if is_aside:
+                whose = f"The session {session_told(name_of(name))}" if name else "A session"
+                told = f"{whose} was put out of the line, since something of it was damaged."
+                one.fail(FormatError(f"{told} Sessions.resume enters it again."), session=name)
+        except FormatError as error:
+            name = owners.get(packed, b"")
+            whose = f"It is that of the session {session_told(name_of(name))}. " if name else ""
+            remedy = f"{whose}Sessions.resume enters its session again."
+            one.fail(unreadable_item(line, packed, error, remedy), session=name)
 
 
 async def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[KeyValue]) -> None:

@@ -80,6 +80,8 @@ class CheckPart:
     """What it does not look at, in words, and where that is."""
     owns: tuple[Callable[[Layout], Subspace], ...] = ()
     """The keys of the layer below the queue's name. A check calls all others foreign that the library did not write."""
+    removes: Callable[[Transaction | Database, Any], int] | None = None
+    """Removes what is stored for nothing in a `Queue`, for `check(remove_foreign=True)`, and returns how many keys."""
 
 
 @dataclass(frozen=True, slots=True)

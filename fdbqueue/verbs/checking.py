@@ -45,6 +45,7 @@ class _Check:
             queue: the queue.
             remove_foreign: whether to remove all keys below the queue's name that fdbqueue did not write, first. Do
                 this with the newest version of the library that uses the queue: a newer one may have written them.
+                Damaged records of sessions, and damaged pointers in their line, go too if they belong to no item.
                 Keys of a queue whose name is below this one stay, and so do keys that a layer of your own names by
                 `CheckPart.owns` in this process.
 
@@ -99,6 +100,8 @@ def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
     while keys := list(islice(found, REMOVED_AT_ONCE)):
         run(queue.transact(tr, partial(remove, keys=keys)))
         removed += len(keys)
+    for part in check_parts.all().values():
+        removed += 0 if part.removes is None else part.removes(tr, queue)
     return removed
 
 

@@ -729,7 +729,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     def _unreadable(self, position: Position, error: FormatError) -> FormatError:
         told = f"The item {position.text} of {self!r} can't be read and was left there. {error}"
-        return FormatError(told, position=position)
+        return FormatError(told, position=position, newer=error.newer)
 
     def _encoding(self) -> Encoding:
         as_they_are = type(cast(Any, self.codec)) is BytesCodec

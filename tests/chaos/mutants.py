@@ -1641,9 +1641,9 @@ MUTANTS = (
         tests=("tests/layers/together/test_own_keys.py::test_keys_that_few_programs_write_are_own",),
     ),
     Mutant(
-        "a damaged slot whose item waited is written as one with the slots of its gates",
-        "layers/sessions/line/slots.py",
-        (("                rests = record.gates and", "                rests = False and record.gates and"),),
+        "a damaged slot whose item waited gives back slots of gates that it does not have",
+        "layers/sessions/line/mending.py",
+        (("    return RESTING if rests else IN_LINE", "    return IN_LINE"),),
         tests=(
             "tests/layers/together/test_damaged_records.py::test_a_damaged_slot_is_written_again_wherever_its_pointer_is",
         ),
@@ -2097,8 +2097,8 @@ MUTANTS = (
         "layers/sessions/line/line.py",
         (
             (
-                "        except FormatError:\n            return None\n        fate",
-                "        except KeyError:\n            return None\n        fate",
+                "        except FormatError as error:\n            if not error.newer:",
+                "        except KeyError as error:\n            if not error.newer:",
             ),
         ),
         tests=(
@@ -2218,5 +2218,114 @@ MUTANTS = (
         "fdbqueue/engine/steps.py",
         (('    if not hasattr(steps, "send"):', "    if True:"),),
         tests=("tests/unit/test_steps.py::test_an_error_of_a_body_stays_that_error",),
+    ),
+    Mutant(
+        "a damaged pointer stops all sessions",
+        "fdbqueue/moves/taking.py",
+        (("        if value is None or any(", "        if True or any("),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_others_go_on_and_resume_mends_it",),
+    ),
+    Mutant(
+        "a pointer of a newer version is put aside",
+        "fdbqueue/moves/taking.py",
+        (
+            (
+                'getattr(one, "newer", False) for one in (error, error.__cause__)',
+                "False for one in (error, error.__cause__)",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_what_a_newer_version_wrote_is_left_alone",),
+    ),
+    Mutant(
+        "a lease raises for a damaged record",
+        "layers/sessions/session/session.py",
+        (("            if error.newer:\n                raise\n            return None", "            raise"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_others_go_on_and_resume_mends_it",),
+    ),
+    Mutant(
+        "a record of a newer version is taken for a damaged one",
+        "layers/sessions/session/session.py",
+        (("            if error.newer:\n                raise\n            return None", "            return None"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_what_a_newer_version_wrote_is_left_alone",),
+    ),
+    Mutant(
+        "resume does not look whether a session is whole",
+        "layers/sessions/operators/changes.py",
+        (
+            (
+                "            if record is not None and await is_whole(",
+                "            if record is not None or await is_whole(",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_lost_pointer_is_told_and_entered_again",),
+    ),
+    Mutant(
+        "a whole session is written again",
+        "layers/sessions/line/mending.py",
+        (
+            (
+                "    if keys or record.paused or record.blocked:\n        return True",
+                "    if record.paused or record.blocked:\n        return True",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_whole_session_is_not_written_again",),
+    ),
+    Mutant(
+        "a session that is mended loses its live leases",
+        "layers/sessions/line/mending.py",
+        (('            if one.state == "leased" or (', "            if ("),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_mended_session_goes_on_where_it_is_leased",),
+    ),
+    Mutant(
+        "a session that is mended keeps the slots of its gates",
+        "layers/sessions/line/mending.py",
+        (("    for entry in lost.values():", "    for entry in ():"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_others_go_on_and_resume_mends_it",),
+    ),
+    Mutant(
+        "gates are forgotten when a session is mended",
+        "layers/sessions/line/mending.py",
+        (("    if known is None and line.rules.gates is None and", "    if False and"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_gates_of_a_damaged_record_must_be_known",),
+    ),
+    Mutant(
+        "a damaged record stops its gate",
+        "layers/sessions/line/gates.py",
+        (("                continue  # `Sessions.resume`", "                raise  # `Sessions.resume`"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_damaged_record_does_not_stop_its_gate",),
+    ),
+    Mutant(
+        "an expired lease of a damaged session is not put aside",
+        "layers/sessions/line/line.py",
+        (
+            (
+                "            if not error.newer:\n                self._put_aside",
+                "            if False:\n                self._put_aside",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_lease_that_expires_does_not_stop_others",),
+    ),
+    Mutant(
+        "check removes a damaged pointer that a session owns",
+        "layers/sessions/line/mending.py",
+        (("        elif one.packed not in places:", "        else:"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_a_damaged_pointer_that_a_session_owns_stays",),
+    ),
+    Mutant(
+        "check removes the damaged record of a session with items",
+        "layers/sessions/line/mending.py",
+        (
+            (
+                "            if not error.newer and not await rows(tr, *within(keys.items + packed), limit=1):",
+                "            if not error.newer:",
+            ),
+        ),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_what_belongs_to_nothing_is_removed_as_foreign",),
+    ),
+    Mutant(
+        "on_bad buries a pointer of a newer version",
+        "layers/consumer/_session_run.py",
+        (("        return await self._lease_readable(limit)", "        return await super()._lease(limit)"),),
+        tests=("tests/layers/sessions/test_sessions_mending.py::test_what_a_newer_version_wrote_is_left_alone",),
     ),
 )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from fdbqueue import Position
+from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
 from fdbqueue.stored.own_values import decoded, unsigned
@@ -148,7 +148,7 @@ class Gates:
 
     async def leave(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
         """Take a waiting pointer out of a gate's line, and not to the next one."""
-        self._remove(tr, gate, session, place)
+        self.remove(tr, gate, session, place)
         record = await self._record(tr, gate) or GateRecord()
         if not record.held:  # it has kept the record because of this pointer
             await self._write(tr, gate, record)
@@ -247,16 +247,23 @@ class Gates:
             place = self._keys.gated(gate).packed(found[0].key)
             pointer = decoded(self._line.items.layout, found[0].key, found[0].value, pointer_of)
             session = self._line.session(pointer.name, pointer.generation)
-            self._remove(tr, gate, session, place)
+            self.remove(tr, gate, session, place)
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.
             recorded = tr.snapshot.get(session.record_key)
             entry = started(self._line.slots.entry(tr.snapshot, session, pointer.slot))
-            record, own = session.record_in(await value_of(recorded)), await entry
+            stored = await value_of(recorded)
+            try:
+                record, own = session.record_in(stored), await entry
+            except FormatError as error:
+                if error.newer:
+                    raise
+                continue  # `Sessions.resume` gives the session new pointers
             if record is not None and own is not None and own.place == place:
                 return WaitingPointer(pointer, session, record, own.stage)
         return None
 
-    def _remove(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
+    def remove(self, tr: Transaction, gate: bytes, session: Session, place: bytes) -> None:
+        """Take a waiting pointer out of a gate's line. The caller sees to the gate's record."""
         tr.clear(self._keys.gated(gate).key(place))
         self._count(tr, gate, session, -1)
 

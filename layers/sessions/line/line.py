@@ -5,6 +5,7 @@ This module is the only one that writes records and pointers. Each function is p
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -33,11 +34,13 @@ from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.writes.appending import append_item
 
+from ...common.logs import fields
 from ...leases import Disposition
 from ...leases.timers import due_timers
 from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut
 from ..session.gate_record import Gate, called
 from ..session.records import (
+    DAMAGED,
     OPEN,
     RENEWING,
     WAKER,
@@ -59,6 +62,7 @@ from .shards import PointerMoves, Shards
 from .slots import Slots
 from .tracking import drop_dead_letters, release, tracked
 
+_log = logging.getLogger("fdbqueue.layers.sessions")
 Where = Literal["place", "tail"]
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
@@ -144,7 +148,14 @@ class Line:
 
         *Conflicts:* none: an urgent item that is enqueued at this moment comes next. *Cost:* three reads in parallel.
         """
-        pointer = self.pointer(packed, stored) if value is None else value.pointer
+        try:
+            pointer = self.pointer(packed, stored) if value is None else value.pointer
+        except FormatError as error:
+            if error.newer:
+                raise
+            pointer = DAMAGED
+        if pointer is DAMAGED:  # its worker puts it aside
+            return stored_pointer(pointer), Held(pointer)
         session = self.session(pointer.name, pointer.generation)
         recorded: Any = tr.snapshot.get(session.record_key)
         stated: Any = tr.snapshot.get(session.state_key)
@@ -154,7 +165,7 @@ class Line:
             row = await self.slots.lend(tr, session, pointer, now_us)
         else:
             head = await session.first(tr, now_us=now_us)
-            record = session.record_in(recorded.wait() if at_once else await value_of(recorded))
+            record = session.record_if_readable(recorded.wait() if at_once else await value_of(recorded))
             # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
             runs = record is not None and not record.paused and not record.blocked and not record.limit
             row = head.rows[0] if head.rows and runs else None
@@ -190,13 +201,17 @@ class Line:
     ) -> Disposition | None:
         """Count a failed attempt of the item in progress, and give the session back to its place.
 
-        Returns None, and leaves all as it is, if its pointer, its record or its slots can't be read: a check tells of
-        them, and an error would keep all other timers from being fired. An item that can't be read blocks its session.
+        Returns None, and puts the pointer aside, if it, its record or its slots can't be read: an error would keep all
+        other timers from being fired. An item that can't be read blocks its session.
         """
         own = self.moves(tr, now_us)
         try:
             turn, value, head = await self._read_expired(tr, packed, stored)
-        except FormatError:
+        except FormatError as error:
+            if not error.newer:
+                self._put_aside(own, packed, stored, error)
+                own.finish()
+                moves.any = True
             return None
         fate = await self._expire(tr, own, turn, value, head, now_us)
         own.finish()
@@ -229,6 +244,24 @@ class Line:
             return await self.pass_on(tr, moves, turn, head, now_us=now_us)
         delay_us = self.rules.retry.delay_us_in_any_case(attempt)
         return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
+
+    async def put_aside(self, tr: Transaction, packed: bytes, token: bytes, error: FormatError) -> None:
+        """Put a leased pointer aside, whose session can't be worked on: it goes to the dead letters of the line.
+
+        `Sessions.resume` gives the session new pointers. Nothing is written if the lease is over.
+        """
+        value = await value_of(tr.get(self.shards.at(packed).leased.key(packed)))
+        if value.present() and self.notes(packed, bytes(value)).token == token:
+            moves = self.moves(tr)
+            self._put_aside(moves, packed, bytes(value), error)
+            moves.finish()
+
+    def _put_aside(self, moves: PointerMoves, packed: bytes, stored: bytes, error: FormatError) -> None:
+        notes = self.notes(packed, stored)
+        moves.leave_leased(packed, notes)
+        told = at_rest(notes, error=cut(str(error), ERROR_BYTES), died_at_us=self.leases.now_us())
+        moves.put_aside(packed, with_notes(stored, told))
+        _log.error("A session of %r can't be worked on. %s", self.items, error, extra=fields(self.items))
 
     def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
         """Return a session's name and its item in progress, from its leased pointer."""

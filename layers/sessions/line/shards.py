@@ -223,6 +223,14 @@ class PointerMoves(Transitions):
             self._tally = self.first
             super().leave_leased(packed, notes)
 
+    def leave_dead(self, packed: bytes) -> None:
+        """As `Moves.leave_dead`."""
+        if len(packed) - packed[0] != _IN_FIRST and (other := self._other(packed)):
+            other.leave_dead(packed)
+        else:
+            self._tally = self.first
+            super().leave_dead(packed)
+
     def leave_delayed(self, packed: bytes, notes: Notes) -> None:
         """As `Moves.leave_delayed`."""
         if len(packed) - packed[0] != _IN_FIRST and (other := self._other(packed)):
@@ -262,6 +270,11 @@ class PointerMoves(Transitions):
         else:
             self._tally = self.first
             super().enter_delayed(packed, stored, notes)
+
+    def put_aside(self, packed: bytes, stored: bytes) -> None:
+        """Add a pointer that has left its place to the dead letters of its shard. No item has died."""
+        self._tr.set(self.shards.at(packed).dead.key(packed), stored)
+        self.tally("dead", 1)
 
     def finish(self) -> None:
         """Write the counters of all shards that were touched."""

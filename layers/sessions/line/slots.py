@@ -10,7 +10,6 @@ that became available.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,7 +23,6 @@ from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
     Notes,
-    Place,
     Transaction,
     fdb_tuple,
     new_random,
@@ -33,10 +31,9 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import decoded
-from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases import Disposition
-from ..session.records import WAKER, SessionPointer, SessionRecord, new_pointer, pointer_of, stored_pointer
+from ..session.records import MENDED, WAKER, SessionPointer, SessionRecord, new_pointer, stored_pointer
 from ..session.session import Session, SessionHead
 from .gates import IN_LINE, RESTING, Gates
 
@@ -89,48 +86,6 @@ class Slots:
     def _decoded(self, key: bytes, value: bytes) -> Entry:
         return read_entry(self._line.items.layout, key, value)
 
-    async def mend(self, tr: Transaction, session: Session, record: SessionRecord) -> SessionRecord:
-        """Write the entries of a session that can't be read again, as its pointers have them.
-
-        An entry without a pointer is removed, and its slot with it. Return the record, which the caller writes.
-
-        *Conflicts:* with a transaction that moves one of these pointers. *Cost:* one range read. If an entry is
-        damaged, it reads the lines of all sessions.
-        """
-        begin, layout, damaged = session.slots_prefix, self._line.items.layout, set()
-        for row in await rows(tr, *bytes_behind(begin)):
-            try:
-                read_entry(layout, row.key, row.value)
-            except FormatError:
-                damaged.add(row.key[len(begin) :])
-        if not damaged:
-            return record
-        for place, stage, state in self._places(record):
-            for row in await rows(tr.snapshot, place.begin, place.end):
-                try:
-                    pointer = pointer_of(row.value)
-                except FormatError:
-                    continue  # a check tells of it
-                if pointer.name != session.name or pointer.slot not in damaged:
-                    continue
-                tr.add_read_conflict_key(row.key)
-                damaged.discard(pointer.slot)
-                rests = record.gates and state != "leased" and pointer.current and stage == IN_LINE
-                self.note(
-                    tr, session, pointer.slot, place.packed(row.key), pointer.current, RESTING if rests else stage
-                )
-        for slot in damaged:
-            tr.clear(begin + slot)
-        return replace(record, slots=record.slots - len(damaged))
-
-    def _places(self, record: SessionRecord) -> Iterator[tuple[Place, int, str]]:
-        """Yield where the pointers of a session may be: each place, the stage of an entry there, and the state."""
-        for layout in self._line.shards.layouts():
-            for state in IN_QUEUE:
-                yield getattr(layout, state), IN_LINE, state
-        for stage, (gate, _) in enumerate(record.gates):
-            yield self._line.keys.gated(gate), stage, "gated"
-
     def note(
         self,
         tr: Transaction,
@@ -155,8 +110,11 @@ class Slots:
     async def lend(self, tr: Transaction, session: Session, pointer: SessionPointer, now_us: int) -> KeyValue | None:
         """Return the item that a slot is lent with, and note it; None if there is none for it."""
         recorded = tr.snapshot.get(session.record_key)
-        entries = await self.entries(tr.snapshot, session)
-        record = session.record_in(await value_of(recorded))
+        try:
+            entries = await self.entries(tr.snapshot, session)
+        except FormatError:
+            return None  # the worker puts the pointer aside
+        record = session.record_if_readable(await value_of(recorded))
         own = entries.pop(pointer.slot, None)
         if own is None or record is None or record.paused or record.blocked or record.slots > record.limit:
             return None  # the worker takes the pointer out of the line
@@ -394,7 +352,7 @@ def read_entry(layout: Layout, key: bytes, stored: bytes) -> Entry:
     """
     parts = layout.parts("slot", key)
     told = "" if parts is None else f"It is a slot of the session {session_told(parts[0])}. "
-    return decoded(layout, key, stored, _entry, f"{told}Sessions.resume writes it again, as its pointer has it.")
+    return decoded(layout, key, stored, _entry, f"{told}{MENDED}")
 
 
 def _entry(stored: bytes) -> Entry:

@@ -16,6 +16,7 @@ from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.rename_marks import refuse_old_name
 
 from ..line.line import Line
+from ..line.mending import is_whole, written_again
 from ..session.records import REFUSING, RENEWING, SessionRecord
 from ..session.session import Session, SessionMoves
 
@@ -60,16 +61,34 @@ class Operating:
 
     async def resume(self, tr: Transaction, name: bytes) -> None:
         """End a pause."""
-        session, record = await self.read(tr, name)
-        if record is None:
-            return
-        mended = await self._line.slots.mend(tr, session, record) if record.slots else record
-        if mended.paused or mended != record:
-            await self.go_on(tr, session, replace(mended, paused=False))
+        session, record = await self._whole(tr, name)
+        if record is not None and record.paused:
+            await self.go_on(tr, session, replace(record, paused=False))
+
+    async def _whole(self, tr: Transaction, name: bytes) -> tuple[Session, SessionRecord | None]:
+        """Read a session's record. If it, a slot or a pointer of the session is damaged or missing, write them again.
+
+        Raises:
+            FormatError: a newer version of the library wrote one of them.
+        """
+        record: SessionRecord | None = None
+        try:
+            session, record = await self.read(tr, name)
+            if record is not None and await is_whole(tr, self._line, session, record):
+                return session, record
+        except FormatError as error:
+            if error.newer:
+                raise
+        moves = self._line.moves(tr)
+        found = await written_again(tr, self._line, moves, name, record)
+        moves.finish()
+        if found is not None:
+            await self.go_on(tr, *found)
+        return await self.read(tr, name)
 
     async def remove(self, tr: Transaction, name: bytes, later: Later) -> None:
         """Mark a session, so that it ends when its present items are done."""
-        session, record = await self.read(tr, name)
+        session, record = await self._whole(tr, name)
         closing = RENEWING if later == "renew" else REFUSING
         if record is not None and record.closing > closing:
             return  # items of the next generation are there already

@@ -70,10 +70,18 @@ class Operators(Items[V]):
 
     @verb
     async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
-        """End a pause: the session goes to the end of the line. Write damaged records of its slots again.
+        """End a pause: the session goes to the end of the line. Mend what is stored of the session, if it is damaged.
 
-        *Conflicts:* and *Cost:* as `pause`; one range read more for a session with slots. If one of their records can't
-        be read, it reads the lines of all sessions.
+        A record, a slot or a pointer that can't be read or is missing is written again from what is stored of the
+        session. Its items, its state and leases of live workers stay. If the record is lost, so are a pause, a block
+        and a number that `set_concurrency` has set.
+
+        Raises:
+            FormatError: a newer version of the library wrote one of them; or the session may have gates, and these
+                sessions know none.
+
+        *Conflicts:* and *Cost:* as `pause`; three reads more for each pointer of the session. If something of it is
+        damaged, it reads the lines of all sessions, and conflicts with what moves one of the session's pointers.
         """
         name = pack_name(session)
         await self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
@@ -176,7 +184,8 @@ class Operators(Items[V]):
     async def remove(self, tr: Transaction | Database, session: SessionName, *, later: Later = "refuse") -> None:
         """Remove a session when all its present items are done, with its state and its dead letters.
 
-        `info` returns None when it is gone. A paused or blocked session has to be resumed or skipped first.
+        `info` returns None when it is gone. A paused or blocked session has to be resumed or skipped first. A
+        damaged one is mended, as by `resume`.
 
         Args:
             tr: a transaction, or a database.
@@ -187,7 +196,7 @@ class Operators(Items[V]):
         Raises:
             NestedQueue: as `Queue.pause`.
 
-        *Conflicts:* and *Cost:* as `pause`.
+        *Conflicts:* and *Cost:* as `resume`.
         """
         if later not in ("refuse", "renew"):
             raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")

@@ -9,17 +9,19 @@ from functools import partial
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
-from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, value_of
+from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Layout, Notes, Transaction, pages, run, value_of
 from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
 from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told_all
 from fdbqueue.reads.order_check import NoOrderCheck
 from fdbqueue.reads.registry import MakesCheck
+from fdbqueue.stored.layout import REMOVE_FOREIGN
 from fdbqueue.stored.names import session_told
 
 from ...leases.outcome_check import Tracked
 from ...leases.timer_check import TimerCheck, is_tracked
 from ...leases.transitions import Retry
 from ..line.line import Line, Rules
+from ..line.mending import remove_stray
 from ..line.slots import Entries
 from ..line.tracking import with_items
 from ..session.records import SessionRecord, name_of, pointer_of, unpack_record
@@ -40,12 +42,21 @@ class _Pointers(ItemCheck):
     def __init__(self) -> None:
         self.places: dict[tuple[bytes, int], list[bytes]] = {}
         self.unreadable: list[str] = []
+        self.strange: list[bytes] = []
+        """The packed positions of those that do not say whose they are."""
 
     def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
         try:
             pointer = pointer_of(row.value)
         except FormatError as error:
+            self.strange += [] if error.newer else [packed]
             self.unreadable.append(str(error))
+            return
+        if state == "dead":
+            if pointer.name:
+                self.unreadable.append(f"{_told(pointer.name)} was put out of the line. {_ENTERS}")
+            else:
+                self.strange.append(packed)
             return
         self.places.setdefault((pointer.name, pointer.generation), []).append(packed)
 
@@ -126,20 +137,24 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
     ]
     certain += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
     problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.unsure]
-    problems += pointers.unreadable
     for body in (partial(_codec_of_states, line=line), partial(_totals, line=line)):
         try:
             read(body)
         except FormatError as error:
             certain.append(str(error))
-    records = dict(_records(tr, line, problems))
+    damaged: set[bytes] = set()
+    records = dict(_records(tr, line, problems, damaged))
+    problems += pointers.unreadable
     gates = GateCheck(tr, line)
+    named: set[bytes] = set()
     for name, generation, wrong in of_sessions:
         told = _told(name)
         problems += [f"{told}: {problem}" for problem in wrong]
         record = records.get(name)
+        if name in damaged:
+            continue
         if record is None or not 0 <= generation - record.generation <= 1:
-            problems.append(f"{told} has items, and no record.")
+            problems.append(f"{told} has items, and no record. {_ENTERS}")
     for name, record in records.items():
         there = pointers.places.pop((name, record.generation), [])
         try:
@@ -155,18 +170,30 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
         gates.add(name, record, entries.values())
         in_line = [entry.place for entry in entries.values() if entry.stage < 0]
         known = [*([record.pointer] if record.pointer else []), *in_line]
+        named.update(known)
         if sorted(there) != sorted(known):
-            problems.append(f"{_told(name)} has {len(there)} pointers, and its record says another.")
+            problems.append(f"{_told(name)} has {len(there)} pointers, and its record says another. {_ENTERS}")
         if not known and not entries and not record.paused and not record.blocked and _has_work(tr, line, name, record):
-            problems.append(f"{_told(name)} has items, and no pointer in the line.")
+            problems.append(f"{_told(name)} has items, and no pointer in the line. {_ENTERS}")
     problems += [
-        f"A pointer of the session {session_told(name_of(name))} belongs to no record." for name, _ in pointers.places
+        f"A pointer of the session {session_told(name_of(name))} belongs to no record."
+        for name, _ in pointers.places
+        if name not in damaged
+    ]
+    problems += [
+        f"The pointer {line.layout.position_of(line.layout.prefix + packed).text} in the line of sessions belongs to no"
+        f" session. {REMOVE_FOREIGN}"
+        for packed in pointers.strange
+        if packed not in named
     ]
     problems += gates.problems()
     problems += [problem for part in contents for problem in part.problems()]
     foreign += [key for report in of_line for key in report.foreign]
     foreign += [key for part in contents for key in part.foreign]
     return CheckReport(items, tuple(certain), counted=True, foreign=tuple(foreign), unsure=tuple(problems))
+
+
+_ENTERS = "Sessions.resume enters it into the line again."
 
 
 def _told(name: bytes) -> str:
@@ -179,14 +206,18 @@ def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, not
     return _check_keys(tr, line.layout, timers, lambda: pointers)
 
 
-def _records(tr: Transaction | Database, line: Line, problems: list[str]) -> Iterator[tuple[bytes, SessionRecord]]:
+def _records(
+    tr: Transaction | Database, line: Line, problems: list[str], damaged: set[bytes]
+) -> Iterator[tuple[bytes, SessionRecord]]:
     span = line.keys.records.range()
     for page in pages(tr, span.start, span.stop):
         for row in page:
+            name = row.key[len(line.keys.record(b"")) :]
             try:
-                yield row.key[len(line.keys.record(b"")) :], unpack_record(line.items.layout, row.key, row.value)
+                yield name, unpack_record(line.items.layout, row.key, row.value)
             except FormatError as error:
                 problems.append(str(error))
+                damaged.add(name)
 
 
 async def _entries(tr: Transaction, line: Line, session: Session) -> Entries:
@@ -218,14 +249,19 @@ class SessionCheck(ItemCheck):
 
     def __init__(self, tr: Transaction | Database, queue: Queue) -> None:
         self._tr = tr
-        self._line = Line(queue, Rules(1, None, Retry(None, None), blocks=False, holds=False), time.time)
+        self.line = Line(queue, Rules(1, None, Retry(None, None), blocks=False, holds=False), time.time)
 
     def problems(self) -> list[str]:
         """Check the sessions."""
-        report = _check_sessions(self._tr, self._line)
+        report = _check_sessions(self._tr, self.line)
         self.items, self.foreign = report.items, report.foreign
         return [*report.problems, *report.unsure]
 
 
-CHECK_PART = CheckPart(SessionCheck, ("sessions",))
+def _remove_stray(tr: Transaction | Database, queue: Queue) -> int:
+    line = SessionCheck(tr, queue).line
+    return run(queue.transact(tr, partial(remove_stray, line=line)))
+
+
+CHECK_PART = CheckPart(SessionCheck, ("sessions",), removes=_remove_stray)
 """What sessions add to `fdbqueue.check`."""

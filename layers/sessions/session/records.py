@@ -109,10 +109,17 @@ _decode_record = msgspec.msgpack.Decoder(SessionRecord).decode
 _decode_pointer = msgspec.msgpack.Decoder(SessionPointer).decode
 
 
+MENDED = "Sessions.resume writes it again from what is stored of the session."
+"""What to do about a damaged record, or a damaged entry of a slot."""
+DAMAGED = SessionPointer(_FORMAT, b"")
+"""Stands in for a pointer that can't be read. No session has this name."""
+
+
 class HeldCodec:
     """The codec of the line. A value that was read of the database has no row."""
 
     name = "session"
+    stand_in = Held(DAMAGED)
 
     def encode(self, value: Held) -> bytes:
         return _pack_pointer(value.pointer)
@@ -170,9 +177,14 @@ def unpack_record(layout: Layout, key: bytes, stored: bytes) -> SessionRecord:
     """Return a stored record, from its key among those of a queue.
 
     Raises:
-        FormatError: it can't be read.
+        FormatError: it can't be read. The message names the session, and the way out.
     """
-    return decoded(layout, key, stored, _record)
+    try:
+        return _record(stored)  # `decoded` is for the error alone: all verbs read records
+    except (FormatError, *UNREADABLE) as error:
+        parts, newer = layout.parts("session", key), getattr(error, "newer", False)
+        told = "" if parts is None or newer else f"It is the record of the session {session_told(parts[0])}. {MENDED}"
+        return decoded(layout, key, stored, _record, told)
 
 
 def _record(stored: bytes) -> SessionRecord:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fdbqueue import Position, Queue
+from fdbqueue import FormatError, Position, Queue
 from fdbqueue.lowlevel import (
     KeyValue,
     Layout,
@@ -173,6 +173,19 @@ class Session:
         if not value.present():
             return None
         return unpack_record(self._items, self.record_key, bytes(value))
+
+    def record_if_readable(self, value: Any) -> SessionRecord | None:
+        """Return the record, as `record_in`; None also if it is damaged.
+
+        Raises:
+            FormatError: a newer version of the library wrote it.
+        """
+        try:
+            return self.record_in(value)
+        except FormatError as error:
+            if error.newer:
+                raise
+            return None
 
     def notes(self, packed: bytes, stored: bytes) -> Notes:
         """Return the notes of one of its items. The error names it if they can't be read."""

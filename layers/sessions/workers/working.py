@@ -169,7 +169,7 @@ class Working(Generic[V]):
         stated, recorded = tr.snapshot.get(session.state_key), tr.snapshot.get(session.record_key)
         found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
         state = await value_of(stated)
-        record = session.record_in(await value_of(recorded))
+        record = session.record_if_readable(await value_of(recorded))
         # The session may have been paused after another process granted this lease.
         row = found[0] if found and record is not None and not record.paused and not record.blocked else None
         return Held(held.pointer, row, bytes(state) if state.present() else None)
@@ -194,10 +194,25 @@ class Working(Generic[V]):
         await self._queue.transact(db, body)
 
     async def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> None:
-        """End the lease of a session whose first item is missing or unreadable."""
+        """End the lease of a session whose first item is missing or unreadable.
+
+        A pointer that can't be read, or whose session's record or slots can't be, is put aside.
+        """
         held = pointer.value.pointer
+        if not held.name:
+            error = FormatError(f"Its pointer {pointer.position.text} can't be read.")
+            await self._line.put_aside(tr, pack(pointer.position), pointer.token, error)
+            return
         session = self._line.session(held.name, held.generation)
-        turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+        try:
+            turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=1)
+            if turn is not None and turn.record.limit:
+                await self._line.slots.entries(tr.snapshot, session)
+        except FormatError as error:
+            if error.newer:
+                raise
+            await self._line.put_aside(tr, pack(pointer.position), pointer.token, error)
+            return
         if turn is None or turn.notes.token != pointer.token:
             return  # the lease has expired
         if blocked:

@@ -60,7 +60,10 @@ def outcome(db: Any, queue: Queue[str]) -> Damaged:
 def session(db: Any, queue: Queue[str]) -> Damaged:
     sessions = Sessions(queue)
     sessions.enqueue(db, "x", session="ann")
-    return Damaged(db, queue, sessions.line.session(b"\x02ann\x00").record_key, lambda: sessions.lease(db))
+    key = sessions.line.session(b"\x02ann\x00").record_key
+    found = Damaged(db, queue, key, lambda: sessions.enqueue(db, "x", session="ann"))
+    found.mend = lambda: sessions.resume(db, "ann")
+    return found
 
 
 def total(db: Any, queue: Queue[str]) -> Damaged:
