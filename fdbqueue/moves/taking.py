@@ -67,7 +67,7 @@ class Opening(Protocol):
 
 
 @dataclass(slots=True)
-class Row:
+class ItemRow:
     """A row of an item that was read by its key, or is about to be written."""
 
     key: bytes

@@ -18,7 +18,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
-from fdbqueue.moves.taking import EXPIRED_LIMIT, Row, Takes, remove
+from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
 
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
@@ -144,7 +144,7 @@ class Fetching:
         self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
     ) -> None:
         """Fetch one copy, or remove its item if it is over."""
-        verdicts = await haul.takes.judge([Row(self._layout.available.key(packed), stored)])
+        verdicts = await haul.takes.judge([ItemRow(self._layout.available.key(packed), stored)])
         if not verdicts:
             return
         [verdict] = verdicts

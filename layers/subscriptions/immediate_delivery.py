@@ -22,7 +22,7 @@ from fdbqueue.lowlevel import (
     value_of,
     with_notes,
 )
-from fdbqueue.moves.taking import Row, Takes, taken_at_once
+from fdbqueue.moves.taking import ItemRow, Takes, taken_at_once
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.writes.appending import append_item
 
@@ -202,7 +202,7 @@ class ImmediateDelivery:
         queue = self._leases.queue
         if taken_at_once(queue, new.stored, now_us):
             return False
-        row = Row(self._layout.available.key(new.packed), with_notes(new.stored, new.notes))
+        row = ItemRow(self._layout.available.key(new.packed), with_notes(new.stored, new.notes))
         return await Takes(tr, queue, now_us).is_out(row)
 
 

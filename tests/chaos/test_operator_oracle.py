@@ -65,7 +65,7 @@ def test_an_item_that_is_taken_long_after_a_pause_is_found(
     scene.queue.pause(scene.db)
     scene.enqueue("a")
     layout = scene.queue.layout  # of a process that does not look again
-    layout.known.note(Look(float("inf"), OwnChanges.count), scene.db)
+    layout.known.note(Look(float("inf"), OwnChanges.count), scene.db.create_transaction())
     layout.known.is_open = True
     scene.ack(scene.lease())
     assert ("operators" in scene.broken()) == (late and not recovers)

@@ -74,7 +74,12 @@ MUTANTS = (
     Mutant(
         "the pointer of a paused session stays in the line",
         LINE,
-        (("            moves.leave_available(record.pointer, notes_of(bytes(value)))\n", "            pass\n"),),
+        (
+            (
+                "            moves.leave_available(record.pointer, self.notes(record.pointer, bytes(value)))\n",
+                "            pass\n",
+            ),
+        ),
     ),
     Mutant(
         "the item in progress is not noted",
@@ -109,7 +114,7 @@ MUTANTS = (
     Mutant(
         "a sweep removes the item in progress",
         TRACKING,
-        (("pointer_of(bytes(leased)).current == packed:", "False:"),),
+        (("line.pointer(record.pointer, bytes(leased)).current == packed:", "False:"),),
     ),
     Mutant(
         "an item that expires does not conflict with a lease of its session",

@@ -44,7 +44,7 @@ MUTANTS = (
         LANE,
         (
             (
-                "                remove_outcome(tr, home, packed, read_record(bytes(noted)).until_us)\n",
+                "                remove_outcome(tr, home, packed, read_record(home, key, bytes(noted)).until_us)\n",
                 "                pass\n",
             ),
         ),

@@ -66,8 +66,10 @@ def test_a_value_that_is_no_lease_is_named(db: Any, space: Subspace) -> None:
 def test_a_value_that_is_no_lease_is_refused_before_any_key_is_read(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 600.0)
     leases, tr = Leases(Queue(space)), db.create_transaction()
-    leases.enqueue(db, b"x")
+    for _ in range(2):
+        leases.enqueue(db, b"x")  # it knows the settings then
     leases.stats(tr)
     reads: list[str] = []
 
