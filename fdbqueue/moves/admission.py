@@ -335,7 +335,7 @@ async def register(tr: Transaction, layout: Layout) -> bool:
         OtherCodec: it is registered with another codec. QueueRenamed: it has another name now. ChecksBypassed: it has
             a quota, which does not count such items.
 
-    *Cost:* one read; three more in parallel if it did not know that.
+    *Cost:* one read; four more in parallel if it did not know that.
     """
     known = layout.known.has_record and layout.known.relies(tr)
     settings = None if known or layout.known.registration is None else started(look(tr, layout))

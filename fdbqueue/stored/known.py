@@ -119,10 +119,10 @@ class Known:
         return own is None or own.codec == RAW or (self.has_record and self.relies(tr))
 
     def note(self, look: Look, tr: Any) -> None:
-        """Note a look; the facts that it saw are set beside it."""
+        """Note a look, after the facts that it saw were set."""
+        self.looked_in = ref(getattr(tr, "db", tr))
         # What this transaction writes may never be committed.
         self.look = look if self.writes() is not tr else Look()
-        self.looked_in = ref(getattr(tr, "db", tr))
 
     def note_writing(self, tr: Any) -> None:
         """Note that a transaction writes settings of the queue."""

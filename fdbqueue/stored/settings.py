@@ -71,6 +71,7 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     record = None if asked is None else _bytes(await value_of(asked))
     paused = _bytes(await value_of(asked_for_pause))
     owner = None if asked_for_owner is None else await asked_for_owner
+    known.doubt()  # another thread must not rely on facts of two looks
     known.is_registered = record is not None
     known.has_record = own is not None and record is not None and fits(own.codec, codec_of(layout, record))
     known.is_plain = not (await value_of(asked_for_type)).present()
@@ -100,7 +101,6 @@ async def _owner(tr: Transaction, layout: Layout) -> Owner | None:
 
 async def settings_of(tr: Transaction | Database, layout: Layout) -> QueueSettings:
     """Look at a queue's settings, in the given transaction or in a new one."""
-
     if not is_database(tr):
         return await look(cast(Transaction, tr), layout)
     found = await attempts(cast(Database, tr), partial(look, layout=layout))
