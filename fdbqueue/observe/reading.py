@@ -123,7 +123,6 @@ class ReadRows(QueueRows):
     """Whether a newer version of the library wrote that."""
     has_more: bool = False
     """Whether it has levels or sessions."""
-    levels: dict[int, int] = field(default_factory=dict)
     streams: list[KeyValue] = field(default_factory=list)
     subscriptions: list[KeyValue] = field(default_factory=list)
     late: list[KeyValue] = field(default_factory=list)

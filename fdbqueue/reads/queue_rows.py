@@ -1,8 +1,8 @@
 """Read the figures of a queue for showing: its counters, its pause, its type, and the totals of its layers.
 
 `fdbqueue.queues` shows no more than these. `Queue.inspect`, the shell, the page and the metrics also show what layers
-have in the queue, and its troubles. `fdbqueue/observe/reading.py` reads that, into the same record. No other module
-reads counters for a view of a whole queue (ADR 175).
+have in the queue, and its troubles. `fdbqueue/observe/reading.py` reads that, into the same record. The verbs of layers
+that return figures take theirs from `read_figures`. No other module reads counters for a view (ADR 175).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from fdbqueue.moves.pausing import Pause, pause_of
 from fdbqueue.moves.quotas import Quota, quota_of
 from fdbqueue.reads.registry import page_parts
 from fdbqueue.reads.trouble import Troubles
-from fdbqueue.stored.counters import Stats, read_counts, stats_of
+from fdbqueue.stored.counters import Stats, read_counts, read_level_counts, stats_of
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.rename_marks import check_renamed
 
 SESSIONS = "sessions"
 """The name of the part that has the totals of sessions."""
@@ -37,6 +38,8 @@ class QueueRows:
     """The stored pause; b"" if there is none."""
     type: bytes = b""
     """The stored type: a quota, the mark of a rename, or "smart"; b"" if there is none."""
+    levels: dict[int, int] = field(default_factory=dict)
+    """Available items by level, if levels were read."""
     added: dict[str, Any] = field(default_factory=dict)
     """The figures of layers, by their names; those of `SESSIONS` are None if there never was a session."""
     uncounted: FormatError | None = None
@@ -93,6 +96,27 @@ class QueueRows:
                 self.added[name] = await reading
             except FormatError as error:
                 self.uncounted = self.uncounted or error
+
+
+async def read_figures(tr: Transaction, layout: Layout, *, pause: bool = False, levels: bool = False) -> QueueRows:
+    """Read the figures that a verb of a layer returns, by snapshot: counters, and what else the verb asks for.
+
+    Raises:
+        FormatError: one of them can't be read. QueueRenamed: there never was an item, and the queue has another name.
+
+    *Cost:* one read each, all under way together; one more if there never was an item.
+    """
+    counting = started(read_counts(tr, layout))
+    pausing = tr.snapshot.get(layout.paused_key) if pause else None
+    leveling = started(read_level_counts(tr, layout)) if levels else None
+    found = QueueRows(layout, await counting)
+    if pausing is not None:
+        found.pause = await stored_in(pausing)
+    if leveling is not None:
+        found.levels = await leveling
+    if found.counts is not None and not found.counts.get("enqueued"):
+        await check_renamed(tr, layout)
+    return found
 
 
 def adding(tr: Transaction, layout: Layout, *, but: str = "") -> dict[str, Steps[Any]]:

@@ -24,13 +24,12 @@ from fdbqueue.lowlevel import (
     notes_of,
     only_database,
     parse,
-    read_stats,
     rows,
     run,
     value_of,
     verb,
 )
-from fdbqueue.moves.pausing import pause_of
+from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.stored.own_values import decoded, in_order, of_item
 from fdbqueue.stored.rename_marks import refuse_renamed
 
@@ -283,12 +282,9 @@ class Stream(Generic[V]):
         await refuse_sessions(tr, self._layout, "a stream")
         _, written = await reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
         record = await self._record(tr)
-        stats = await read_stats(tr, self._layout)
-        stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
-        paused = None
-        if stopped.present():
-            refuse_renamed(bytes(stopped))
-            paused = pause_of(self._layout, bytes(stopped))
+        figures = await read_figures(tr, self._layout, pause=True)
+        refuse_renamed(figures.pause)
+        paused = figures.paused
         head = await rows(tr.snapshot, self._layout.begin, self._layout.end, limit=1)
         if record is not None:
             seen = await value_of(tr.snapshot.get(self._keys.seen))
@@ -300,7 +296,7 @@ class Stream(Generic[V]):
         elif watched and not head and not written:
             # Items that come back in a queue without subscriptions change no counter: the wait is short for them.
             watches.append(tr.watch(self._layout.count_key("enqueued")))
-        return Look(record, stats, bool(head), paused), watches
+        return Look(record, figures.stats, bool(head), paused), watches
 
     async def _stored_batch(self, tr: Transaction, number: int) -> Any:
         return await value_of(tr.snapshot.get(self._keys.batch(number)))

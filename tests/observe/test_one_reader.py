@@ -36,7 +36,6 @@ OWN = {
     "layers/priority/_priority.py": "PriorityQueue.stats",
     "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list",
     "layers/sessions/reading/page.py": "the section of sessions, for the room",
-    "layers/streams/_stream.py": "Stream.state",
 }
 """Verbs of layers that return the numbers of their own keys."""
 DECIDES = {
