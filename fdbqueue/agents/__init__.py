@@ -6,20 +6,18 @@ Each agent type is an ordinary queue, ``("agents", type)``, so that library call
 General layout
 --------------
 `words.py` has the lines of the protocol. `dialog.py` is the server's side of a connection, without input and output.
-`connection.py` reads and writes for it; `queues.py` and `locks.py` do what the dialog asks for. `server.py` and
-`listening.py` accept connections, `tls.py` encrypts them, and `access.py` has the rights of certificates. `client.py`
-is the client's side, and `link.py` its connection.
+`connection.py` reads and writes for it, and `wire.py` has its bytes and TLS. `queues.py` does what the dialog asks for,
+and has the locks. `server.py` listens, and `access.py` has the rights and limits of clients. `client.py` is the
+client's side. `watchdog.py` runs commands, whose processes are in `processes.py`.
 
 Source: SCS Agent Queue, "Queue Protocol version 0.01" (2007).
 """
 
 from __future__ import annotations
 
-from fdbqueue.agents.access import Access
+from fdbqueue.agents.access import Access, Limits
 from fdbqueue.agents.client import AgentClient, Received
-from fdbqueue.agents.limits import Limits
-from fdbqueue.agents.listening import Tls
-from fdbqueue.agents.server import AgentServer, queue_of_type
+from fdbqueue.agents.server import AgentServer, Tls, queue_of_type
 from fdbqueue.agents.watchdog import AgentEvent, AgentReport, AgentWatchdog
 from fdbqueue.errors import AgentError
 

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fdbqueue.agents import dialog as said
-from fdbqueue.agents.access import EVERYTHING, Rights, names_of
+from fdbqueue.agents.access import EVERYTHING, InFlight, Limits, Rights, names_of
 from fdbqueue.agents.dialog import Dialog, End, Ended
-from fdbqueue.agents.limits import InFlight, Limits
 from fdbqueue.agents.queues import AgentQueue, AgentUpload, Locked
-from fdbqueue.agents.tls import peer_of
-from fdbqueue.agents.wire import PIECE_BYTES, Wire
+from fdbqueue.agents.wire import PIECE_BYTES, Wire, peer_of
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.errors import leaves_in_doubt
 from fdbqueue.errors import FdbQueueError, LeaseLost

@@ -1,4 +1,4 @@
-"""The lines of the SCS Queue protocol, version 0.01. Both sides use these."""
+"""The lines of the SCS Queue protocol, version 0.01, and the addresses of servers. Both sides use these."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ BYE = b"Bye."
 MAX_TYPE = 2**16
 MAX_SIZE = MAX_ID = 2**31
 """The largest numbers that the protocol has, inclusive."""
+DEFAULT = "127.0.0.1:4711"
+UNIX = "unix:"
 
 
 def check_number(given: int, name: str, most: int) -> int:
@@ -57,6 +59,29 @@ def numbers(line: bytes, words: bytes, *most: int) -> tuple[int, ...] | None:
         return None
     given = tuple(map(int, found.groups()))
     return given if all(number <= limit for number, limit in zip(given, most, strict=True)) else None
+
+
+def parse(address: str) -> tuple[str, int] | str:
+    """Return host and port of ``HOST:PORT``, or the path of ``unix:PATH``.
+
+    Raises:
+        ValueError: the address is neither.
+
+    >>> parse("127.0.0.1:4711"), parse("[::1]:4711"), parse("unix:/run/agents")
+    (('127.0.0.1', 4711), ('::1', 4711), '/run/agents')
+    """
+    if not isinstance(address, str):
+        raise TypeError(f"An address is a str such as {DEFAULT!r}, not {address!r}.")
+    if address.startswith(UNIX) and len(address) > len(UNIX):
+        return address.removeprefix(UNIX)
+    host, _, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not host or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
+        raise ValueError(f"{address!r} is no address: give HOST:PORT, [IPV6]:PORT or unix:PATH.")
+    return host, int(port)
 
 
 _patterns = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdbqueue.agents.locks import Locks
+from fdbqueue.agents.queues import Locks
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import QueueName, Url, queue_of
 from fdbqueue.cli.output import write_lines

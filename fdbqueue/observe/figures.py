@@ -25,7 +25,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
-from fdbqueue.layers.subscriptions.lag import looks_from
+from fdbqueue.layers.subscriptions.records import looks_from
 from fdbqueue.observe.ages import Ages, index_of
 from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, Seen, judged
 from fdbqueue.observe.reading import OwnKeys, ReadRows, read_first, read_rows, rows_of

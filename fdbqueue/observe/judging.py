@@ -18,7 +18,7 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
 from fdbqueue.layers.sessions.session.records import name_of as session_of
-from fdbqueue.layers.subscriptions.lag import is_suspended
+from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import items_in
 from fdbqueue.observe.reading import BlockedSession, ReadRows

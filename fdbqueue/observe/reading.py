@@ -32,7 +32,7 @@ from fdbqueue.layers.sessions.session.records import (
 )
 from fdbqueue.layers.sessions.session.states import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
-from fdbqueue.layers.subscriptions.lag import is_suspended
+from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.groups import group_keys, named_group
 from fdbqueue.moves.quotas import size_of
 from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in

@@ -99,7 +99,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     staged="fdbqueue.layers.staged.check:CHECK_PART",
     subscriptions="fdbqueue.layers.subscriptions.check:CHECK_PART",
     streams="fdbqueue.layers.streams.check:CHECK_PART",
-    smart="fdbqueue.layers.smart.orphans:CHECK_PART",
+    smart="fdbqueue.layers.smart.check:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
     schedules="fdbqueue.layers.schedules.check:CHECK_PART",
 )

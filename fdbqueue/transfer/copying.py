@@ -32,8 +32,7 @@ from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
-from fdbqueue.layers.streams.keys import StreamKeys
-from fdbqueue.layers.streams.records import decode, encode
+from fdbqueue.layers.streams.records import StreamKeys, decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
 from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.moves import Moves, raise_high_water_mark

@@ -23,7 +23,7 @@ from ..sessions import Sessions
 from ..smart import Outcome, SmartQueue
 from ..staged import RelaxedQueue, StagedQueue
 from ..subscriptions import Subscriptions
-from ..subscriptions.immediate_delivery import Delivery
+from ..subscriptions.waiters import Delivery
 
 Target: TypeAlias = (
     Queue[V] | Leases[V] | StagedQueue[V] | QueueWithLeases[V] | Subscriptions[V] | Sessions[V] | EnqueuesInSessions

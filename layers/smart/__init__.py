@@ -41,7 +41,7 @@ Limits
 
     A redriven dead letter comes back without a comparison. The check of a leased item runs only if it takes `asked`,
     and it can't change the item. If a leased item is deleted, its holder's ack raises `LeaseLost`. A check's own time
-    is limited, but its calls into C are not (`layers/smart/_time_limit.py`).
+    is limited, but its calls into C are not (`layers/smart/messages.py`).
 
 Source
     W. Herzner, M. Thuswald: "Smart Queue – A Pattern for Message Handling in Distributed Environments".
@@ -49,14 +49,11 @@ Source
 
 from __future__ import annotations
 
-from ._deadlines import Deadlines
-from ._decisions import Decision, Outcome, Replace
-from ._messages import Messages
-from ._monitor import Monitor, MonitorReport
+from ._deadlines import Deadlines, Monitor, MonitorReport
 from ._resend import Resend
-from ._types import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, MessageType, keyed, types
-from .limits import Limit
+from .messages import Messages
 from .smart import SmartQueue
+from .types import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Decision, Limit, MessageType, Outcome, Replace, keyed, types
 
 __all__ = [
     "EVERYTHING",

@@ -80,10 +80,19 @@ from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.commit_if_written import commit_if_written
 from ..leases.times import check_timeout
-from ._copies import SENT_BEFORE, SEVERAL, Copies, Copy, NamedCopies, check_recipient, named_by
-from ._fetching import Fetched, Fetching
-from ._messages import Messages
-from .recipients import MOST_RECIPIENTS
+from .copies import (
+    MOST_RECIPIENTS,
+    SENT_BEFORE,
+    SEVERAL,
+    Copies,
+    Copy,
+    Fetched,
+    Fetching,
+    NamedCopies,
+    check_recipient,
+    named_by,
+)
+from .messages import Messages
 from .scanning import position_of
 
 __all__ = ["Copy", "Resend"]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
-from fdbqueue import FdbQueueError, ItemTooLarge, Position, Queue
+from fdbqueue import BulkInterrupted, BulkReport, FdbQueueError, ItemTooLarge, Position, Queue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import (
+    Database,
+    Editing,
+    Envelope,
+    FDBError,
     Layout,
     Notes,
+    Standing,
     Steps,
     Transaction,
     chunks_of,
     clear_parts,
     envelope,
     has_parts,
+    leaves_in_doubt,
     new_random,
     notes_of,
     started,
@@ -26,16 +32,27 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.outcomes import begin as begin_outcome
 from fdbqueue.stored.settings import check_encodes
+from fdbqueue.verbs.editing import EditPlan, ItemChange
+from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import append_item
 
 from ..leases.transitions import Transitions
-from ._decisions import Decision, Outcome
-from ._types import MessageType
 from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming
-from .index import SmartIndex, deadline_parts, is_deadline
-from .recipients import Recipients, recipient_parts
-from .scanning import Bounds, Found, Scan, Standing, depend_on_last, last_of, place_of, position_of
+from .copies import Recipients, recipient_parts
+from .scanning import (
+    Bounds,
+    Found,
+    Scan,
+    SmartIndex,
+    deadline_parts,
+    depend_on_last,
+    is_deadline,
+    last_of,
+    place_of,
+    position_of,
+)
+from .types import Decision, MessageType, Outcome
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
@@ -346,3 +363,157 @@ def remedy(own: MessageType) -> str:
             " see OWN_KEY."
         )
     return f"The index of keys would help: give the type {own.name!r} a key, and let it see OWN_KEY."
+
+
+# Enqueues many messages in few transactions, each exactly once; each is also compared with those before it.
+
+BATCH_MESSAGES = 100
+"""How many share a transaction: each reads the writes of those before it, so they run one after the other."""
+BATCH_BYTES = 1_000_000
+
+Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
+
+
+async def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> list[Outcome]:
+    """Admit incoming items one after the other, in one transaction."""
+    outcomes = []
+    for new in prepared:
+        outcome = await admit(tr, new)
+        outcomes.append(outcome)
+    return outcomes
+
+
+class _OneFails(Exception):
+    """One of the messages of a batch fails."""
+
+
+@dataclass(slots=True)
+class SmartBatches:
+    """Enqueues the messages of one call.
+
+    If one message fails, its batch is not written. The batch is split until each message is tried in its own
+    transaction. So the messages before the failing one are enqueued, and each message waits for room separately.
+    """
+
+    queue: Queue
+    incoming: Callable[[Any], Incoming]
+    """Prepares a message."""
+    admit: Admit
+    """Compares and enqueues it in a transaction."""
+    alone: Callable[..., Steps[Outcome]]
+    """Does so in its own transaction, ``alone(new=…)``; waits for room if the limit says so."""
+    taken: int = 0
+    """How many messages were read from the input."""
+    tried: int = 0
+    """How many messages the last transaction had."""
+
+    async def enqueue(self, db: Database, messages: Iterable[Any]) -> list[Outcome]:
+        """Enqueue all messages; raise `BulkInterrupted` if one fails after others were enqueued."""
+        outcomes: list[Outcome] = []
+        try:
+            halving = Halving(self._cut(messages))
+            for batch in halving:
+                await self._batch(db, batch, outcomes, halving)
+        except Exception as error:
+            if not outcomes:
+                raise
+            raise self._interrupted(outcomes, error) from error
+        return outcomes
+
+    async def _batch(
+        self, db: Database, batch: list[Incoming], outcomes: list[Outcome], halving: Halving[Incoming]
+    ) -> None:
+        async def body(tr: Transaction) -> list[Outcome]:
+            try:
+                return await admit_all(tr, batch, self.admit)
+            except FDBError:
+                raise
+            except Exception as error:
+                raise _OneFails from error  # a transaction with this message only raises its error
+
+        self.tried = len(batch)
+        if len(batch) == 1:
+            outcomes.append(await self.alone(new=batch[0]))
+            return
+        try:
+            outcomes += await self.queue.transact(db, body, on_retry=halving.note)
+        except _OneFails:
+            halving.halve()
+        except FDBError as error:
+            halving.halve(error)
+
+    def _cut(self, messages: Iterable[Any]) -> Iterator[list[Incoming]]:
+        batch: list[Incoming] = []
+        size_bytes = 0
+        for message in messages:
+            self.taken += 1
+            try:
+                new = self.incoming(message)
+            except Exception:
+                if batch:
+                    yield batch  # enqueue the messages before the failing one
+                raise
+            if batch and (len(batch) >= BATCH_MESSAGES or size_bytes + len(new.payload) > BATCH_BYTES):
+                yield batch
+                batch, size_bytes = [], 0
+            batch.append(new)
+            size_bytes += len(new.payload)
+        if batch:
+            yield batch
+
+    def _interrupted(self, outcomes: list[Outcome], error: Exception) -> BulkInterrupted:
+        done = len(outcomes)
+        positions = [outcome.position for outcome in outcomes if outcome.position is not None]
+        ends = (positions[0], positions[-1]) if positions else (None, None)
+        known = done + self.tried if leaves_in_doubt(error) else done
+        return BulkInterrupted(
+            f"The enqueue into {self.queue!r} stopped after {done:,} messages were dealt with: {error} Go on with the"
+            " next one, or leave it out.",
+            report=BulkReport(len(positions), 0, *ends),
+            missing=[(known, self.taken)] if known < self.taken else [],
+            unknown=[(done, known)] if done < known else [],
+        )
+
+
+# Change messages of a smart queue by their positions: the index, deadlines and copies change with them.
+
+
+class SmartEditing(Editing[Any]):
+    """Changes of one smart queue's messages.
+
+    A new message has the type and the relation key of the old one. No queued item is asked about it, as when an item's
+    own check replaces its message.
+    """
+
+    def __init__(
+        self, queue: Queue, now_us: Callable[[], int], index: SmartIndex, checks: CheckRunner, admitting: Admitting
+    ) -> None:
+        super().__init__(queue, now_us)
+        self._index = index
+        self._checks = checks
+        self._admitting = admitting
+
+    async def revalued(
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
+    ) -> tuple[bytes, Notes, Any]:
+        """Return the message to store, the item's notes with it, and its new dependent keys.
+
+        Raises:
+            CodecError: the message has no registered type, or does not fit it. CheckFailed: a function of its type is
+                at fault.
+            ValueError: it has another type or key than the item.
+        """
+        new = self._checks.incoming(change.value, now_us)
+        if self._index.part(new.type.name, new.key) not in opened.notes.beside:
+            raise ValueError(
+                f"The item {self._position(one.packed).text} of {self.queue!r} is not a {new.type.name!r} with the key"
+                f" {new.key!r}. An update keeps type and key. Nothing was written. Cancel the item, and enqueue the new"
+                " message."
+            )
+        found = Found(one.packed, one.state, one.stored, opened, b"")
+        rewritten = await self._admitting.rewritten(tr, found, new, now_us)
+        return new.payload, rewritten.notes, rewritten
+
+    def write_beside(self, tr: Transaction, plan: EditPlan) -> None:
+        """Write the deadlines and copies of a new message."""
+        self._admitting.write_beside(tr, plan.more)

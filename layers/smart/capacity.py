@@ -18,10 +18,12 @@ from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
     Future,
+    Standing,
     Steps,
     Transaction,
     attempts,
     is_database,
+    locate,
     pack,
     read_counts,
     rows,
@@ -34,9 +36,8 @@ from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
 from .check_runner import Incoming
-from .index import SmartIndex, Span
-from .limits import MOST_COUNTED, Limit
-from .scanning import Standing, locate, place_of
+from .scanning import SmartIndex, Span, place_of
+from .types import MOST_COUNTED, Limit
 
 R = TypeVar("R")
 

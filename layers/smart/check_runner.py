@@ -18,12 +18,9 @@ from fdbqueue.lowlevel import Layout
 from fdbqueue.moves.taking import is_over
 from fdbqueue.stored.codecs import reason_of
 
-from ._decisions import Asked, Decision, Replace
-from ._functions import Functions, Given, takes
-from ._messages import Messages
-from ._time_limit import TimeLimitExceeded, within
-from ._types import MessageType
+from .messages import Functions, Given, Messages, TimeLimitExceeded, takes, within
 from .scanning import Found, position_of
+from .types import Asked, Decision, MessageType, Replace
 
 
 @dataclass(frozen=True, slots=True)

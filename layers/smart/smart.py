@@ -18,21 +18,15 @@ from ..leases import Leases
 from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..staged.delivery import HeadDelivery
-from ._by_position import SmartEditing
-from ._copies import said
-from ._decisions import Decision, Outcome
-from ._functions import NEW, failed
-from ._messages import Messages
 from ._resend import Resend
-from .admitting import Admitting, EnqueueTerms
-from .batches import SmartBatches, admit_all
+from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, admit_all
 from .capacity import Capacity, until_room
 from .check import IndexCheck, SmartStats, read_smart_stats
 from .check_runner import CheckRunner, Incoming
-from .index import SmartIndex
-from .limits import Limit, check_bounds
-from .recipients import Recipients
-from .scanning import Bounds
+from .copies import Recipients, said
+from .messages import NEW, Messages, failed
+from .scanning import Bounds, SmartIndex
+from .types import Decision, Limit, Outcome, check_bounds
 
 MAX_SCAN_ITEMS = 10_000
 MAX_SCAN_BYTES = 20_000_000

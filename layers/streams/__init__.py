@@ -53,10 +53,8 @@ Source
 
 from __future__ import annotations
 
-from ._states import Look, StreamState
 from ._stream import Stream
-from ._terms import Bad, Refusals, Terms, refuse_sessions
-from .records import BatchRecord, Split, StreamRecord
+from .records import Bad, BatchRecord, Look, Refusals, Split, StreamRecord, StreamState, Terms, refuse_sessions
 
 __all__ = [
     "Bad",

@@ -38,14 +38,24 @@ from ..leases.reclaiming import reclaim
 from ..leases.timer_check import check_leases
 from ..leases.times import clock_us
 from ..leases.transitions import Transitions
-from ._claiming import FIRST_ROWS, Claiming, GrowingLimit
-from ._returning import Returning
-from ._sifting import Sifting
-from ._states import Look, StreamState
-from ._terms import Refusals, TakeOver, Terms, check_record, check_run, refuse_sessions
+from ._moving import FIRST_ROWS, Claiming, GrowingLimit, Returning, Sifting
 from .check import BatchCheck
-from .keys import StreamKeys
-from .records import BatchRecord, Split, StreamRecord, decode, encode
+from .records import (
+    BatchRecord,
+    Look,
+    Refusals,
+    Split,
+    StreamKeys,
+    StreamRecord,
+    StreamState,
+    TakeOver,
+    Terms,
+    check_record,
+    check_run,
+    decode,
+    encode,
+    refuse_sessions,
+)
 
 TIMERS = 64
 READ_ROWS = 2_000

@@ -13,8 +13,7 @@ from fdbqueue.reads.check import read_in
 from fdbqueue.stored.own_rows import first_own, own_rows
 from fdbqueue.stored.states import CLAIMED
 
-from .keys import StreamKeys
-from .records import BatchRecord, decode
+from .records import BatchRecord, StreamKeys, decode
 
 
 class BatchCheck(ItemCheck):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from fdbqueue import FormatError
-from fdbqueue.lowlevel import UNREADABLE
+from fdbqueue import FormatError, Pause, Stats, StreamError
+from fdbqueue.engine.keys import behind, is_within
+from fdbqueue.lowlevel import UNREADABLE, Layout, Place, Transaction, check_text, pack, rows
+from fdbqueue.stored import shapes
+from fdbqueue.stored.own_rows import parts_of
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
@@ -157,3 +161,279 @@ def _of_all(pieces: Sequence[Split]) -> Split:
     for piece in pieces[1:]:
         whole = _joined(whole, piece)
     return whole
+
+
+# The keys of one stream.
+
+MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
+
+
+class StreamKeys:
+    """The keys of one stream of a queue.
+
+    Raises:
+        TypeError: the name is not a str. ValueError: it is empty or too long, or has a lone surrogate.
+    """
+
+    __slots__ = ("_batches", "_chunks", "_claims", "_tracked", "layout", "name", "record", "seen")
+
+    def __init__(self, layout: Layout, name: str) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"A stream is named by a str, not {type(name).__name__}: {name!r}.")
+        check_text(name, "The name of a stream")
+        size_bytes = len(name.encode())
+        if not 0 < size_bytes <= MAX_NAME_BYTES:
+            raise ValueError(f"A stream's name has 1 to {MAX_NAME_BYTES} bytes; {name[:40]!r} has {size_bytes:,}.")
+        self.layout = layout
+        self.name = name
+        space = layout.streams[name]
+        self.record: bytes = space.key()
+        self.seen: bytes = space.pack(("seen",))
+        self._batches = space["batch"]
+        self._claims = layout.claims[name]
+        self._chunks = layout.claimed_chunks[name]
+        self._tracked = layout.claimed_tracked[name]
+
+    def batch(self, number: int) -> bytes:
+        """Return the key of a batch's record."""
+        key: bytes = self._batches.pack((number,))
+        return key
+
+    def number_of(self, key: bytes) -> int:
+        """Return the number in the key of a batch's record."""
+        number: int = parts_of(self.layout, "streams", key)[2]
+        return number
+
+    def batches(self, last: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of the records of the batches up to `last`; None: of all."""
+        span = self._batches.range()
+        return span.start, span.stop if last is None else self.batch(last) + b"\x00"
+
+    def items(self, number: int) -> Place:
+        """Return the place of a batch's items."""
+        return self.layout.claimed(self.name, number)
+
+    def claims(self, last: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of the items of the batches up to `last`; None: of all."""
+        begin: bytes = self._claims.key()
+        return begin, behind(begin if last is None else self.items(last).prefix)
+
+    def chunks(self, number: int, packed: bytes) -> bytes:
+        """Return the key that says that an item of a batch has chunks."""
+        prefix: bytes = self._chunks[number].key()
+        return prefix + packed
+
+    def all_chunks(self, last: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of those keys of the batches up to `last`; None: of all."""
+        begin: bytes = self._chunks.key()
+        return begin, behind(begin if last is None else self._chunks[last].key())
+
+    def tracked(self, number: int, packed: bytes) -> bytes:
+        """Return the key that says that an item of a batch has a completion, follow-ups or a group."""
+        prefix: bytes = self._tracked[number].key()
+        return prefix + packed
+
+    def all_tracked(self, last: int | None = None) -> tuple[bytes, bytes]:
+        """Return the begin and end of those keys of the batches up to `last`; None: of all."""
+        begin: bytes = self._tracked.key()
+        return begin, behind(begin if last is None else self._tracked[last].key())
+
+    def packed_of(self, key: bytes) -> tuple[int, bytes]:
+        """Return the batch and the packed position in a key of `claims`, `all_chunks` or `all_tracked`."""
+        families = {"claims": self._claims, "claimed_chunks": self._chunks, "claimed_tracked": self._tracked}
+        family = next(family for family, space in families.items() if is_within(key, space.key()))
+        _, number, position = parts_of(self.layout, family, key)
+        return number, pack(position)
+
+
+# What readers and operators see of a stream.
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a reader sees before it asks for a batch."""
+
+    record: StreamRecord | None
+    """The stream's record; None if nothing was ever claimed."""
+    stats: Stats
+    """The queue's counters."""
+    any: bool
+    """Whether an item is available."""
+    paused: Pause | None = None
+    """Who paused the queue, so that a claim is refused; None if it is not paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream, for operators."""
+
+    name: str
+    acked: int
+    """The last acked batch; its items are gone."""
+    acked_items: int
+    """How many items were acked in all."""
+    released: int
+    """The last batch that was given back; 0: none."""
+    batch: int | None
+    """The open batch; None if there is none."""
+    items: int
+    """How many items the open batch has."""
+    size_bytes: int
+    """About how many bytes their payloads have."""
+    sealed: bool
+    """Whether the open batch is complete."""
+    epoch: str
+    """Identifies the checkpoint."""
+    seen_at: float | None
+    """When its reader was last seen, by its own clock; None if never."""
+
+
+# The terms of a claim, and the refusals of a reader whose log does not fit the stream's record.
+
+Undecided: TypeAlias = Literal["redeliver", "drop"]
+"""What becomes of an open batch whose reader lost its log: its items come back, or they count as processed."""
+Bad: TypeAlias = Callable[[bytes], str]
+"""Returns why an item's payload can't be decoded, or ""."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The terms on which a reader claims a batch."""
+
+    epoch: str
+    """Identifies the reader's log."""
+    batch: int
+    """The number of the batch, from 1."""
+    run: str
+    """Identifies this run of the reader."""
+    established: bool = False
+    """Whether this run has claimed before. Then it is refused once another run has claimed."""
+    items: int
+    """How many items at most."""
+    size_bytes: int
+    """About how many bytes of payload at most. The first item is taken whatever its size."""
+    at_least_splits: int = 1
+    split_items: int = 5_000
+    """About how many items a split has at most."""
+    replaces: str | None = None
+    """The epoch that the first batch of this log may replace; None: it replaces none."""
+    open_batch: Undecided | None = None
+    """What becomes of the open batch of the replaced epoch."""
+    strict: bool = True
+    """Whether a batch that is gone is an error. Otherwise it is empty."""
+    bad: Bad | None = None
+    """Decides which items become dead letters instead of being claimed; None: none."""
+    seals_empty: bool = True
+    """Whether a batch is sealed though there was nothing to take. Otherwise nothing is written then."""
+    begun_us: int = 0
+    """When the batch to ack was begun; an ack of one that was released and claimed again is refused. 0: any."""
+    waits: bool = False
+    """Whether a claim waits while the queue is paused. Otherwise that is an error."""
+
+
+class TakeOver(Exception):
+    """The record has the epoch that this claim replaces; nothing was written."""
+
+
+class Refusals:
+    """The errors of a stream. A caller whose users know no checkpoints gives its own words.
+
+    Args:
+        name: the stream's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def foreign(self, record: StreamRecord) -> StreamError:
+        """Return the error of a log that is not the stream's."""
+        return StreamError(
+            f"The stream {self.name!r} belongs to another checkpoint, which has acked batch {record.acked}. If that one"
+            " is lost, set onLostCheckpoint: redeliver brings the items of its open batch again, drop takes them for"
+            " processed. If it is in use, give this query a streamName of its own. fdbqueue.spark.streams shows all"
+            " streams of a queue."
+        )
+
+    def restored(self, record: StreamRecord, batch: int) -> StreamError:
+        """Return the error of a log that is older than the record."""
+        return StreamError(
+            f"Batch {batch} of the stream {self.name!r} was acked before, and its items are gone; the last acked batch"
+            f" is {record.acked}. The checkpoint is an older copy, or another driver went on. If the sink has kept what"
+            " it had, set failOnDataLoss=false: acked batches are then empty."
+        )
+
+    def given_back(self, record: StreamRecord) -> StreamError:
+        """Return the error of a reader whose batch was released."""
+        return StreamError(
+            f"Batch {record.released} of the stream {self.name!r} was released, and its items went back to the queue."
+            " This checkpoint can't go on: it would write them a second time. Start the query with a new checkpoint."
+        )
+
+    def gone(self, batch: int) -> StreamError:
+        """Return the error of a stream whose record is gone."""
+        return StreamError(
+            f"The record of the stream {self.name!r} is gone, and the checkpoint is at batch {batch}: the queue was"
+            " cleared, or the stream was forgotten. With failOnDataLoss=false the query goes on with what is in the"
+            " queue now."
+        )
+
+    def short(self, batch: int, found: int, count: int) -> StreamError:
+        """Return the error of a split that lacks items."""
+        return StreamError(
+            f"A split of batch {batch} of the stream {self.name!r} has {found:,} of its {count:,} items: another driver"
+            " acked or released the batch, or the queue was cleared. Nothing of this attempt may be used."
+        )
+
+
+def check_record(record: StreamRecord, refusals: Refusals, terms: Terms) -> bool:
+    """Return whether the batch is still to be claimed; False: it was acked, and counts as empty.
+
+    Raises:
+        StreamError: the record does not fit. TakeOver: it has the epoch to replace.
+    """
+    if record.epoch != terms.epoch:
+        if terms.batch == 1 and terms.replaces == record.epoch and terms.open_batch is not None:
+            raise TakeOver
+        raise refusals.foreign(record)
+    check_run(record, refusals.name, terms.run, established=terms.established)
+    if record.acked >= terms.batch:
+        if terms.strict:
+            raise refusals.restored(record, terms.batch)
+        return False
+    if record.released >= terms.batch:
+        raise refusals.given_back(record)
+    return True
+
+
+def check_run(record: StreamRecord, stream: str, run: str, *, established: bool) -> None:
+    """Refuse a run after another run has claimed.
+
+    Raises:
+        StreamError: another run has.
+    """
+    if established and record.run != run:
+        raise StreamError(
+            f"Another reader has gone on with the stream {stream!r}: a second driver runs on this checkpoint, or on a"
+            " copy of it. This one stops. Keep one of them."
+        )
+
+
+_FOR_A_STREAM = "For a stream, enqueue without sessions into a queue of its own; a handler may do that."
+
+
+async def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> None:
+    """Refuse a queue that has items in sessions, which would be left out. One read by snapshot.
+
+    Args:
+        what: the caller, for the message.
+        remedy: how the caller can see these items; "" if it can't.
+
+    Raises:
+        StreamError: it has.
+    """
+    span = layout.space["items"].range()
+    if await rows(tr.snapshot, span.start, span.stop, limit=1):
+        raise StreamError(
+            f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
+            " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."
+        )

@@ -42,8 +42,8 @@ from ..leases.timers import next_due_us
 from ..leases.transitions import Transitions
 from ..staged.grants import LOOK_SECONDS
 from ..staged.requests import REQUEST_SECONDS, Request, Wish
-from ._cursor import Habit
-from ._waiters import Waiters
+from ._head import Habit
+from .waiters import Waiters
 
 Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
 """Takes items of a subscription; also returns whether it wrote, and whether the subscription may have items at all."""

@@ -59,8 +59,8 @@ from ..common.waiting import long_wait
 from ..leases import Leases, StoredItem
 from ..leases.browsing import opened
 from ..leases.times import check_timeout
-from ._cursor import trim_arrivals
-from ._records import NO_LOOK, BrowserPlace, pack_record, read_pointer, read_registration
+from ._head import trim_arrivals
+from .records import NO_LOOK, BrowserPlace, pack_record, read_pointer, read_registration
 from .selectors import ItemTest, Selector, Selects
 
 Start: TypeAlias = Literal["head", "tail"]

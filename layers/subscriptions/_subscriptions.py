@@ -44,16 +44,24 @@ from ..common.levels import with_priority
 from ..leases import Leases
 from ..leases.timer_check import check_leases
 from ..leases.times import positive, visible_at
-from ._arguments import check_name
 from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
-from ._records import NO_LOOK, Browses, SubscriptionPointer, SubscriptionRecord, pack_record, read_registration
-from ._spans import everything
-from ._stats import SubscriptionStats, count_registrations, read_page
-from ._waiters import DISPATCHER, Waiters
+from ._head import everything
 from .check import SubscriptionCheck
-from .immediate_delivery import Delivery, ImmediateDelivery
+from .records import (
+    NO_LOOK,
+    Browses,
+    SubscriptionPointer,
+    SubscriptionRecord,
+    SubscriptionStats,
+    check_name,
+    count_registrations,
+    pack_record,
+    read_page,
+    read_registration,
+)
 from .selectors import ItemTest, Selector, Selects
 from .subscription import Subscription
+from .waiters import DISPATCHER, Delivery, ImmediateDelivery, Waiters
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 

@@ -12,11 +12,10 @@ from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows, parts_of
 
-from ._cursor import Cursor, Habit
-from ._records import SubscriptionRecord
-from ._spans import Span
-from ._waiters import DISPATCHER
+from ._head import Cursor, Habit, Span
+from .records import SubscriptionRecord
 from .selectors import ItemTest, Selector
+from .waiters import DISPATCHER
 
 
 class SubscriptionCheck(ItemCheck):

@@ -2,7 +2,7 @@
 
     color = 'red' AND weight BETWEEN 2 AND 5 AND (note IS NULL OR note LIKE 'urgent!_%' ESCAPE '!')
 
-Names are headers, or facts (`_facts.py`). Write a name that is no Java identifier, or is reserved, ``"in quotes"``.
+Names are headers, or facts (`_grammar.py`). Write a name that is no Java identifier, or is reserved, ``"in quotes"``.
 Values are strings, numbers and booleans; a missing header is NULL.
 
 Logic
@@ -29,9 +29,7 @@ from typing import Any, TypeAlias
 from fdbqueue import FormatError, SelectorError
 from fdbqueue.lowlevel import Layout, headers_of
 
-from ._compiling import Compiler, Test
-from ._facts import Facts
-from ._parsing import parse_selector
+from ._grammar import Compiler, Facts, Test, parse_selector
 
 Selects: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """A selector of your own: called with an item's headers, it returns whether the item is accepted."""

@@ -37,13 +37,18 @@ from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
 from ..staged.requests import REQUEST_SECONDS
 from ._awaiting import AwaitedTake, Awaiting
-from ._credit import Credit, credit_left
-from ._cursor import Cursor, Habit
-from ._exclusive_all import ExclusiveHead
-from ._records import SubscriptionRecord, pack_record, read_registration
-from ._stats import SubscriptionStats, read_one
-from ._waiters import Waiters
+from ._head import Cursor, ExclusiveHead, Habit
+from .records import (
+    Credit,
+    SubscriptionRecord,
+    SubscriptionStats,
+    credit_left,
+    pack_record,
+    read_one,
+    read_registration,
+)
 from .selectors import ItemTest, Selector, Selects
+from .waiters import Waiters
 
 T = TypeVar("T")
 TOKEN_BYTES = 8

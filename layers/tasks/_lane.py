@@ -22,7 +22,7 @@ from ..priority import PriorityQueue
 from ..results import Completion, Results
 from ..results.ends import end_outcome
 from ..sessions import Sessions
-from ..smart.index import SmartIndex
+from ..smart.scanning import SmartIndex
 from ._message import Message, MessageCodec
 from ._options import Rate, Unique
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.agents import locks
+from fdbqueue.agents import queues
 from fdbqueue.engine import Subspace
 from tests.helpers.agents import confirming, receiving, sending
 from tests.helpers.agentservers import Agent, leases_of, left_alone, said_by, serving
@@ -21,7 +21,7 @@ CONFLICT, UNKNOWN, TIMED_OUT = 1020, 1021, 1031
 def test_every_dialog_is_the_same_when_any_commit_fails(
     db: Any, space: Subspace, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "new_id", lambda: 456)
+    monkeypatch.setattr(queues, "new_id", lambda: 456)
 
     def outcome(plan: Plan) -> tuple[list[Any], int]:
         faulty = FaultyDatabase(db, plan)

@@ -19,7 +19,7 @@ import trustme
 
 from fdbqueue.agents import Access, AgentClient, AgentError, AgentServer, Limits, Tls, wire
 from fdbqueue.agents.access import names_of, types_in
-from fdbqueue.agents.listening import parse
+from fdbqueue.agents.words import parse
 from fdbqueue.engine import Subspace
 from tests.helpers.agents import GREETING, receiving, sending
 from tests.helpers.agentservers import PATIENCE_SECONDS, Agent, leases_of, said_by, serving, until

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.agents import locks as module
-from fdbqueue.agents.locks import Locks
+from fdbqueue.agents import queues as module
+from fdbqueue.agents.queues import Locks
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.lowlevel import run

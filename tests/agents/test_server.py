@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.agents import AgentServer, locks, queue_of_type
+from fdbqueue.agents import AgentServer, queue_of_type, queues
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.leases import Leases
@@ -123,7 +123,7 @@ def test_an_id_that_is_given_already_is_not_given_again(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter([456, 456, 789, 456])
-    monkeypatch.setattr(locks, "new_id", lambda: next(ids))
+    monkeypatch.setattr(queues, "new_id", lambda: next(ids))
 
     async def body() -> None:
         async with serving(db, space) as server:
@@ -199,8 +199,8 @@ def test_keys_of_locks_that_were_never_confirmed_go_with_time(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = iter([50, 60, 10, 20, 5])
-    monkeypatch.setattr(locks, "new_id", lambda: next(ids))
-    monkeypatch.setattr(locks, "LOOK_AT_ONCE", locks.LOOK_BEHIND)  # each lock looks
+    monkeypatch.setattr(queues, "new_id", lambda: next(ids))
+    monkeypatch.setattr(queues, "LOOK_AT_ONCE", queues.LOOK_BEHIND)  # each lock looks
     clock = Clock()
     leases = leases_of(space, clock=clock)
 

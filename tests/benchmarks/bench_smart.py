@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
+from fdbqueue.layers.smart.types import Answer, Decision, Replace
 from fdbqueue.stored.items import parse
 from tests.benchmarks.crowd import Crowd
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_threads, in_turn, say

@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layers.smart.index import MISSED, deadline_of
+from fdbqueue.layers.smart.scanning import MISSED, deadline_of
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
 from tests.chaos.invariant import Invariant

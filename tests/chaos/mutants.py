@@ -430,7 +430,7 @@ MUTANTS = (
     ),
     Mutant(
         "what a subscription's consumers have is not taken off its credit",
-        "layers/subscriptions/_credit.py",
+        "layers/subscriptions/records.py",
         (("max(0, items - len(held))", "max(0, items)"),),
         Kind.subscriptions,
         tests=(
@@ -508,7 +508,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
-        "layers/subscriptions/_exclusive_all.py",
+        "layers/subscriptions/_head.py",
         (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
         Kind.exclusive,
         tests=(
@@ -517,7 +517,7 @@ MUTANTS = (
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
-        "layers/subscriptions/_exclusive_all.py",
+        "layers/subscriptions/_head.py",
         (
             (
                 "        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",
@@ -871,7 +871,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue gives its item to a consumer that waits at a paused queue",
-        "layers/subscriptions/immediate_delivery.py",
+        "layers/subscriptions/waiters.py",
         (("registration.suspended or await is_paused(tr, layout):", "registration.suspended:"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_an_enqueue_gives_no_item_to_a_consumer_that_waits_at_a_paused_queue",
@@ -970,7 +970,7 @@ MUTANTS = (
     ),
     Mutant(
         "a delivery to one of several waiting calls overlooks a change of their request",
-        "layers/subscriptions/_waiters.py",
+        "layers/subscriptions/waiters.py",
         (("        tr.add_read_conflict_key(request.key)\n        self.put(", "        self.put("),),
         Kind.subscriptions,
         tests=(
@@ -979,7 +979,7 @@ MUTANTS = (
     ),
     Mutant(
         "a delivery replaces the grant to another call of the same request",
-        "layers/subscriptions/_waiters.py",
+        "layers/subscriptions/waiters.py",
         (
             (
                 "self.put(tr, request.key, _without_first(wish, 1))",
@@ -2019,7 +2019,7 @@ MUTANTS = (
     ),
     Mutant(
         "a new item that is over is delivered",
-        "layers/subscriptions/immediate_delivery.py",
+        "layers/subscriptions/waiters.py",
         (("if await self._is_out(tr, new, now_us):", "if False:"),),
         tests=(
             "tests/layers/together/test_taking.py::test_a_new_item_that_is_over_is_not_delivered_to_a_waiting_call",
@@ -2054,7 +2054,7 @@ MUTANTS = (
     ),
     Mutant(
         "a copy of a cancelled group's member is fetched",
-        "layers/smart/_fetching.py",
+        "layers/smart/copies.py",
         (('if verdict.fate != "take":', 'if verdict.fate == "expired":'),),
         tests=("tests/layers/together/test_taking.py::test_copies_of_a_cancelled_groups_members_are_not_fetched",),
     ),

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.agents import locks
-from fdbqueue.agents.locks import Locks
+from fdbqueue.agents import queues
+from fdbqueue.agents.queues import Locks
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases
 from fdbqueue.lowlevel import run as run_steps
@@ -35,7 +35,7 @@ def locked(db: Any, leases: Leases[bytes], duration: float) -> int:
 def test_a_sweep_removes_what_is_over_and_nothing_else(
     db: Any, space: Subspace, run: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(locks, "PAGE_KEYS", 2)
+    monkeypatch.setattr(queues, "PAGE_KEYS", 2)
     then, now = Leases(Queue(space), clock=lambda: LONG_AGO), Leases(Queue(space))
     kept = [locked(db, now, 60.0), locked(db, then, 5_000.0)]
     over = [locked(db, then, 1.0) for _ in range(3)]  # by their clock nothing is over, so they sweep nothing

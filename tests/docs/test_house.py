@@ -245,7 +245,7 @@ UNPACKS = {
     "fdbqueue/stored/own_rows.py": "has the one that reads a session's name in front of other keys",
     "fdbqueue/stored/codecs.py": "is the codec of values that are tuples",
     "fdbqueue/verbs/of_session.py": "looks for a session's name in a position that a caller gave",
-    "fdbqueue/agents/locks.py": "has tuples as values",
+    "fdbqueue/agents/queues.py": "has tuples as values",
     "layers/sessions/session/records.py": "has packed names as values",
     "layers/sessions/line/slots.py": "has tuples as values",
 }
@@ -321,13 +321,11 @@ DECODES = {
     "layers/staged/requests.py": OWN_ERROR,
     "layers/streams/_stream.py": HINT,
     "layers/streams/records.py": OWN_ERROR,
-    "layers/subscriptions/_credit.py": HINT,
-    "layers/subscriptions/_cursor.py": HINT,
+    "layers/subscriptions/_head.py": HINT,
     "layers/subscriptions/_following.py": HINT,
-    "layers/subscriptions/_stats.py": HINT,
-    "layers/subscriptions/_waiters.py": "reads a key",
+    "layers/subscriptions/records.py": HINT,
     "layers/subscriptions/check.py": HINT,
-    "layers/subscriptions/immediate_delivery.py": HINT,
+    "layers/subscriptions/waiters.py": HINT,
     "layers/tasks/_arguments.py": "reads the payloads of users' items",
     "layers/tasks/_lane.py": "reads the payloads of users' items, and results",
     "layers/tasks/_message.py": "reads the payloads of users' items",
@@ -381,8 +379,8 @@ READS_UNNAMED = {
     "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
     "layers/sessions/session/records.py": NAMED_BY_CALLER,
     "layers/smart/admitting.py": KNOWN_READABLE,
-    "layers/streams/_claiming.py": NAMED_BY_CALLER,
-    "layers/subscriptions/_facts.py": NAMED_BY_CALLER,
+    "layers/streams/_moving.py": NAMED_BY_CALLER,
+    "layers/subscriptions/_grammar.py": NAMED_BY_CALLER,
 }
 """Files that may read notes, pointers or envelopes without a name for the item that can't be read, and why."""
 READERS = ("notes_of", "pointer_of", "parse")

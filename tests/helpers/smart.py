@@ -9,7 +9,7 @@ from typing import Any
 from fdbqueue import Position, Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, keyed
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision
+from fdbqueue.layers.smart.types import Answer, Asked, Decision
 from fdbqueue.moves.admission import SMART
 from tests.helpers.clock import Clock
 

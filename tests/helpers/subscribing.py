@@ -10,7 +10,7 @@ from fdbqueue import Position
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions.waiters import Waiters
 
 
 def values(taken: list[Lease]) -> list[str]:

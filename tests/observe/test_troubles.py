@@ -21,7 +21,7 @@ from fdbqueue import Queue, UnknownQueue
 from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.subscriptions._records import SubscriptionPointer, pack_record, pointer_key
+from fdbqueue.layers.subscriptions.records import SubscriptionPointer, pack_record, pointer_key
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, find_wanted, read_these
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles

@@ -282,7 +282,7 @@ KNOWN = {
     "layers/staged/_staged.py": "StagedQueue.enqueue",
     "layers/smart/admitting.py": "SmartQueue.enqueue",
     "layers/sessions/line/entering.py": "Sessions.enqueue",
-    "layers/subscriptions/immediate_delivery.py": "Subscriptions.enqueue",
+    "layers/subscriptions/waiters.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""
 NUMBERS_OTHERS = {"fdbqueue/moves/admission.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}

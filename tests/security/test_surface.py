@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fdbqueue.agents import listening as agent_listening
+from fdbqueue.agents import words as agent_words
 from fdbqueue.cli.metrics import metrics
 from fdbqueue.cli.web import DEFAULT as WEB_DEFAULT
 from fdbqueue.layers.consumer.health import Probe
@@ -71,7 +71,7 @@ def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
 
 LISTENERS = frozenset(
     {
-        "fdbqueue/agents/listening.py",  # the agent server
+        "fdbqueue/agents/server.py",  # the agent server
         "fdbqueue/cli/metrics.py",  # it only looks whether a port is free
         "fdbqueue/base/http.py",  # the web page, metrics, Consumer(health=PORT)
     }
@@ -97,7 +97,7 @@ def test_nothing_listens_but_what_a_user_starts_for_that(repository: Path) -> No
 
 def test_what_listens_does_so_on_the_loopback_interface_if_not_told_otherwise() -> None:
     assert Probe(8080).host == "127.0.0.1"
-    for address in (agent_listening.DEFAULT, serving.DEFAULT, WEB_DEFAULT):
+    for address in (agent_words.DEFAULT, serving.DEFAULT, WEB_DEFAULT):
         assert address.startswith("127.0.0.1:")
     assert inspect.signature(metrics).parameters["listen"].default == serving.DEFAULT
 

@@ -7,7 +7,7 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
+from fdbqueue.layers.smart.types import Answer, Decision, Replace
 
 NOT_A_FUNCTION = 7
 

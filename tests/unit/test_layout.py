@@ -19,9 +19,9 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart.admitting import DEPENDENT_NAMES_BYTES
-from fdbqueue.layers.smart.index import deadline_parts
-from fdbqueue.layers.subscriptions._arguments import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
-from fdbqueue.layers.subscriptions._waiters import DISPATCHER
+from fdbqueue.layers.smart.scanning import deadline_parts
+from fdbqueue.layers.subscriptions.records import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
+from fdbqueue.layers.subscriptions.waiters import DISPATCHER
 from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import (

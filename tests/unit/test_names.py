@@ -184,7 +184,7 @@ SHOWING = (
 READS_OTHERS = {
     "fdbqueue/stored/names.py": "the one that may",
     "fdbqueue/cli/remedies.py": "finds names in messages, as a program gives them",
-    "fdbqueue/agents/listening.py": "a host in brackets",
+    "fdbqueue/agents/words.py": "a host in brackets",
     "fdbqueue/spark/stream/operators.py": "what Spark left in a checkpoint",
 }
 READS = re.compile(r"""literal_eval|startswith\(["'][\[{]["']|\[:1\] [!=]= ["'][\[{]""")

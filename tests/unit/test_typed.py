@@ -82,7 +82,7 @@ def test_the_librarys_own_classes_have_decoders_from_the_start() -> None:
     late = re.compile(r"\bdecode\(.*\btype=(?!list\b|dict\b)|^[^_d].*\.Decoder\((?!dict\b|Any\b)")
     found = [f"{name}: {line}" for name, line in lines if late.search(line)]
     assert sorted(found) == [
-        "_messages.py: self._tag_decoder = module.Decoder(_Tagged)",
+        "messages.py: self._tag_decoder = module.Decoder(_Tagged)",
         "records.py: kind: msgspec.msgpack.Decoder(kind) for kind in (StreamRecord, BatchRecord)",
         "typed.py: return module.Decoder(type, **hooks)",
     ]

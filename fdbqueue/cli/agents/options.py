@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from fdbqueue.agents import AgentClient
-from fdbqueue.agents.listening import DEFAULT
-from fdbqueue.agents.words import MAX_TYPE
+from fdbqueue.agents.words import DEFAULT, MAX_TYPE
 
 AgentType = Annotated[int, typer.Argument(metavar="TYPE", min=0, max=MAX_TYPE, help="The agent type, a number.")]
 At = Annotated[

@@ -12,8 +12,7 @@ import typer
 
 from fdbqueue.agents import Access, AgentServer, Limits, Tls, queue_of_type
 from fdbqueue.agents.access import types_in
-from fdbqueue.agents.listening import DEFAULT
-from fdbqueue.agents.words import MAX_SIZE
+from fdbqueue.agents.words import DEFAULT, MAX_SIZE
 from fdbqueue.cli.errors import system_errors
 from fdbqueue.cli.metrics import beside, listening
 from fdbqueue.cli.opening import opened

@@ -22,7 +22,7 @@ from fdbqueue.layers.consumer._keeping import Keeping
 from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._session_run import SessionRun
 from fdbqueue.layers.staged.requests import Wish
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
 from tests.helpers.consuming import until
 from tests.helpers.held import HeldDatabase

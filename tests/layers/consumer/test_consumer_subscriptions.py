@@ -14,7 +14,7 @@ from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._records import read_registration
+from fdbqueue.layers.subscriptions.records import read_registration
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, until_waiting
 

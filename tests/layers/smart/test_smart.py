@@ -14,16 +14,19 @@ from fdbqueue import BulkInterrupted, CodecError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Limit, SmartQueue
-from fdbqueue.layers.smart import batches as _batches
+from fdbqueue.layers.smart import admitting as _batches
 from fdbqueue.layers.smart import scanning as _scanning
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
-from fdbqueue.layers.smart._messages import Messages
-from fdbqueue.layers.smart._types import (
+from fdbqueue.layers.smart.messages import Messages
+from fdbqueue.layers.smart.types import (
     EVERYTHING,
     NOTHING,
     OWN_KEY,
     OWN_TYPE,
+    Answer,
+    Asked,
+    Decision,
     MessageType,
+    Replace,
     Sees,
     keyed,
     types,

@@ -15,7 +15,7 @@ from fdbqueue import CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, _fetching
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, copies
 from fdbqueue.layers.smart._resend import Copy
 from tests.helpers.clock import Clock
 from tests.helpers.copies import FRAME, RECEIVED, WAIT, fetch, frame, numbers, registered
@@ -94,7 +94,7 @@ def test_more_timers_than_one_transaction_settles_are_settled_before_the_first_c
 def test_many_expired_items_are_removed_in_several_transactions(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_fetching, "EXPIRED_LIMIT", 3)
+    monkeypatch.setattr(copies, "EXPIRED_LIMIT", 3)
     smart = registered(smart_queue(space, MessageType("frame", sees=NOTHING, expires=lambda data: data["n"] < 7)), db)
     smart.enqueue_many(db, [frame(n) for n in range(9)])
     counting = FaultyDatabase(db, lambda: None)
@@ -132,7 +132,7 @@ class Waiting:
             self._waits.set()
             return until_changed(*given)
 
-        monkeypatch.setattr(_fetching, "until_changed", waits)
+        monkeypatch.setattr(copies, "until_changed", waits)
 
     def begin(self, smart: SmartQueue, db: Any) -> Future[Copy | None]:
         """Return when it waits."""
@@ -221,7 +221,7 @@ def test_a_fetch_can_be_awaited_and_cancelled(db: Any, smart: SmartQueue, monkey
             waits.set()
             return until_changed(*given)
 
-        monkeypatch.setattr(_fetching, "until_changed", tell)
+        monkeypatch.setattr(copies, "until_changed", tell)
         task = asyncio.create_task(smart.resend.fetch.aio(db, "B", timeout=WAIT))
         await waits.wait()
         task.cancel()

@@ -18,7 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
+from fdbqueue.layers.smart.types import Answer, Decision, Replace
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock

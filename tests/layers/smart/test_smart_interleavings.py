@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Limit, MessageType, Replace, SmartQueue
-from fdbqueue.layers.smart.scanning import RANGE_READ_ITEMS
+from fdbqueue.stored.places import RANGE_READ_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import (

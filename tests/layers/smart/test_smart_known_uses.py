@@ -16,7 +16,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Limit, Messages, MessageType, SmartQueue, keyed
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Replace
+from fdbqueue.layers.smart.types import Answer, Asked, Decision, Replace
 from tests.helpers.clock import Clock
 
 

@@ -16,7 +16,7 @@ from fdbqueue import CheckFailed, CodecError, FormatError, ItemTooLarge, Queue, 
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, types
-from fdbqueue.layers.smart._decisions import Asked, Decision, Replace
+from fdbqueue.layers.smart.types import Asked, Decision, Replace
 from fdbqueue.stored.items import INLINE_BYTES, MAX_ITEM_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.smart import as_another_process, contents, enqueue_unchecked, rows_of, smart_queue

@@ -13,8 +13,8 @@ from fdbqueue import QueueFull
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.smart import Decision, Limit, SmartQueue
-from fdbqueue.layers.smart._types import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
 from fdbqueue.layers.smart.capacity import WATCHED_ENTRIES
+from fdbqueue.layers.smart.types import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue

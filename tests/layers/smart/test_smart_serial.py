@@ -20,8 +20,19 @@ from fdbqueue import LeaseLost, Position, QueueFull
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.smart import Limit, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
-from fdbqueue.layers.smart._types import EVERYTHING, OWN_KEY, OWN_TYPE, MessageType, Sees, keyed
+from fdbqueue.layers.smart.types import (
+    EVERYTHING,
+    OWN_KEY,
+    OWN_TYPE,
+    Answer,
+    Asked,
+    Decision,
+    MessageType,
+    Outcome,
+    Replace,
+    Sees,
+    keyed,
+)
 from tests.helpers.clock import Clock
 from tests.helpers.smart import smart_queue
 

@@ -12,7 +12,7 @@ from fdbqueue.engine import Subspace, transactional
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Decision, Replace
+from fdbqueue.layers.smart.types import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged._putting_back import put_back
 from fdbqueue.layers.staged.allotments import Allotment

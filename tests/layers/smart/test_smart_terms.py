@@ -14,7 +14,7 @@ from fdbqueue.layers.common.levels import AmqpLevels, Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import EVERYTHING, NOTHING, OWN_KEY, Deadlines, Limit, Messages, MessageType, SmartQueue
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome, Replace
+from fdbqueue.layers.smart.types import Answer, Asked, Decision, Outcome, Replace
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.smart import contents, enqueue_unchecked, smart_queue

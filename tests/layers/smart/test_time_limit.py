@@ -14,8 +14,8 @@ from typing import cast
 
 import pytest
 
-from fdbqueue.layers.smart import _time_limit
-from fdbqueue.layers.smart._time_limit import TimeLimit, TimeLimitExceeded, within
+from fdbqueue.layers.smart import messages
+from fdbqueue.layers.smart.messages import TimeLimit, TimeLimitExceeded, within
 
 
 def wait_busily(done: threading.Event) -> None:
@@ -56,7 +56,7 @@ def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, T
         limit._lock = cast(threading.Lock, gate)
         watched.append(limit)
 
-    monkeypatch.setattr(_time_limit, "_lookout", lambda: SimpleNamespace(watch=watch))
+    monkeypatch.setattr(messages, "_lookout", lambda: SimpleNamespace(watch=watch))
     steps = 0
 
     def step(frame: FrameType, event: str, argument: object) -> None:
@@ -97,7 +97,7 @@ def test_however_many_exceptions_come_late_no_other_is_sent_afterwards(monkeypat
 
 STOPPED_AND_TRACED = """
 import sys
-from fdbqueue.layers.smart._time_limit import TimeLimitExceeded, within
+from fdbqueue.layers.smart.messages import TimeLimitExceeded, within
 
 def forever():
     while True:
@@ -146,7 +146,7 @@ def test_a_call_that_catches_the_exception_is_reported_as_too_long() -> None:
 
 STOPPED_IN_A_CHILD = """
 import os, signal
-from fdbqueue.layers.smart._time_limit import TimeLimitExceeded, within
+from fdbqueue.layers.smart.messages import TimeLimitExceeded, within
 
 def forever():
     while True:
@@ -171,7 +171,7 @@ def test_a_forked_child_stops_what_runs_too_long_too() -> None:
 
 def test_calls_may_begin_while_the_others_are_looked_at() -> None:
     """An object that is made for each call could begin a collection of garbage, and with it another thread's call."""
-    lookout = _time_limit._Lookout()
+    lookout = messages._Lookout()
     limits = [TimeLimit(60.0) for _ in range(3_000)]  # Python keeps 2,000 small tuples to use again
     for limit in limits:
         lookout.watch(limit)

@@ -35,7 +35,7 @@ from fdbqueue.layers import (
     SmartQueue,
     SmartSessions,
 )
-from fdbqueue.layers.smart._decisions import Decision
+from fdbqueue.layers.smart.types import Decision
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, lease_of
 from tests.helpers.smart import Confirmation, Note, Order, Progress, note

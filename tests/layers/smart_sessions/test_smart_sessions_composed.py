@@ -25,7 +25,7 @@ from fdbqueue.layers import (
     SessionLease,
     Watchdog,
 )
-from fdbqueue.layers.smart._decisions import Decision
+from fdbqueue.layers.smart.types import Decision
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, lease_of
 from tests.helpers.smart import Confirmation, Order, Progress, note

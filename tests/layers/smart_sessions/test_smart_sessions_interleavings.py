@@ -9,7 +9,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Messages, Results, Sessions, SmartSessions
-from fdbqueue.layers.smart._decisions import Decision
+from fdbqueue.layers.smart.types import Decision
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.sessions import assert_sound, lease_of

@@ -30,8 +30,7 @@ from fdbqueue.layers import (
     SmartSessions,
     keyed,
 )
-from fdbqueue.layers.smart._decisions import Answer, Asked, Decision, Outcome
-from fdbqueue.layers.smart._types import Sees
+from fdbqueue.layers.smart.types import Answer, Asked, Decision, Outcome, Sees
 
 pytestmark = pytest.mark.slow
 

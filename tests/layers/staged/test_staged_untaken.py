@@ -25,7 +25,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.leases.granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases
 from fdbqueue.layers.staged.requests import Wish
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.processes import Processes, kill_9

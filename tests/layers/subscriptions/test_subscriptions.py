@@ -14,7 +14,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions import check as _check
-from fdbqueue.layers.subscriptions._records import VERSION, SubscriptionRecord, pack_record
+from fdbqueue.layers.subscriptions.records import VERSION, SubscriptionRecord, pack_record
 from fdbqueue.reads.browse import pages
 from fdbqueue.stored.layout import pack
 from tests.helpers.clock import Clock

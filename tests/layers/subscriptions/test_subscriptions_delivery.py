@@ -14,8 +14,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
-from fdbqueue.layers.subscriptions._cursor import Habit
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions._head import Habit
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting
 

@@ -19,7 +19,7 @@ from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.consuming import until

@@ -12,7 +12,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._cursor import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
+from fdbqueue.layers.subscriptions._head import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
 from fdbqueue.moves.arrivals import announce
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts

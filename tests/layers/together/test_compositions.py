@@ -12,7 +12,7 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import Decision
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._arguments import NAME_BYTES
+from fdbqueue.layers.subscriptions.records import NAME_BYTES
 from fdbqueue.stored.layout import APPENDED_BYTES, MAX_KEY_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, as_another_process, contents, smart_queue
 

@@ -18,8 +18,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Subscriptions
-from fdbqueue.layers.subscriptions._cursor import Habit
-from fdbqueue.layers.subscriptions._waiters import Waiters
+from fdbqueue.layers.subscriptions._head import Habit
+from fdbqueue.layers.subscriptions.waiters import Waiters
 from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
 from fdbqueue.stored.layout import name_of

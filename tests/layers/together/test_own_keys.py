@@ -15,7 +15,7 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.sessions.line.shards import MAX_SHARDS
-from fdbqueue.layers.subscriptions._waiters import DISPATCHER
+from fdbqueue.layers.subscriptions.waiters import DISPATCHER
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.sink.at_once import logs_of
 from fdbqueue.spark.sink.record import SinkKeys

@@ -1,8 +1,9 @@
-"""Move items from the head of a queue into a batch, in one transaction of several."""
+"""Move items into a batch, back to their places, and out of a sealed batch, each in one transaction of several."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat, takewhile
 from typing import Any
@@ -11,10 +12,12 @@ from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine.errors import NOT_COMMITTED
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.lowlevel import (
     TAKEN,
     AdaptiveLimit,
+    Database,
     FDBError,
     KeyValue,
     Notes,
@@ -27,6 +30,7 @@ from fdbqueue.lowlevel import (
     parse,
     rows,
     size_of,
+    started,
     value_of,
     with_notes,
 )
@@ -37,10 +41,11 @@ from fdbqueue.moves.taking import Takes, Verdict, remove
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import PLAIN, blob_of
 
+from ..leases.leases import CONSUMER_BYTES
 from ..leases.transitions import Transitions, at_rest, cut, size_beside
-from ._terms import Terms
-from .keys import StreamKeys
-from .records import BatchRecord, Split, splits_of, thinned
+from .records import BatchRecord, Split, StreamKeys, StreamRecord, Terms, decode, encode, splits_of, thinned
+
+# Move items from the head of a queue into a batch, in one transaction of several.
 
 CLAIM_BYTES = 1_000_000
 """About how many bytes one transaction moves."""
@@ -295,3 +300,183 @@ class GrowingLimit:
         mean = batch.size_bytes // max(1, batch.count) + 1
         self.limit = max(1, min(MOST_ROWS, CLAIM_BYTES // mean, self.limit * 8))
         self._too_old = AdaptiveLimit(self.limit)
+
+
+# Give the items of an open batch back to their places.
+
+ROWS = 500
+SIZE_BYTES = 1_000_000
+
+
+class Returning:
+    """Gives the items of a stream's open batch back, in transactions of bounded size.
+
+    Args:
+        db: the database.
+        queue: the queue.
+        keys: the keys of the stream.
+        now_us: the clock, in microseconds.
+    """
+
+    def __init__(self, db: Database, queue: Queue[Any], keys: StreamKeys, now_us: Callable[[], int]) -> None:
+        self._db = db
+        self._queue = queue
+        self._keys = keys
+        self._now_us = now_us
+
+    async def give_back(self, epoch: str | None, begun_us: int = 0) -> int:
+        """Give the items back and return how many. The first transaction refuses the reader from then on.
+
+        Args:
+            epoch: only if the record still has this epoch; None: in any case.
+            begun_us: only if the batch was begun at this time; 0: in any case.
+        """
+        total = 0
+        while True:
+            returned, more = await self._queue.transact(self._db, lambda tr: self._some(tr, epoch, begun_us))
+            total += returned
+            if not more:
+                return total
+
+    async def _some(self, tr: Transaction, epoch: str | None, begun_us: int) -> tuple[int, bool]:
+        keys = self._keys
+        value = await value_of(tr.get(keys.record))
+        if not value.present():
+            return 0, False
+        record = decode(StreamRecord, bytes(value), f"the stream {keys.name!r}")
+        batches = await rows(tr, *keys.batches())
+        if not batches or (epoch is not None and record.epoch != epoch):
+            return 0, False
+        last = keys.number_of(batches[-1].key)
+        if begun_us and decode(BatchRecord, batches[-1].value, f"batch {last}").begun_us != begun_us:
+            return 0, False
+        if record.released < last:
+            tr.set(keys.record, encode(replace(record, released=last)))
+        moves = Transitions(tr, keys.layout, self._now_us())
+        asked = started(moves.ask())
+        found = await rows(tr, *keys.claims(), limit=ROWS)
+        await asked
+        done = size = 0
+        known = await moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
+        for row in found:
+            if size > SIZE_BYTES:
+                break
+            self._return(tr, moves, row, known[keys.packed_of(row.key)[1]])
+            size += len(row.value)
+            done += 1
+        moves.tally("claimed", -done)
+        await moves.settle()
+        moves.finish()
+        if done == len(found) < ROWS:
+            tr.clear_range(*keys.batches())
+            tr.clear_range(*keys.all_chunks())
+            tr.clear_range(*keys.all_tracked())
+            return done, False
+        return done, True
+
+    def _return(self, tr: Transaction, moves: Transitions, row: KeyValue, found: FoundNotes) -> None:
+        batch, packed = self._keys.packed_of(row.key)
+        tr.clear(row.key)
+        notes = found.notes
+        if notes.is_tracked:
+            tr.clear(self._keys.tracked(batch, packed))
+            moves.count_claimed(notes, -1)
+        if found.is_readable:
+            again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
+            moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
+        else:  # damaged since the claim, which takes none that can't be read
+            moves.put_back_unread(packed, row.value, notes)
+        if moves.arrived and moves.arrived[-1] == packed:
+            moves.set_dependent(packed, notes)
+        tr.clear(self._keys.chunks(batch, packed))
+
+
+# Move items that do not decode out of a sealed batch, so that a reader that failed at one can go on.
+
+SIFT_BYTES = 1_000_000
+"""About how many bytes of items one transaction looks at."""
+
+
+class Sifting:
+    """Makes the bad items of a sealed batch dead letters, in several transactions.
+
+    Args:
+        keys: the keys of the stream.
+        terms: the terms; `terms.bad` decides.
+        now_us: the time.
+    """
+
+    def __init__(self, keys: StreamKeys, terms: Terms, now_us: int) -> None:
+        self._keys = keys
+        self._terms = terms
+        self._now_us = now_us
+        self._place = keys.items(terms.batch)
+
+    async def some(self, tr: Transaction, batch: BatchRecord, begin: bytes, limit: int) -> tuple[BatchRecord, bytes]:
+        """Look at up to `limit` items; return the batch without the bad ones, and where to go on, b"" at the end.
+
+        The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
+        """
+        found = await rows(tr.snapshot, begin, behind(self._place.prefix), limit=limit)
+        moves = Transitions(tr, self._keys.layout, self._now_us)
+        size = 0
+        after = b""
+        for number, row in enumerate(found, 1):
+            error = await self._error(tr, row)
+            if error:
+                lost = await moves.read_notes({self._place.packed(row.key): row.value})
+                batch = self._without(tr, moves, batch, row, lost, error)
+            size += size_of(row.value)
+            if size >= SIFT_BYTES or number == limit:
+                after = row.key + b"\x00"
+                break
+        await moves.settle()
+        moves.finish()
+        return batch, after
+
+    async def _error(self, tr: Transaction, row: KeyValue) -> str:
+        chunks: list[KeyValue] = []
+        if is_chunked(row.value):
+            span = self._keys.layout.chunk_range_of(self._place.packed(row.key))
+            chunks = await rows(tr.snapshot, *span)
+        try:
+            payload = (opened := parse(row.value)).payload
+            if opened.chunked is not None:
+                payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
+        except FormatError as error:
+            return str(error)
+        return "" if self._terms.bad is None else self._terms.bad(payload)
+
+    def _without(
+        self,
+        tr: Transaction,
+        moves: Transitions,
+        batch: BatchRecord,
+        row: KeyValue,
+        lost: Mapping[bytes, FoundNotes],
+        error: str,
+    ) -> BatchRecord:
+        packed = self._place.packed(row.key)
+        notes = lost[packed].notes
+        number, size = self._terms.batch, size_of(row.value)
+        tr.clear(row.key)
+        tr.clear(self._keys.chunks(number, packed))
+        if notes.is_tracked:
+            tr.clear(self._keys.tracked(number, packed))
+            moves.count_claimed(notes, -1)
+        moves.die(packed, row.value, lost[packed], error)
+        moves.tally("claimed", -1)
+        splits = [
+            replace(split, count=split.count - 1, size_bytes=max(0, split.size_bytes - size))
+            if split.first <= packed <= split.last
+            else split
+            for split in batch.splits
+        ]
+        return replace(
+            batch,
+            count=batch.count - 1,
+            size_bytes=max(0, batch.size_bytes - size),
+            splits=tuple(split for split in splits if split.count),
+            chunked=batch.chunked - is_chunked(row.value),
+            tracked=batch.tracked - notes.is_tracked,
+        )

@@ -1,20 +1,15 @@
-"""A subscription's pointer: the spans that it has yet to look at, and how it looks at them.
-
-For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked at.
-It stores these as spans. When an item becomes available in front, the subscription learns its place from the arrivals
-(`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals may be
-missing, the subscription looks at everything.
-"""
+"""The head of a subscription: the spans of the queue that it has yet to look at, and how it looks at them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from fdbqueue import SubscriptionError
-from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Transaction, rows, started, value_of
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import TAKEN, Future, KeyValue, Layout, Steps, Transaction, rows, started, value_of
 from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
@@ -22,7 +17,7 @@ from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.rename_marks import refuse_renamed
 
 from ..leases import Head
-from ._records import (
+from .records import (
     NO_LOOK,
     SubscriptionPointer,
     SubscriptionRecord,
@@ -32,7 +27,63 @@ from ._records import (
     read_registration,
     registration_key,
 )
-from ._spans import END, Span, behind, everything, few, joined
+
+# Spans: the parts of a queue that a subscription has yet to look at.
+#
+# Spans are half-open ranges of packed positions, sorted and disjoint. A second look at an item does no harm; a missed
+# item does. If there are too many spans, neighbours are merged, together with the gap between them.
+#
+
+Span: TypeAlias = tuple[bytes, bytes]
+
+END = b"\xff"
+"""Sorts after every packed position."""
+MAX_SPANS = 32
+
+
+def everything() -> list[Span]:
+    """Return the spans of a subscription that has not looked at anything yet."""
+    return [(b"", END)]
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Return the spans sorted, and merged where they touch."""
+    result: list[Span] = []
+    for begin, end in sorted(spans):
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((begin, end))
+    return result
+
+
+def behind(spans: Iterable[Span], point: bytes) -> list[Span]:
+    """Return the parts of the spans from a point on.
+
+    >>> spans = behind(everything(), b"m")             # all up to there was looked at
+    >>> spans = joined([*spans, (b"c", b"d")])         # something came to stand in front
+    >>> spans
+    [(b'c', b'd'), (b'm', b'\\xff')]
+    >>> behind(spans, b"d")
+    [(b'm', b'\\xff')]
+    """
+    return [(max(begin, point), end) for begin, end in spans if end > point]
+
+
+def few(spans: list[Span]) -> list[Span]:
+    """Return at most `MAX_SPANS` spans that cover the given ones; the last has no end and stays the same."""
+    while len(spans) > MAX_SPANS:
+        pairs = [(spans[at][0], spans[min(at + 1, len(spans) - 2)][1]) for at in range(0, len(spans) - 1, 2)]
+        spans = [*pairs, spans[-1]]
+    return spans
+
+
+# A subscription's pointer: the spans that it has yet to look at, and how it looks at them.
+#
+# For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked
+# at. It stores these as spans. When an item becomes available in front, the subscription learns its place from the
+# arrivals (`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals
+# may be missing, the subscription looks at everything.
 
 SCAN_ROWS = 10_000
 SCAN_BYTES = 4_000_000
@@ -306,3 +357,130 @@ async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int,
 
 def _number(value: Any, order: Any = "little") -> int:
     return int.from_bytes(bytes(value), order) if value.present() else 0
+
+
+# The short cut of an exclusive subscription that wants everything: the head of the queue is its pointer.
+#
+# It is the queue's only subscription, and it always wants the first item next. So it needs no pointer, and producers
+# record no arrivals for it. An enqueue that tries delivery has one subscription to ask. It reads the first waiter and
+# its own place in parallel.
+#
+# The fence is the key under which the subscription is registered. A process that takes over the subscription writes
+# that key, and so does a new subscription once the owner is gone. Each lease or delivery by the short cut has the key
+# among its read conflicts. So of a takeover and an owner's lease at the same time one fails, and a former owner gets
+# nothing. The stored pointer always says that nothing was looked at. When the subscription is no longer the sole one,
+# it misses no item that came meanwhile.
+
+
+class ExclusiveHead(Head):
+    """The items that are next for a sole subscription, in one transaction.
+
+    Args:
+        layout: the queue's layout.
+        name: the subscription's name.
+        wanted: about how many items to read ahead, before the credit is known.
+    """
+
+    def __init__(self, layout: Layout, name: str, *, wanted: int) -> None:
+        super().__init__(layout)
+        self._key: bytes = layout.subscriptions.pack((name,))
+        self._pointer: bytes = layout.pointers.pack((name,))
+        self._name = name
+        self._wanted = wanted
+        self._early: Steps[list[KeyValue]] | None = None
+        self._limited = False
+        self._bytes_left: int | None = None
+        self.bytes_left: int | None = None
+        """Bytes of credit left; None: no limit."""
+        self.stuck = False
+        """Whether the first item exceeds the credit."""
+        self.more = False
+        """Whether another transaction must go on: never, since this head skips no item."""
+
+    def registration(self, tr: Transaction) -> Steps[SubscriptionRecord | None]:
+        """Read the subscription and the first items in parallel; return its registration, or None.
+
+        The read is a snapshot read. Only a transaction that takes or delivers an item depends on it (`fence`). An
+        enqueue that finds no waiter does not conflict with the owner.
+        """
+        registered = tr.snapshot.get(self._key)
+        self._early = started(super().first(tr, limit=self._wanted))
+        return self._registration(registered)
+
+    async def _registration(self, registered: Future[Any]) -> SubscriptionRecord | None:
+        stored = await value_of(registered)
+        if not stored.present():
+            return None
+        registration = read_registration(self._layout, self._name, bytes(stored))
+        self._limited = registration.credit is not None or registration.credit_bytes is not None
+        return registration
+
+    async def prepare(self, tr: Transaction, *, fresh: bool) -> SubscriptionRecord:
+        """Do what `Cursor.prepare` does, without a pointer.
+
+        Raises:
+            SubscriptionError: there is no such subscription.
+            FormatError: the registration can't be read.
+        """
+        registration = await self.registration(tr)
+        self.fence(tr)
+        if registration is None:
+            raise SubscriptionError(
+                f"There is no subscription {self._name!r} of {self._layout.describe()}: it was removed."
+                " Subscribe again."
+            )
+        return registration
+
+    def fence(self, tr: Transaction) -> None:
+        """Make this transaction fail if the subscription gets another owner, or changes, before the commit."""
+        tr.add_read_conflict_key(self._key)
+
+    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
+        """Read up to `limit` next items, within the credit for their bytes."""
+        early, self._early = self._early, None
+        if after is None:
+            self._bytes_left = self.bytes_left
+            if early is not None and limit <= self._wanted:
+                return self._affordable(early, limit, is_first=True)
+        return self._affordable(super().first(tr, limit=limit, after=after), limit, is_first=after is None)
+
+    async def _affordable(self, reading: Steps[list[KeyValue]], limit: int, *, is_first: bool) -> list[KeyValue]:
+        found = (await reading)[:limit]
+        if self._bytes_left is None:
+            return found
+        for at, row in enumerate(found):
+            self._bytes_left -= kept_size_of(row.value)
+            if self._bytes_left < 0:
+                self.stuck = is_first and not at
+                return found[:at]
+        return found
+
+    def came_back(self, packed: Sequence[bytes]) -> None:
+        if packed:
+            self._early = None
+
+    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
+        """Take the first of the items that `first` read; the conflicts are those of every head, and of credit."""
+        self._meet(tr)
+        super().take(tr, taken)
+
+    def claim(self, tr: Transaction, packed: bytes) -> None:
+        """Conflict with any item that is placed before this position until the commit."""
+        self._meet(tr)
+        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))
+
+    def _meet(self, tr: Transaction) -> None:
+        """Make two transactions that use limited credit at the same time conflict.
+
+        Other subscriptions conflict on the pointer, which both transactions write. Here the two may take different
+        items: one delivers a new item, the other leases an item behind it. Without a conflict each would spend the
+        credit that the other spends. The conflict is on a key that no other call reads or writes, so an ack does not
+        conflict.
+        """
+        if self._limited:
+            tr.add_read_conflict_key(self._pointer)
+            tr.add_write_conflict_key(self._pointer)
+
+    def finish(self, tr: Transaction) -> Steps[bool]:
+        """Return False: there is no pointer to write."""
+        return finished(False)

@@ -1,8 +1,4 @@
-"""Compiles the tree of a selector into closures, once.
-
-Every closure takes an item's headers and its `Facts`. It returns a string, a number, True, False, or None. None is
-SQL's NULL; as the result of a condition it means "unknown".
-"""
+"""The grammar of selectors, which is that of JMS, and how a selector is compiled."""
 
 from __future__ import annotations
 
@@ -10,12 +6,209 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
-from lark import Token, Tree
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedInput, UnexpectedToken
 
-from ._facts import FACTS, Facts
-from ._parsing import fault
+from fdbqueue import Position, SelectorError
+from fdbqueue.lowlevel import Layout, Notes, headers_of, notes_of
+
+from ..common.levels import PRIORITY
+
+NORMAL_PRIORITY = 4
+"""Priority of an item whose sender gave none, as in JMS."""
+
+
+class Facts:
+    """The facts of one available item, each computed on use."""
+
+    __slots__ = ("_layout", "key", "stored")
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.key = b""
+        """The item's key."""
+        self.stored = b""
+        """The item's stored value."""
+
+    @property
+    def position(self) -> Position:
+        """The item's position."""
+        return self._layout.position_of(self.key)
+
+    @property
+    def notes(self) -> Notes:
+        """The item's notes."""
+        return notes_of(self.stored)
+
+
+def _rank(facts: Facts) -> int | None:
+    return facts.position.rank
+
+
+def _priority(facts: Facts) -> Any:
+    return headers_of(facts.stored).get(PRIORITY, NORMAL_PRIORITY)
+
+
+def _message_id(facts: Facts) -> str:
+    return f"ID:{facts.position.text}"
+
+
+FACTS: dict[str, Callable[[Facts], Any]] = {
+    "JMSMessageID": _message_id,
+    "JMSPriority": _priority,
+    "JMSTimestamp": lambda facts: facts.notes.enqueued_at_us // 1_000 or None,
+    "JMSExpiration": lambda facts: facts.notes.ttl_at_us // 1_000,
+    "JMSRedelivered": lambda facts: facts.notes.attempt > 0,
+    "JMSXDeliveryCount": lambda facts: facts.notes.attempt + 1,
+    "fdbqueue_index": lambda facts: facts.position.index,
+    "fdbqueue_rank": _rank,
+}
+"""Facts: the values of an item that a selector can use in addition to its headers.
+
+========================  ==============================================================================
+``JMSMessageID``          ``ID:`` and its position, as ``Position.text`` writes it
+``JMSPriority``           its header "priority", as it was sent; 4 without one
+``JMSTimestamp``          time of its enqueue, in milliseconds since 1970; NULL if that is unknown
+``JMSExpiration``         time at which it expires, in milliseconds since 1970; 0: never
+``JMSRedelivered``        whether it was leased before
+``JMSXDeliveryCount``     number of the next delivery, from 1
+``fdbqueue_index``        its index
+``fdbqueue_rank``         its rank; NULL in a queue without ranks
+========================  ==============================================================================
+
+A selector can't read a header with one of these names.
+"""
+
+
+# The grammar of selectors. It is the grammar of JMS, a subset of SQL-92's conditional expressions.
+
+MAX_SELECTOR_BYTES = 8_000
+
+GRAMMAR = r"""
+?start: or
+
+?or: and (_OR and)*
+?and: not (_AND not)*
+?not: NOT not                                   -> negation
+    | predicate
+
+?predicate: sum
+    | sum COMPARISON sum                        -> comparison
+    | sum [NOT] _BETWEEN sum _AND sum           -> between
+    | sum [NOT] _IN "(" listed ("," listed)* ")"    -> among
+    | sum [NOT] _LIKE STRING [_ESCAPE STRING]   -> like
+    | sum _IS [NOT] _NULL                       -> null
+
+?sum: product
+    | sum SIGN product                          -> arithmetic
+?product: signed
+    | product FACTOR signed                     -> arithmetic
+?signed: SIGN signed                            -> sign
+    | atom
+
+?atom: literal
+    | NAME                                      -> name
+    | QUOTED                                    -> quoted
+    | "(" or ")"
+
+?listed: literal
+    | SIGN literal                              -> sign
+
+literal: INTEGER                                -> integer
+    | HEXADECIMAL                               -> hexadecimal
+    | APPROXIMATE                               -> approximate
+    | STRING                                    -> string
+    | _TRUE                                     -> true
+    | _FALSE                                    -> false
+
+_OR.2: /or(?![\w$])/i
+_AND.2: /and(?![\w$])/i
+NOT.2: /not(?![\w$])/i
+_BETWEEN.2: /between(?![\w$])/i
+_IN.2: /in(?![\w$])/i
+_LIKE.2: /like(?![\w$])/i
+_ESCAPE.2: /escape(?![\w$])/i
+_IS.2: /is(?![\w$])/i
+_NULL.2: /null(?![\w$])/i
+_TRUE.2: /true(?![\w$])/i
+_FALSE.2: /false(?![\w$])/i
+
+COMPARISON: "<>" | "<=" | ">=" | "=" | "<" | ">"
+SIGN: "+" | "-"
+FACTOR: "*" | "/"
+NAME: /(?!(or|and|not|between|in|like|escape|is|null|true|false)(?![\w$]))([^\W\d][\w$]*|\$[\w$]*)/i
+QUOTED: /"([^"]|"")+"/
+HEXADECIMAL.3: /0[xX][0-9a-fA-F]+[lL]?(?![\w$.])/
+APPROXIMATE.2: /(\d+\.\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?(?![\w$.])|\d+([eE][+-]?\d+[fFdD]?|[fFdD])(?![\w$.])/
+INTEGER: /(0|[1-9]\d*)[lL]?(?![\w$.])/
+STRING: /'([^']|'')*'/
+
+%ignore /\s+/
+"""
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(GRAMMAR, parser="lalr", propagate_positions=True, maybe_placeholders=True)
+
+
+def parse_selector(text: str) -> Tree[Any]:
+    """Return the tree of a selector.
+
+    Raises:
+        SelectorError: the text is not a selector; the message says where the fault is.
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        before = text[: error.start]
+        raise SelectorError(
+            f"A selector has a lone surrogate, which is no text: {text!r:.200}. Remove it.",
+            line=before.count("\n") + 1,
+            column=error.start - before.rfind("\n"),
+        ) from error
+    if size > MAX_SELECTOR_BYTES:
+        raise SelectorError(
+            f"A selector of {size:,} bytes is over the limit of {MAX_SELECTOR_BYTES:,}."
+            " Put what it looks for into a header.",
+            line=1,
+            column=1,
+        )
+    try:
+        return _parser().parse(text)
+    except UnexpectedInput as error:
+        raise _refusal(text, error) from error
+
+
+def _refusal(text: str, error: UnexpectedInput) -> SelectorError:
+    if isinstance(error, UnexpectedToken) and error.token.type == "$END":
+        return fault(text, len(text), "The selector ends too early.")
+    at: Any = error.pos_in_stream
+    if isinstance(error, UnexpectedToken):
+        return fault(text, at, f"{str(error.token)!r} can't stand here.")
+    if text[at] in "'\"":
+        return fault(text, at, "The quotation that begins here does not end.")
+    return fault(text, at, f"{text[at : at + 12].split()[0]!r} is nothing that a selector has.")
+
+
+def fault(text: str, at: int, why: str) -> SelectorError:
+    """Return the error for a fault at an offset of `text`; its message marks the place."""
+    before = text[:at]
+    line = before.count("\n") + 1
+    column = at - (before.rfind("\n") + 1) + 1
+    shown = text.split("\n")[line - 1]
+    start = max(0, column - 41)
+    marked = f"{shown[start : start + 80]}\n{' ' * (column - 1 - start)}^"
+    return SelectorError(f"{why} Line {line}, column {column}:\n{marked}", line=line, column=column)
+
+
+# Compiles the tree of a selector into closures, once.
+#
+# Every closure takes an item's headers and its `Facts`. It returns a string, a number, True, False, or None. None is
+# SQL's NULL; as the result of a condition it means "unknown".
 
 Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
 
