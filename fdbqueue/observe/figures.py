@@ -304,8 +304,7 @@ def _ahead(row: KeyValue, now_us: int) -> float:
 
 
 def _is_lease(own: OwnKeys, key: bytes) -> bool:
-    lines = own.shards.layouts()
-    line = next((line for line in lines if is_within(key, line.prefix)), own.layout)
+    line = own.sessions.line if is_within(key, own.sessions.line.prefix) else own.layout
     timer = line.timer_of(key)
     return timer is not None and timer[2] == LEASE
 

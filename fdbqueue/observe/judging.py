@@ -511,9 +511,9 @@ _FINDERS: Sequence[Callable[[Seen], Trouble | None]] = (
 def _late(seen: Seen) -> Iterator[tuple[float, str]]:
     """Yield when each late timer was due, and its kind; "" for a key that is no timer."""
     own = seen.read.own
-    lines = own.shards.layouts()
+    line_of_sessions = own.sessions.line
     for row in seen.read.late:
-        line = next((line for line in lines if is_within(row.key, line.prefix)), own.layout)
+        line = line_of_sessions if is_within(row.key, line_of_sessions.prefix) else own.layout
         at_us, _, kind = line.timer_of(row.key) or (0, None, "")
         yield at_us / 1e6, kind
 

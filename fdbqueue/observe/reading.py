@@ -19,7 +19,6 @@ from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
 from fdbqueue.layers.sessions import SessionStats
-from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.line.slots import read_entry
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
 from fdbqueue.layers.sessions.session.records import (
@@ -75,7 +74,6 @@ class OwnKeys(NamedTuple):
 
     layout: Layout
     sessions: Keys
-    shards: Shards
     deeper: tuple[bytes, bytes]
     """The begin and end of the counters of its levels, and the lines of its sessions: they lie side by side."""
     schedules: Subspace
@@ -88,9 +86,8 @@ def keys_of(prefix: bytes) -> OwnKeys:
     """Return the keys of the queue with this prefix."""
     layout = Layout.at(prefix)
     keys = Keys(layout)
-    shards = Shards(keys.shards, keys.line, layout.describe(), None)
     deeper = layout.level_counts.key(), behind(keys.shards.key())
-    return OwnKeys(layout, keys, shards, deeper, layout.space["schedule"], tuple(names_above(prefix)))
+    return OwnKeys(layout, keys, deeper, layout.space["schedule"], tuple(names_above(prefix)))
 
 
 class BlockedSession(NamedTuple):
@@ -188,7 +185,7 @@ async def read_rows(tr: Transaction, found: Sequence[ReadRows], late_us: int, *,
 
     *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
     letters. A name of several parts adds one for each part but one, subscriptions two, and a quota of bytes the
-    estimate of the queue's size (`fdbqueue/moves/quotas.py`). Sessions add four, five for each of their shards, and two
+    estimate of the queue's size (`fdbqueue/moves/quotas.py`). Sessions add nine, and two
     for each blocked session, of eight at most, one for the slots, and one for the codec of states. A first item with a
     group adds one. The reads of all queues are under way together.
     """
@@ -305,7 +302,7 @@ async def _more(tr: Transaction, one: ReadRows, _: int) -> None:
         reads["waiting"] = rows(view, *waiting, limit=MOST_REQUESTS)
     if one.has_more:
         reads["levels"] = read_level_counts(tr, layout)
-        totals[SESSIONS] = started(read_session_stats(tr, one.own.sessions, one.own.shards))
+        totals[SESSIONS] = started(read_session_stats(tr, one.own.sessions))
     else:
         one.added[SESSIONS] = None
     with suppress(FormatError):  # `judging.py` tells that it can't be read
@@ -337,28 +334,25 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
         one.added[SESSIONS] = None
     if one.sessions is None:
         return
-    view, lines = tr.snapshot, one.own.shards.layouts()
+    view, line = tr.snapshot, one.own.sessions.line
     counting = started(read_counts(tr, one.own.sessions.line))
     span = one.own.sessions.records.range()
     most = MOST_RECORDS_WITH_DEAD if one.sessions.dead else MOST_RECORDS
     recording = started(rows(view, span.start, span.stop, limit=most))
     records = started(_slots_and_codec(tr, one.own.layout, one.own.sessions))
-    waits: list[tuple[Layout, Steps[list[KeyValue]]]] = []
     pointers: list[KeyValue] = []
     aside: list[KeyValue] = []
-    reading: list[tuple[list[KeyValue], Steps[list[KeyValue]]]] = []
-    for line in lines:
-        requests, late = Requests(line), line.timers_until(late_us)
-        reading += [
-            (one.late, started(rows(view, *late, limit=MOST_TIMERS))),
-            (one.requests, started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))),
-            (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
-            (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),
-            (aside, started(rows(view, line.dead.begin, line.dead.end, limit=MOST_FIRST))),
-        ]
-        if one.sessions.waiting:
-            timers = line.timers.range()
-            waits.append((line, started(rows(view, timers.start, timers.stop, limit=MOST_DELAYED, reverse=True))))
+    requests, late, timers = Requests(line), line.timers_until(late_us), line.timers.range()
+    reading = [
+        (one.late, started(rows(view, *late, limit=MOST_TIMERS))),
+        (one.requests, started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))),
+        (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
+        (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),
+        (aside, started(rows(view, line.dead.begin, line.dead.end, limit=MOST_FIRST))),
+    ]
+    waits = None
+    if one.sessions.waiting:
+        waits = started(rows(view, timers.start, timers.stop, limit=MOST_DELAYED, reverse=True))
     for into, steps in reading:
         into += await steps
     with suppress(FormatError):
@@ -371,8 +365,8 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     _note_pointers(one, found, [*aside, *pointers, *one.leased])
     await _note(one, records)
     await _note(one, _group(tr, one.own.sessions.line, one.first_of_sessions))
-    for line, steps in waits:
-        await _note_longest(tr, one, line, await steps)
+    if waits is not None:
+        await _note_longest(tr, one, line, await waits)
 
 
 async def _slots_and_codec(tr: Transaction, layout: Layout, keys: Keys) -> None:
@@ -413,8 +407,8 @@ def _note_pointers(one: ReadRows, records: list[KeyValue], pointers: list[KeyVal
         with suppress(FormatError):
             owners[unpack_record(one.own.layout, row.key, row.value).pointer] = row.key[len(keys.record(b"")) :]
     for row in pointers:
-        line = next((line for line in one.own.shards.layouts() if is_within(row.key, line.prefix)), None)
-        if line is None or one.problem:
+        line = keys.line
+        if one.problem or not is_within(row.key, line.prefix):
             continue
         is_aside = line.dead.begin <= row.key < line.dead.end
         place = line.dead if is_aside else line.leased if row.key < line.begin else line.available

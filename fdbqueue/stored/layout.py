@@ -585,8 +585,8 @@ OTHERS = (
     Row(("session",), "session", "its record: where its pointer is, whether it is paused, …", "layers/sessions"),
     Row(("items",), "session, generation, key of a queue", "a session's items, a level for a rank", "layers/sessions"),
     Row(("line",), "key of a queue", "the line of ready sessions, whose items are pointers", "layers/sessions"),
-    Row(("lines",), "shard, key of a queue", "its further shards, as the line", "layers/sessions"),
-    Row(("lines", "number"), "", "how many shards there are", "layers/sessions"),
+    Row(("lines",), "shard, key of a queue", "the line's former shards, as the line", "versions up to 0.2.0"),
+    Row(("lines", "number"), "", "how many shards there were; 255: they are joined", "layers/sessions"),
     Row(
         ("slot",),
         "session, generation, 8 bytes",

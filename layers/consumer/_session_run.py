@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.engine.transactional import repeated
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, pack, run, run_async
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, pack, run, run_async
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.known import LOOK_SECONDS
@@ -33,7 +33,7 @@ from ..sessions.session.lease import Begun, Behind, TurnDone
 from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement
 from ._holds import BATCH_ITEMS, Hold, is_out
-from ._run import Left, Run
+from ._run import Run
 from ._terms import ConsumerReport, ConsumerTerms
 
 AHEAD_BYTES = 400_000
@@ -140,11 +140,6 @@ class SessionRun(Run):
     @property
     def _name(self) -> object:
         return self._sessions
-
-    async def _look_for_more(self, tr: Transaction) -> Left:
-        # The last call may not have known all shards.
-        await self._sessions.line.shards.learn(tr, seconds=0.0)
-        return await super()._look_for_more(tr)
 
     async def _lease(self, limit: int) -> list[Lease]:
         # A damaged pointer is put aside by all takers. One of a newer version stays, whatever `on_bad` says of items.

@@ -22,7 +22,7 @@ from fdbqueue.stored.layout import GRANT
 from fdbqueue.stored.own_values import decoded, of_item
 
 from .lease import Disposition, LeaseHandle
-from .transitions import Custody, Transitions
+from .transitions import Transitions
 
 TAKE_SECONDS = 0.75
 """A client takes a grant within so many seconds."""
@@ -101,7 +101,6 @@ async def take_back(
     *,
     at_us: int,
     now_us: int,
-    custody: Custody | None,
 ) -> list[tuple[Position, Disposition, bytes]]:
     """Fire the timer of a grant. If its client has not taken it, put its leases back, and count no attempt.
 
@@ -129,23 +128,18 @@ async def take_back(
     tr.clear(grant_key)
     if has_mark(tr, grant.process, client):
         return []
-    own = moves if custody is None else custody.moves(tr, now_us)
     returned = []
     for lease in grant.leases:
         packed = pack(lease.position)
-        home = layout if custody is None else custody.home_of(packed)
-        value = await value_of(tr.get(home.leased.key(packed)))
-        notes = of_item(home, packed, bytes(value), notes_of) if value.present() else None
+        value = await value_of(tr.get(layout.leased.key(packed)))
+        notes = of_item(layout, packed, bytes(value), notes_of) if value.present() else None
         # Another end than the granted one: the client has extended the lease, so it has the item.
         if notes is None or notes.token != lease.token or notes.expires_at_us != grant.ends_at_us:
             continue
-        own.leave_leased(packed, notes)
+        moves.leave_leased(packed, notes)
         before = at_rest(replace(notes, attempt=notes.attempt - 1))
-        fate = own.put_back(packed, bytes(value), before, now_us=now_us, delay_us=0)
+        fate = moves.put_back(packed, bytes(value), before, now_us=now_us, delay_us=0)
         returned.append((lease.position, fate, bytes(value)))
-    if own is not moves:
-        await own.settle()
-        own.finish()
     return returned
 
 

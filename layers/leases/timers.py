@@ -160,9 +160,7 @@ async def fire_due(
             continue
         if kind == GRANT:
             try:
-                back = await take_back(
-                    tr, layout, moves, key, position.random, at_us=at_us, now_us=now_us, custody=retry.custody
-                )
+                back = await take_back(tr, layout, moves, key, position.random, at_us=at_us, now_us=now_us)
             except FormatError:
                 continue  # left to the newer version that wrote it
             for position, fate, stored in back:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
 from fdbqueue.base.reprs import function_text
-from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
+from fdbqueue.lowlevel import Database, KeyValue, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
 from fdbqueue.moves.taking import removed_if_over
 
@@ -69,12 +69,6 @@ class Custody(Protocol):
 
         Returns None, and writes nothing, if something that it must know can't be read.
         """
-
-    def moves(self, tr: Transaction, now_us: int | None = None) -> Transitions:
-        """Return the moves of such items in a transaction, to be finished by the caller."""
-
-    def home_of(self, packed: bytes) -> Layout:
-        """Return the keys of such an item, by its packed position."""
 
     def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
         """Return the name of what an item stands for, and which of its own items is in progress, if one is."""

@@ -15,8 +15,6 @@ Keys
     ``("line", index, rnd)``                            the pointer of a ready session
     ``("line", "lease", index, rnd)``                   the pointer of a busy one: token, worker, item in progress
     ``("line", "delay", index, rnd)``                   the pointer of one that waits for a time
-    ``("lines", shard, …)``                             a further shard of the line, with the same keys
-    ``("lines", "number")``                             how many shards there are; absent: one
     ``("slot", name, generation) + id``                 where a slot's pointer is, and the item that it holds
     ``("gate", "limit", gate)``                         a gate: its limit, and how many of its slots are taken
     ``("gate", "surplus", gate)``                       how many are too many since its limit was lowered; absent if 0
@@ -40,11 +38,6 @@ Ordering
     items of others, with weights the sum of their quotas. So a session of a million items delays another one's single
     item by one quantum. A session that comes back from a nack or an expiry keeps its place in the line. With gates a
     turn also ends if another session waits at a gate of this one, which then goes to the end of that gate's line.
-
-    With shards (`line/shards.py`) each shard is a line of its own, and a session stays in one. A worker takes from one
-    shard after the other. A turn ends after its quantum if a session is ready in any shard. So the bound above holds
-    for the sessions of one shard. Over all, one worker does at most quantum x shards x (other ready sessions of the
-    shard + 1) items of others between two items of my session.
 
 Guarantees
     At most one live lease per session, so at most one item of it in progress. All that a worker does under a lease
@@ -84,10 +77,8 @@ Limits
     session go the follow-ups and the blobs of its first 2,000 dead letters, and of 5 MB of them at most: purge others
     before. A group counts the item in progress as available.
 
-    With shards a follow-up is released, and a group ends, when a worker next looks at the first shard.
-
     Hot keys on a cluster: the counters and both ends of the line change with each turn of a session, and with each new
-    session. Each shard has its own. An enqueue into a session that has items adds to one of 16 totals. A gate's record
+    session. An enqueue into a session that has items adds to one of 16 totals. A gate's record
     changes when a slot is taken or given back and no session waits. The first place of its line changes when a slot
     goes from one session to another.
 

@@ -34,10 +34,9 @@ from ..leases.times import check_timeout, check_waits, not_negative, positive, v
 from ..leases.transitions import Retry, check_failure
 from .line.line import Line, Rules
 from .line.line_queue import LineQueue
-from .line.shards import check_shards
 from .line.tracking import at_address
 from .operators.operators import Operators
-from .session.arguments import check_choice, check_concurrency, check_count
+from .session.arguments import check_choice, check_concurrency, check_count, deprecated_shards
 from .session.gate_record import Gate
 from .session.lease import SessionLease, SessionRef
 from .session.records import SessionName, pack_name
@@ -79,8 +78,7 @@ class Sessions(Named, Operators[V]):
         delays: whether later items of the session "pass" a delayed item, or it does "hold" them up.
         state_codec: the codec of the states of sessions, as the queue's. The first state that is written stores its
             name. Another codec is then refused while any session has a state; ``bytes`` reads all of them.
-        shards: over how many lines ready sessions are spread, 1 to 64. Workers then meet less often. Sessions take fair
-            turns within a shard. An enqueue stores the number with the queue. None: as stored, and 1 for a new queue.
+        shards: deprecated, and without an effect: all ready sessions are in one line.
         consumer: the name under which it takes leases, for monitoring; host name and process id by default.
         clock: seconds since 1970, as `time.time`.
 
@@ -157,7 +155,7 @@ class Sessions(Named, Operators[V]):
         check_choice(delays, "delays", ("pass", "hold"))
         check_concurrency(concurrency)
         if shards is not None:
-            check_shards(shards)
+            deprecated_shards(shards, "Sessions(shards=…)")
         self.queue = queue
         self.layout = queue.layout
         self.has_messages = hasattr(queue.codec, "is_over")
@@ -165,7 +163,7 @@ class Sessions(Named, Operators[V]):
         self.levels = levels
         retry = Retry(max_attempts, backoff)
         blocks, holds = on_dead == "block", delays == "hold"
-        rules = Rules(quantum, weights, retry, blocks, holds, concurrency, gates, shards)
+        rules = Rules(quantum, weights, retry, blocks, holds, concurrency, gates)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
         self._working: Working[V] = Working(queue, self.line, StateCodec(queue, state_codec), consumer)
@@ -186,7 +184,6 @@ class Sessions(Named, Operators[V]):
             "delays": delays,
             "state_codec": state_codec,
             "consumer": consumer,
-            "shards": shards,
             "clock": clock,
         }
 

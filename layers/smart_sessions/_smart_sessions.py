@@ -84,7 +84,7 @@ class InProgress:
         if record.slots:
             entries = await line.slots.entries(self._tr.snapshot, self._session)
             places += [entry.place for entry in entries.values() if entry.current]
-        leases = [(place, self._tr.snapshot.get(line.shards.at(place).leased.key(place))) for place in places]
+        leases = [(place, self._tr.snapshot.get(line.layout.leased.key(place))) for place in places]
         found = {}
         for place, reading in leases:
             leased = await value_of(reading)
@@ -99,25 +99,25 @@ class InProgress:
             return
         self._tr.add_read_conflict_key(self._session.record_key)
         for place in ([record.pointer] if record.pointer else []) + list(self.places.values()):
-            self._tr.add_read_conflict_key(self._line.shards.at(place).leased.key(place))
+            self._tr.add_read_conflict_key(self._line.layout.leased.key(place))
         if record.limit:
             for packed in met:
                 self._tr.add_read_conflict_key(self._session.mark(packed))
 
     def disturb(self, packed: bytes) -> None:
         """Make a transaction that begins or ends this item conflict with this one."""
-        record, shards = self._record, self._line.shards
+        record, line = self._record, self._line.layout
         if record is None:
             return
         if record.limit:
             self._tr.add_write_conflict_key(self._session.mark(packed))
         elif record.pointer:
-            key = shards.at(record.pointer).available.key(record.pointer)
+            key = line.available.key(record.pointer)
             self._tr.add_write_conflict_key(key)
             self._tr.add_write_conflict_key(key + TAKEN)
         place = self.places.get(packed, b"" if record.limit else record.pointer)
         if place:
-            self._tr.add_write_conflict_key(shards.at(place).leased.key(place))
+            self._tr.add_write_conflict_key(line.leased.key(place))
 
 
 class SessionScan(Scan):

@@ -1,7 +1,7 @@
 """Sessions beside plain leases: the same items, the same workers, and ratios in one run.
 
 What is measured: enqueues into one of very many sessions; leases and acks by 32 workers of four processes, with gates
-and over shards too; consumers; one session alone; whether the rates hold with many sessions, and with long ones; how
+too; consumers; one session alone; whether the rates hold with many sessions, and with long ones; how
 soon a waiting worker has the item of a new session; and what idle sessions own.
 """
 
@@ -93,14 +93,6 @@ def everything(url: str, engine: str) -> None:
             ],
         )
         compare(
-            f"lease and ack of sessions over shards, {engine}",
-            [
-                Contestant("one line", lambda: crowd.run(worked, ready(db, READY))),
-                Contestant("4 shards", lambda: crowd.run(worked, ready(db, READY, shards=4))),
-                Contestant("16 shards", lambda: crowd.run(worked, ready(db, READY, shards=16))),
-            ],
-        )
-        compare(
             f"lease and ack of sessions with a tenant's limit, {engine}",
             [
                 Contestant("no gates", lambda: crowd.run(worked, ready(db, READY))),
@@ -146,7 +138,6 @@ def everything(url: str, engine: str) -> None:
             Contestant("bare watch and read", lambda: watched(db)),
             Contestant("bare watch, read, and a commit that takes the key", lambda: watched(db, takes=True)),
             Contestant("Sessions", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]))), 0.5),
-            Contestant("Sessions, 4 shards", lambda: woken(db, Sessions(Queue(SPACE[os.urandom(4)]), shards=4)), 0.5),
         ],
     )
     if engine.startswith("embedded"):
@@ -162,8 +153,6 @@ def everything(url: str, engine: str) -> None:
 def filled(db: Any, sessions: int, items: int, **terms: Any) -> Sessions:
     """Return new sessions with so many items each."""
     own = Sessions(Queue(SPACE[os.urandom(4)]), **terms)
-    if terms.get("shards"):
-        own.set_shards(db, terms["shards"])
     numbers = iter(range(sessions * items))
     own.enqueue_many(db, (ITEM for _ in range(sessions * items)), session=lambda value: ("s", next(numbers) % sessions))
     return own

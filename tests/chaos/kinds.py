@@ -30,7 +30,6 @@ QUANTUM = 3
 """Of sessions: small, so that turns end often."""
 SESSIONS = tuple(f"session {number}" for number in range(12))
 SESSION_LEVELS = 2
-SHARDS = 3
 GATES = {f"tenant {number}": 3 for number in range(2)} | {f"user {number}": 2 for number in range(4)}
 """Gates, and their limits unless a keeper changes them."""
 SESSION_ACKS = frozenset({"session ack", "session ack and next"})
@@ -53,12 +52,11 @@ class Kind(StrEnum):
     streams = "streams"
     sessions = "sessions"
     gates = "sessions with gates"
-    shards = "sessions in shards"
     agents = "agents"
     tasks = "tasks"
 
 
-WITH_SESSIONS = (Kind.sessions, Kind.gates, Kind.shards)
+WITH_SESSIONS = (Kind.sessions, Kind.gates)
 OF_THEIR_OWN = (*WITH_SESSIONS, Kind.agents, Kind.tasks)
 """Kinds that have processes and promises of their own."""
 IN_TURN = tuple(kind for kind in Kind if kind is not Kind.tasks)

@@ -350,14 +350,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "a drain of sessions does not know all shards",
-        "layers/consumer/_session_run.py",
-        (("        await self._sessions.line.shards.learn(tr, seconds=0.0)\n", ""),),
-        tests=(
-            "tests/layers/consumer/test_consumer_drain.py::test_a_drain_of_sessions_comes_to_an_item_between_places",
-        ),
-    ),
-    Mutant(
         "dead processes are not told from live ones",
         "layers/staged/requests.py",
         ((' or process_is_dead(tr, self.wish.process or b"")', ""),),
@@ -779,13 +771,6 @@ MUTANTS = (
         tests=(
             "tests/layers/sessions/test_sessions_gates_interleavings.py::test_of_two_sessions_that_take_the_last_slot_one_runs_again",
         ),
-    ),
-    Mutant(
-        "a pointer that leaves its shard stays there",
-        "layers/sessions/line/shards.py",
-        (("            other.leave_leased(packed, notes)\n", "            pass\n"),),
-        Kind.shards,
-        tests=("tests/layers/sessions/test_sessions_shards.py::test_all_verbs_of_a_lease_work_in_each_shard",),
     ),
     Mutant(
         "a stream claims a batch before its number is in the log",
@@ -2086,7 +2071,7 @@ MUTANTS = (
         "layers/sessions/line/line.py",
         (
             (
-                "        return of_item(self.shards.at(packed), packed, stored, pointer_of)\n",
+                "        return of_item(self.layout, packed, stored, pointer_of)\n",
                 "        return pointer_of(stored)\n",
             ),
         ),

@@ -12,7 +12,7 @@ from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.sessions import Gate, SessionLease, Sessions
 from tests.chaos.hand import DURATION_S, Hand, Tools
 from tests.chaos.history import OK, History, content, value_of
-from tests.chaos.kinds import GATES, MAX_ATTEMPTS, QUANTUM, SESSION_LEVELS, SESSIONS, SHARDS, Kind, gates_of
+from tests.chaos.kinds import GATES, MAX_ATTEMPTS, QUANTUM, SESSION_LEVELS, SESSIONS, Kind, gates_of
 
 REMEMBERED = 20
 """Leases that a hand remembers after it used them; it uses lost ones too."""
@@ -30,7 +30,6 @@ def sessions_of(
         gates=(lambda session: [Gate(gate, GATES[gate]) for gate in gates_of(session)]) if gated else None,
         levels=SESSION_LEVELS,
         quantum=QUANTUM,
-        shards=SHARDS if kind is Kind.shards else None,
         max_attempts=MAX_ATTEMPTS,
         backoff=backoff,
         consumer=consumer,

@@ -6,7 +6,6 @@ from collections import Counter
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layers.sessions.line.shards import shard_at
 from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.stored.layout import Place, pack
 from tests.chaos.claims import Claims, is_unknown
@@ -36,7 +35,7 @@ def position_of(packed: bytes) -> Position:
 class OfSessions(Invariant):
     """A promise of sessions."""
 
-    kinds: tuple[Kind, ...] = (Kind.sessions, Kind.shards)
+    kinds: tuple[Kind, ...] = (Kind.sessions,)
 
     def see(self, step: Step, replay: Replay) -> None:
         if not isinstance(step, SessionStep) or not isinstance(replay, SessionReplay):
@@ -229,7 +228,7 @@ class FairTurns(OfSessions):
 
     def _entered(self, record: Record, position: Position, replay: SessionReplay) -> None:
         self.tally["pointers that entered the line"] += 1
-        behind = [one for one in _in_its_shard(self._ready(record, replay), position) if one > position]
+        behind = [one for one in self._ready(record, replay) if one > position]
         if behind and record.read_version:
             self.broken(f"a session entered the line in front of {len(behind)} others", record)
 
@@ -237,15 +236,10 @@ class FairTurns(OfSessions):
         """A session is taken from the front, or from behind those that go to the requests in front."""
         record = step.record
         self.tally["turns begun"] += 1
-        passed = [one for one in _in_its_shard(self._ready(record, replay), position) if one < position]
+        passed = [one for one in self._ready(record, replay) if one < position]
         self.tally["turns begun behind requests in front"] += bool(passed)
         if passed and len(passed) > replay.line_requests(since=record.read_version):
             self.broken(f"{name_of(after.pointer.name)!r} was taken in front of {len(passed)} others", record)
-
-
-def _in_its_shard(pointers: list[Position], position: Position) -> list[Position]:
-    """Return the pointers in the shard of one."""
-    return [one for one in pointers if shard_at(one) == shard_at(position)]
 
 
 def _is_done(record: Record, stood: Standing | None, stands: Standing | None) -> bool:

@@ -10,7 +10,6 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
-from fdbqueue.layers.sessions.line.shards import Shards
 from fdbqueue.layers.sessions.session.gate_record import GateRecord, unpack_gate_record
 from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, pointer_of, unpack_record
 from fdbqueue.layers.sessions.session.records import SessionRecord as SessionRecord
@@ -18,7 +17,6 @@ from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.lowlevel import fdb_tuple
 from fdbqueue.stored.items import Notes, notes_of
 from fdbqueue.stored.layout import GRANT, Layout
-from tests.chaos.kinds import SHARDS
 from tests.chaos.replay import Replay, Standing, Step
 
 ItemKey = tuple[bytes, int, Position]
@@ -53,9 +51,8 @@ class SessionReplay(Replay):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
-        shards = Shards(layout.space["lines"], Keys(layout).line, layout.describe(), None)
-        self._lines = {one.prefix[len(layout.prefix) :]: one for one in map(shards.layout, range(SHARDS))}
-        """The shards of the line, by the begin of their keys."""
+        self._line = Keys(layout).line
+        self._line_prefix = self._line.prefix[len(layout.prefix) :]
         self.of_sessions: dict[ItemKey, dict[str, Standing]] = {}
         self.arrived: dict[ItemKey, int] = {}
         """The version at which each available item came to be available."""
@@ -77,7 +74,7 @@ class SessionReplay(Replay):
         self._touched_items: dict[ItemKey, Standing | None] = {}
         self._touched_pointers: dict[Position, Pointed | None] = {}
         self._version = 0
-        self._request_prefixes = tuple(prefix + fdb_tuple.pack(("request",)) for prefix in self._lines)
+        self._request_prefix = self._line_prefix + fdb_tuple.pack(("request",))
         gates = layout.space["gate"]
         self._gate_prefix, self._gated_prefix = (gates[name].key()[len(layout.prefix) :] for name in ("limit", "line"))
         self._record_prefix = layout.space["session"].key()[len(layout.prefix) :]
@@ -108,7 +105,7 @@ class SessionReplay(Replay):
 
     def _set(self, change: Change, before: dict[Position, Standing | None]) -> None:
         super()._set(change, before)
-        if change.key.startswith(tuple(self._lines)):
+        if change.key.startswith(self._line_prefix):
             self._set_pointer(change)
             return
         if change.key.startswith(self._record_prefix):
@@ -138,7 +135,7 @@ class SessionReplay(Replay):
         super()._clear(key, before)
         if not was_there:
             return
-        if key.startswith(tuple(self._lines)):
+        if key.startswith(self._line_prefix):
             self._clear_pointer(key)
             return
         if key.startswith(self._record_prefix):
@@ -164,21 +161,16 @@ class SessionReplay(Replay):
         if not places:
             del self.of_sessions[item]
 
-    def _line_of(self, key: bytes) -> tuple[Layout, bytes]:
-        """Return the shard of a key of the line, and the key behind the shard's prefix."""
-        [(prefix, line)] = [(prefix, line) for prefix, line in self._lines.items() if key.startswith(prefix)]
-        return line, key[len(prefix) :]
-
     def _place_of(self, key: bytes) -> tuple[str, Position] | None:
         """Return the state and position in the key of a pointer. None for other keys."""
-        return place_of(*self._line_of(key))
+        return place_of(self._line, key[len(self._line_prefix) :])
 
     def _gate_of(self, key: bytes) -> bytes:
         gate: bytes = fdb_tuple.pack(fdb_tuple.unpack(key[len(self._gated_prefix) :])[:1])
         return gate
 
     def _set_pointer(self, change: Change) -> None:
-        if change.key.startswith(self._request_prefixes):
+        if change.key.startswith(self._request_prefix):
             wanted = msgspec.msgpack.decode(change.notes, type=Wish).wanted
             self._requests[change.key] = wanted, None
         found = self._place_of(change.key)
@@ -196,7 +188,7 @@ class SessionReplay(Replay):
     def _clear_pointer(self, key: bytes) -> None:
         if key in self._requests:
             self._requests[key] = self._requests[key][0], self._version
-        line, rest = self._line_of(key)
+        line, rest = self._line, key[len(self._line_prefix) :]
         if (line.prefix + rest).startswith(line.timers.key()):
             timer = line.timer_of(line.prefix + rest)
             assert timer is not None

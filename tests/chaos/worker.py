@@ -93,7 +93,6 @@ TASK_ROLES: dict[str, type[Hand]] = {
 ROLES_OF = {
     Kind.sessions: SESSION_ROLES,
     Kind.gates: SESSION_ROLES | {"keeper": GateKeeper},
-    Kind.shards: SESSION_ROLES,
     Kind.agents: AGENT_ROLES,
     Kind.blobs: BLOB_ROLES,
     Kind.results: RESULT_ROLES,

@@ -85,7 +85,6 @@ NOT_IN_THE_SHELL = (
     "… is not held by this object",
     "… has no database to wait in",
     "health='file:' names no file",
-    "The sessions of … have … shards",
     "The state_codec of … does not take",
     "The type … uses a key",
     "… has fetched several copies",

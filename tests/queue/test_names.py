@@ -420,7 +420,6 @@ SETTINGS: dict[str, Callable[[Any, Any], object]] = {
     "remove a session": lambda db, queue: Sessions(queue).remove(db, "ann"),
     "set the concurrency of a session": lambda db, queue: Sessions(queue).set_concurrency(db, "ann", 2),
     "set the limit of a gate": lambda db, queue: Sessions(queue).set_limit(db, "g", 2),
-    "set the shards": lambda db, queue: Sessions(queue).set_shards(db, 2),
 }
 """The calls that write keys of a queue, and do not register it."""
 

@@ -230,7 +230,7 @@ def test_a_copy_passes_the_place_at_its_target(db: Any, space: Subspace, monkeyp
 PLACE = "fdbqueue/writes/appending.py"
 WRITES = {"chunk_key", "tally", "add", "enter_new", "item_keys", "set", "set_rows"}
 AVAILABLE = ("layout.available", "self._layout.available", "session.layout.available")
-STATES = {"fdbqueue/moves/moves.py", "layers/sessions/line/shards.py"}
+STATES = {"fdbqueue/moves/moves.py"}
 """The modules that define how an item gets into a state."""
 
 

@@ -359,7 +359,7 @@ def test_a_queue_without_quota_pays_no_read(db: Any, queue: Queue[str], monkeypa
 
 
 def test_sessions_that_know_the_queue_refuse_a_quota_at_once(db: Any, space: Subspace) -> None:
-    known = [Sessions(Queue(space)), Sessions(Queue(space), shards=2)]
+    known = [Sessions(Queue(space)), Sessions(Queue(space))]
     lease = None
     for sessions in known:
         sessions.enqueue(db, b"a", session="ann")

@@ -196,7 +196,6 @@ def takers(old: Any) -> dict[str, Callable[[Any], Any]]:
         "session's concurrency": lambda db: sessions.set_concurrency(db, "ann", 3),
         "session's removal": lambda db: sessions.remove(db, "ann"),
         "gate's limit": lambda db: sessions.set_limit(db, "tenant", 3),
-        "shards": lambda db: sessions.set_shards(db, 2),
         "quota": lambda db: old.set_quota(db, 3),
     }
 

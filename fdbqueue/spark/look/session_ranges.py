@@ -170,15 +170,14 @@ async def _page_of(
 
 async def _busy(tr: Transaction, sessions: Sessions) -> Busy:
     """Read which items are in progress, by snapshot."""
-    await sessions.line.shards.learn(tr)
     busy: Busy = {}
     line = sessions.line
-    for place in [layout.leased for layout in line.shards.layouts()]:
-        for row in await rows(tr.snapshot, place.begin, place.end):
-            packed = place.packed(row.key)
-            pointer = line.pointer(packed, row.value)
-            if pointer.current:
-                busy[pointer.name, pointer.generation, pointer.current] = line.notes(packed, row.value)
+    place = line.layout.leased
+    for row in await rows(tr.snapshot, place.begin, place.end):
+        packed = place.packed(row.key)
+        pointer = line.pointer(packed, row.value)
+        if pointer.current:
+            busy[pointer.name, pointer.generation, pointer.current] = line.notes(packed, row.value)
     return busy
 
 

@@ -1,1 +1,1 @@
-"""The line of ready sessions: pointers, shards, slots and gates. It knows no handler and no operator."""
+"""The line of ready sessions: pointers, slots and gates. It knows no handler and no operator."""

@@ -15,7 +15,6 @@ from fdbqueue.stored.settings import look
 from ..session.records import REFUSING, RENEWING, SessionRecord, name_of
 from ..session.session import Session
 from .line import Line
-from .shards import KNOWN_SECONDS
 
 
 class SessionEntry(NamedTuple):
@@ -44,8 +43,6 @@ async def enter_sessions(tr: Transaction, line: Line, queue: Queue, *, smart: bo
             mark_smart(tr, layout)
         elif not smart and not known.is_plain and await is_marked(tr, layout):
             raise bypassed(queue)
-    if not line.shards.is_known():
-        await line.shards.learn(tr, seconds=KNOWN_SECONDS, registers=True)
 
 
 async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, level: int) -> SessionEntry:

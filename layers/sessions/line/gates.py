@@ -31,8 +31,7 @@ from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of
 from ..session.session import Session
 
 if TYPE_CHECKING:
-    from .line import Line
-    from .shards import PointerMoves
+    from .line import Line, PointerMoves
 
 _log = logging.getLogger("fdbqueue.layers.sessions")
 

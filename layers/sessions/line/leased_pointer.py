@@ -51,7 +51,7 @@ async def read_turn(
 
     *Conflicts:* with a transaction that ends or extends this lease, and with what an operator does to the session.
     """
-    leased = tr.get(line.shards.at(packed).leased.key(packed))
+    leased = tr.get(line.layout.leased.key(packed))
     recorded: Any = tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
     value = await value_of(leased)  # so that callers can start several such reads before one of them goes on to write

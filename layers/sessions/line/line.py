@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal, cast
 
 from msgspec.structs import replace
@@ -18,7 +19,6 @@ from fdbqueue.lowlevel import (
     NO_NOTES,
     Database,
     KeyValue,
-    Layout,
     Notes,
     Steps,
     Transaction,
@@ -31,6 +31,7 @@ from fdbqueue.lowlevel import (
     with_notes,
 )
 from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.writes.appending import append_item
 
@@ -56,9 +57,9 @@ from ..session.records import (
     stored_pointer,
 )
 from ..session.session import Session, SessionHead, SessionMoves, last_index
+from .joining import join_shards
 from .leased_pointer import Turn
 from .line_queue import LineLeases
-from .shards import PointerMoves, Shards
 from .slots import Slots
 from .tracking import drop_dead_letters, release, tracked
 
@@ -83,8 +84,18 @@ class Rules:
     """How many items of a session run at once, unless an operator has set another limit."""
     gates: Callable[[Any], Sequence[Gate]] | None = None
     """Returns the gates of a session, the outermost first."""
-    shards: int | None = None
-    """Over how many shards the line is spread; None: as many as are stored."""
+
+
+class PointerMoves(Transitions):
+    """The moves of pointers in one transaction. Made by `Line.moves`."""
+
+    last: int | None = None
+    """The index of the last pointer that was appended. One transaction reads it once."""
+
+    def put_aside(self, packed: bytes, stored: bytes) -> None:
+        """Add a pointer that has left its place to the dead letters of the line. No item has died."""
+        self._tr.set(self._layout.dead.key(packed), stored)
+        self.tally("dead", 1)
 
 
 class Line:
@@ -99,8 +110,9 @@ class Line:
     def __init__(self, queue: Queue, rules: Rules, clock: Callable[[], float]) -> None:
         self.keys = Keys(queue.layout)
         self.layout = self.keys.line
-        """The keys of its first shard, and of the outcomes, groups and blobs of items."""
-        self.shards = Shards(self.keys.shards, self.layout, queue.layout.describe(), rules.shards)
+        """The keys of the pointers, and of the outcomes, groups and blobs of items."""
+        self.joined_until = 0.0
+        """Until when, by `time.monotonic`, this process need not look for shards that another version has written."""
         self.rules = rules
         self._clock = clock
         self.leases: LineLeases = cast(LineLeases, LineLeases(self, clock).in_custody(self))
@@ -250,7 +262,7 @@ class Line:
 
         `Sessions.resume` gives the session new pointers. Nothing is written if the lease is over.
         """
-        value = await value_of(tr.get(self.shards.at(packed).leased.key(packed)))
+        value = await value_of(tr.get(self.layout.leased.key(packed)))
         if value.present() and self.notes(packed, bytes(value)).token == token:
             moves = self.moves(tr)
             self._put_aside(moves, packed, bytes(value), error)
@@ -280,13 +292,18 @@ class Line:
 
     def moves(self, tr: Transaction, now_us: int | None = None) -> PointerMoves:
         """Return the moves of pointers in a transaction, to be finished by the caller."""
-        moves = PointerMoves(tr, self.layout, now_us)
-        moves.shards, moves.first, moves.others, moves.last = self.shards, moves._tally, {}, {}
-        return moves
+        return PointerMoves(tr, self.layout, now_us)
 
-    def home_of(self, packed: bytes) -> Layout:
-        """Return the keys of a pointer's shard."""
-        return self.shards.at(packed)
+    async def join(self, tr: Transaction) -> bool:
+        """Move pointers into the line that another version has written elsewhere. Return whether there were any.
+
+        *Conflicts:* and *Cost:* once a second, as `join_shards`.
+        """
+        if monotonic() < self.joined_until:
+            return False
+        joined = await join_shards(tr, self.keys)
+        self.joined_until = 0.0 if joined else monotonic() + LOOK_SECONDS
+        return joined
 
     def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
         """Yield the address, the place and the notes of every item that has a completion or a group."""
@@ -351,11 +368,11 @@ class Line:
 
     def pointer(self, packed: bytes, stored: bytes) -> SessionPointer:
         """Return a stored pointer of the line. The error names it if it can't be read."""
-        return of_item(self.shards.at(packed), packed, stored, pointer_of)
+        return of_item(self.layout, packed, stored, pointer_of)
 
     def notes(self, packed: bytes, stored: bytes) -> Notes:
         """Return the notes of a stored pointer of the line. The error names it if they can't be read."""
-        return of_item(self.shards.at(packed), packed, stored, notes_of)
+        return of_item(self.layout, packed, stored, notes_of)
 
     async def pass_on(
         self,
@@ -431,7 +448,7 @@ class Line:
 
     def note(self, tr: Transaction, turn: Turn, pointer: SessionPointer) -> None:
         """Store a leased pointer with other contents."""
-        tr.set(self.shards.at(turn.packed).leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
+        tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
     def note_edit(self, tr: Transaction, packed: bytes, leased: bytes) -> None:
         """Note in a leased pointer that a call has changed or removed an item of its session that is not in progress.
@@ -440,16 +457,16 @@ class Line:
         """
         pointer, notes = self.pointer(packed, leased), self.notes(packed, leased)
         edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes)
-        tr.set(self.shards.at(packed).leased.key(packed), edited)
+        tr.set(self.layout.leased.key(packed), edited)
 
     async def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> bool:
-        """Return whether another session is ready, in any shard, or waits at a gate of this one, by its record.
+        """Return whether another session is ready, or waits at a gate of this one, by its record.
 
         By snapshot: one that comes at this moment waits for a quantum.
         """
         due = started(due_timers(tr, self.layout, now_us, limit=1))
         ready = await rows(tr.snapshot, self.layout.begin, self.layout.end, limit=1)
-        if await due or ready or (self.shards.number > 1 and await self.shards.any_ready(tr, now_us)):
+        if await due or ready:
             return True
         return record is not None and await self.slots.gates.others_wait(tr, record.gates)
 
@@ -492,7 +509,7 @@ class Line:
         if record.pointer:
             if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
                 return
-            sleeping = await value_of(tr.get(self.shards.at(record.pointer).delayed.key(record.pointer)))
+            sleeping = await value_of(tr.get(self.layout.delayed.key(record.pointer)))
             if not sleeping.present():
                 return  # its timer has fired
             moves.leave_delayed(record.pointer, self.notes(record.pointer, bytes(sleeping)))
@@ -501,7 +518,7 @@ class Line:
 
     async def withdraw(self, tr: Transaction, moves: PointerMoves, record: SessionRecord) -> bool:
         """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
-        layout = self.shards.at(record.pointer)
+        layout = self.layout
         ready = tr.get(layout.available.key(record.pointer))
         sleeping = await value_of(tr.get(layout.delayed.key(record.pointer)))
         value = await value_of(ready)
@@ -574,26 +591,23 @@ class Line:
     async def append(
         self, tr: Transaction, moves: PointerMoves, pointer: SessionPointer, *, visible_at_us: int = 0
     ) -> bytes:
-        """Append a pointer to the shard of its session. Return its packed position."""
-        shard = self.shards.of(pointer.name) if self.shards.number > 1 else 0
-        if shard not in moves.last:
-            await self.find_end(tr, moves, pointer.name)
-        moves.last[shard] = index = moves.last[shard] + 1
-        position = Position(index, new_random() + (bytes((shard,)) if shard else b""))
+        """Append a pointer to the line. Return its packed position."""
+        if moves.last is None:
+            await self.find_end(tr, moves)
+        moves.last = (moves.last or 0) + 1
+        position = Position(moves.last, new_random())
         notes = _until(visible_at_us) if visible_at_us else NO_NOTES
         # It is counted as enqueued: waiting workers watch this counter.
         append_item(tr, self.layout, position, stored_pointer(pointer), (), notes, moves)
         return pack(position)
 
-    async def find_end(self, tr: Transaction, moves: PointerMoves, name: bytes) -> None:
-        """Read where the next pointer of a session's shard is appended.
+    async def find_end(self, tr: Transaction, moves: PointerMoves) -> None:
+        """Read where the next pointer is appended.
 
         A transaction that has written nothing yet reads it faster on the embedded engine.
         """
-        shard = self.shards.of(name) if self.shards.number > 1 else 0
-        layout = self.shards.layout(shard) if shard else self.layout
         # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
-        moves.last[shard] = await last_index(tr, layout, layout.begin, layout.end)
+        moves.last = await last_index(tr, self.layout, self.layout.begin, self.layout.end)
 
     async def end(
         self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, dead: bool

@@ -19,16 +19,16 @@ from fdbqueue.lowlevel import Transaction, fdb_tuple, notes_of, rows, value_of
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.own_rows import own_rows, session_of
-from fdbqueue.stored.states import STATES
+from fdbqueue.stored.states import IN_QUEUE, STATES
 
 from ..session.records import OPEN, RENEWING, WAKER, SessionPointer, SessionRecord, pointer_of, unpack_record
 from ..session.session import Session
 from .gates import IN_LINE, RESTING
+from .joining import join_shards
 from .slots import Entries, Entry, read_entry
 
 if TYPE_CHECKING:
-    from .line import Line
-    from .shards import PointerMoves
+    from .line import Line, PointerMoves
 
 
 class _Found:
@@ -66,9 +66,10 @@ async def is_whole(tr: Transaction, line: Line, session: Session, record: Sessio
     waiting = [(record.gates[entry.stage][0], entry.place) for entry in entries.values() if entry.stage >= 0]
     places = [entry.place for entry in entries.values() if entry.stage < 0]
     keys = [[line.keys.gated(gate).key(place)] for gate, place in waiting]
-    for place in [*places, *([record.pointer] if record.pointer else [])]:
-        layout = line.shards.at(place)
-        keys.append([getattr(layout, state).key(place) for state in ("available", "leased", "delayed")])
+    keys += [
+        [getattr(line.layout, state).key(place) for state in IN_QUEUE]
+        for place in [*places, *([record.pointer] if record.pointer else [])]
+    ]
     for some in keys:
         reads = [tr.snapshot.get(key) for key in some]
         values = [await value_of(read) for read in reads]
@@ -98,7 +99,8 @@ async def written_again(
 
     *Conflicts:* with a transaction that moves one of its pointers. *Cost:* reads the lines of all sessions.
     """
-    await line.shards.learn(tr, seconds=0.0)
+    while await join_shards(tr, line.keys):
+        pass
     record = known or await _record_of(tr, line, name)
     if record is None:
         return None
@@ -168,7 +170,6 @@ async def remove_stray(tr: Transaction, line: Line) -> int:
     sessions.
     """
     layout, keys = line.items.layout, line.keys
-    await line.shards.learn(tr, seconds=0.0)
     places, bare, removed = set[bytes](), set[bytes](), 0
     for (name,), row in own_rows(layout, "session", await rows(tr.snapshot, *within(keys.records.key()))):
         try:
@@ -224,12 +225,11 @@ async def _all_pointers(tr: Transaction, line: Line) -> AsyncIterator[_Found]:
 
     Those that a newer version of the library wrote are passed by.
     """
-    for layout in line.shards.layouts():
-        for state in STATES:
-            place = getattr(layout, state)
-            for row in await rows(tr.snapshot, place.begin, place.end):
-                with suppress(FormatError):
-                    yield _Found(state, b"", row.key, place.packed(row.key), row.value)
+    for state in STATES:
+        place = getattr(line.layout, state)
+        for row in await rows(tr.snapshot, place.begin, place.end):
+            with suppress(FormatError):
+                yield _Found(state, b"", row.key, place.packed(row.key), row.value)
     prefix = line.keys.gated().prefix
     for row in await rows(tr.snapshot, *within(prefix)):
         parts = FAMILIES["gate/line"].parts(row.key[len(prefix) :])

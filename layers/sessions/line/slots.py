@@ -39,8 +39,7 @@ from .gates import IN_LINE, RESTING, Gates
 
 if TYPE_CHECKING:
     from .leased_pointer import Turn
-    from .line import Line, Where
-    from .shards import PointerMoves
+    from .line import Line, PointerMoves, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +331,7 @@ class Slots:
             if limit is None and wanted == 1:
                 return
             if record.pointer:
-                sleeping = await value_of(tr.get(self._line.shards.at(record.pointer).delayed.key(record.pointer)))
+                sleeping = await value_of(tr.get(self._line.layout.delayed.key(record.pointer)))
                 failed = sleeping.present() and not record.asleep_until_us
                 if not failed and await self._line.withdraw(tr, moves, record):
                     record = replace(record, pointer=b"")

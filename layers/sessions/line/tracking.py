@@ -42,8 +42,7 @@ from ..session.records import SessionRecord, name_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
-    from .line import Line
-    from .shards import PointerMoves
+    from .line import Line, PointerMoves
 
 MAX_DROPPED = 2_000
 """Of so many dead letters of a removed session the follow-ups and the blobs are removed."""
@@ -119,13 +118,13 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
     ):
         return True
     if available.present() and record.pointer:
-        leased = await value_of(tr.get(line.shards.at(record.pointer).leased.key(record.pointer)))
+        leased = await value_of(tr.get(line.layout.leased.key(record.pointer)))
         if leased.present() and line.pointer(record.pointer, bytes(leased)).current == packed:
             return True  # it runs to its end
         if leased.present():
             line.note_edit(tr, record.pointer, bytes(leased))
         # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-        pointer_key = line.shards.at(record.pointer).available.key(record.pointer)
+        pointer_key = line.layout.available.key(record.pointer)
         tr.add_write_conflict_key(pointer_key)
         tr.add_write_conflict_key(pointer_key + TAKEN)
     if available.present() and record.slots:
@@ -161,7 +160,7 @@ async def settle_line(
             record = replace(record, pointer=b"", asleep_until_us=0)
         await line.slots.balance(tr, moves, session, record)
     elif session.generation == record.generation and record.pointer:
-        sleeping = await value_of(tr.get(line.shards.at(record.pointer).delayed.key(record.pointer)))
+        sleeping = await value_of(tr.get(line.layout.delayed.key(record.pointer)))
         if sleeping.present() and record.asleep_until_us:
             moves.leave_delayed(record.pointer, line.notes(record.pointer, bytes(sleeping)))
             moves.tally("dequeued", 1)

@@ -34,8 +34,7 @@ from fdbqueue.stored.layout import rank_of
 from fdbqueue.verbs.editing import EditPlan, ItemChange, cancel_one
 
 from ..line.leased_pointer import Turn
-from ..line.line import Line
-from ..line.shards import PointerMoves
+from ..line.line import Line, PointerMoves
 from ..line.slots import Entry
 from ..line.tracking import named_by, settle_line
 from ..session.records import RENEWING, SessionPointer, SessionRecord
@@ -240,7 +239,7 @@ class SessionEditing(Editing[Any]):
             tr.add_read_conflict_key(session.mark(one.packed))
             places += [entry.place for entry in entries.values() if entry.current == one.packed]
         for place in places:
-            leased = await value_of(tr.get(self._line.shards.at(place).leased.key(place)))
+            leased = await value_of(tr.get(self._line.layout.leased.key(place)))
             if not leased.present():
                 continue
             stored = bytes(leased)
@@ -279,7 +278,7 @@ class SessionEditing(Editing[Any]):
         else:
             if record.pointer:
                 # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-                shard = self._line.shards.at(record.pointer)
+                shard = self._line.layout
                 tr.add_write_conflict_key(shard.available.key(record.pointer))
                 tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
                 leased = await value_of(tr.get(shard.leased.key(record.pointer)))
@@ -308,7 +307,7 @@ class SessionEditing(Editing[Any]):
             places = {b"": None}
         for slot, entry in places.items():
             place = record.pointer if entry is None else entry.place
-            if not (await value_of(tr.get(self._line.shards.at(place).delayed.key(place)))).present():
+            if not (await value_of(tr.get(self._line.layout.delayed.key(place)))).present():
                 continue
             await self._line.withdraw(tr, moves, replace(record, pointer=place))
             if entry is None:

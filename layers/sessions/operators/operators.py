@@ -23,18 +23,16 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.rename_marks import refuse_old_name
 from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.writes.indices import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem
 from ...leases.browsing import OnBad, check_on_bad, dead_positions, opened, or_unreadable
 from ..line.line import Line
-from ..line.shards import check_shards
 from ..line.tracking import named_by
 from ..reading.check import check_sessions
 from ..reading.listing import STATUSES, Listing, SessionInfo, SessionStats, Status
-from ..session.arguments import check_concurrency
+from ..session.arguments import check_concurrency, deprecated_shards
 from ..session.gate_record import GateInfo, check_gate_limit, pack_gate
 from ..session.lease import SessionRef
 from ..session.records import RENEWING, SessionName, pack_name
@@ -135,27 +133,12 @@ class Operators(Items[V]):
 
     @verb
     async def set_shards(self, tr: Transaction | Database, shards: int) -> None:
-        """Spread the line of ready sessions over more shards. Workers that run learn of it within a second.
+        """Deprecated: all ready sessions are in one line. It joins the shards that an earlier version has made.
 
-        Sessions that are in the line now stay in their shards for one more turn.
-
-        Args:
-            tr: a transaction, or a database.
-            shards: how many, up to 64.
-
-        Raises:
-            ValueError: there are more already. NestedQueue: as `Queue.pause`.
-
-        *Conflicts:* with another call, and with the first use of a queue with a number of shards. *Cost:* one read,
-        two writes.
+        *Conflicts:* and *Cost:* as `reclaim`, if there are any.
         """
-        check_shards(shards)
-
-        async def body(tr: Transaction) -> None:
-            await refuse_old_name(tr, self.line.layout)
-            await self.line.shards.grow(tr, number=shards)
-
-        await self.queue.transact(tr, body)
+        deprecated_shards(shards, "Sessions.set_shards")
+        await self.queue.transact(tr, self.line.join)
 
     @verb
     async def gate(self, tr: Transaction | Database, gate: SessionName) -> GateInfo | None:
@@ -444,7 +427,6 @@ class Operators(Items[V]):
             await refuse_others_keys(tr, self.queue.layout, clears=True)
             clear_keys(tr, self.line.queue.layout)
             self.line.keys.clear(tr)
-            self.line.shards.clear(tr)
 
         await self.queue.read(tr, body)
 
@@ -464,7 +446,7 @@ async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_ba
         entries = await line.slots.entries(tr.snapshot, session)
         places_in_line += [entry.place for entry in entries.values()]
     current = set()
-    leasing = [(packed, tr.snapshot.get(line.shards.at(packed).leased.key(packed))) for packed in places_in_line]
+    leasing = [(packed, tr.snapshot.get(line.layout.leased.key(packed))) for packed in places_in_line]
     for packed, read in leasing:
         leased = await value_of(read)
         if leased.present():

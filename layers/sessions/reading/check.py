@@ -106,7 +106,6 @@ def check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession |
 
 def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession | None = None) -> CheckReport:
     read = partial(read_in, tr)
-    read(line.shards.learn)
     items = 0
     foreign: list[bytes] = []
     certain: list[str] = []
@@ -128,15 +127,10 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
         certain += [f"{_told(name)}: {problem}" for problem in found.problems]
         of_sessions.append((name, generation, list(found.unsure)))
     pointers = _Pointers()
-    of_line = [
-        _check_line(tr, line, pointers, noted),
-        *(
-            _check_keys(tr, layout, partial(TimerCheck, tr, layout, tuple), lambda: pointers)
-            for layout in line.shards.layouts()[1:]
-        ),
-    ]
-    certain += [f"In the line of sessions: {problem}" for report in of_line for problem in report.problems]
-    problems += [f"In the line of sessions: {problem}" for report in of_line for problem in report.unsure]
+    # The outcomes and groups of all sessions' items are kept beside the pointers.
+    of_line = _check_keys(tr, line.layout, partial(TimerCheck, tr, line.layout, lambda: noted), lambda: pointers)
+    certain += [f"In the line of sessions: {problem}" for problem in of_line.problems]
+    problems += [f"In the line of sessions: {problem}" for problem in of_line.unsure]
     for body in (partial(_codec_of_states, line=line), partial(_totals, line=line)):
         try:
             read(body)
@@ -188,7 +182,7 @@ def _check_sessions(tr: Transaction | Database, line: Line, more: ChecksSession 
     ]
     problems += gates.problems()
     problems += [problem for part in contents for problem in part.problems()]
-    foreign += [key for report in of_line for key in report.foreign]
+    foreign += of_line.foreign
     foreign += [key for part in contents for key in part.foreign]
     return CheckReport(items, tuple(certain), counted=True, foreign=tuple(foreign), unsure=tuple(problems))
 
@@ -198,12 +192,6 @@ _ENTERS = "Sessions.resume enters it into the line again."
 
 def _told(name: bytes) -> str:
     return f"The session {session_told(name_of(name))}"
-
-
-def _check_line(tr: Transaction | Database, line: Line, pointers: _Pointers, noted: list[Tracked]) -> CheckReport:
-    """Check the first shard of the line, where the outcomes and groups of all sessions' items are kept."""
-    timers = partial(TimerCheck, tr, line.layout, lambda: noted)
-    return _check_keys(tr, line.layout, timers, lambda: pointers)
 
 
 def _records(
@@ -225,7 +213,7 @@ async def _entries(tr: Transaction, line: Line, session: Session) -> Entries:
 
 
 async def _totals(tr: Transaction, line: Line) -> None:
-    await read_session_stats(tr, line.keys, line.shards)
+    await read_session_stats(tr, line.keys)
 
 
 async def _codec_of_states(tr: Transaction, line: Line) -> None:

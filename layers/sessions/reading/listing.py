@@ -29,7 +29,6 @@ from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases.times import seconds_or_none
 from ..line.line import Line
-from ..line.shards import Shards
 from ..line.slots import Entries
 from ..session.gate_record import GateInfo, unpack_gate_record
 from ..session.records import OPEN, Keys, SessionName, SessionPointer, SessionRecord, name_of, pointer_of, unpack_record
@@ -104,26 +103,19 @@ class SessionStats(Shown):
     """Items, at most one for each slot of a session, that wait for a slot of a gate."""
 
 
-async def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> SessionStats:
+async def read_session_stats(tr: Transaction, keys: Keys) -> SessionStats:
     """Count the sessions of a queue, and the items in them, by snapshot.
 
     Raises:
         FormatError: a total can't be read.
 
-    *Cost:* two reads; then one for each shard, if there ever was a session.
+    *Cost:* two reads in parallel; one more if there ever was a session.
     """
     span = keys.summed.range()
-    reading = started(rows(tr.snapshot, span.start, span.stop))
-    await shards.learn(tr)
-    summed = await reading
+    summed = await rows(tr.snapshot, span.start, span.stop)
     if not summed:
         return SessionStats(*[0] * 10)
-    counted = [started(read_stats(tr, layout)) for layout in shards.layouts()]
-    ready = busy = waiting = 0
-    for one in counted:
-        of_shard = await one
-        ready, busy = ready + of_shard.available, busy + of_shard.leased
-        waiting += of_shard.delayed
+    line = await read_stats(tr, keys.line)
     sums = dict.fromkeys(_TOTALS, 0)
     for row in summed:
         parts = FAMILIES["summed"].parts(row.key[len(keys.summed.key()) :])
@@ -134,9 +126,9 @@ async def read_session_stats(tr: Transaction, keys: Keys, shards: Shards) -> Ses
     gated = sums.pop("gated", 0)
     gone = sum(sums.values()) - sums["enqueued"]
     return SessionStats(
-        ready=ready,
-        busy=busy,
-        waiting=waiting,
+        ready=line.available,
+        busy=line.leased,
+        waiting=line.delayed,
         available=sums["enqueued"] - gone,
         delayed=sums["delayed"],
         dead=sums["dead"],
@@ -183,7 +175,7 @@ class Listing:
         record = unpack_record(self._line.items.layout, found[0].key, found[0].value)
         session = self._line.session(name, record.generation)
         places: dict[str, Steps[bytes]] = {
-            place: started(self._one(tr, getattr(self._line.shards.at(record.pointer), place).key(record.pointer)))
+            place: started(self._one(tr, getattr(self._line.layout, place).key(record.pointer)))
             for place in (IN_QUEUE if record.pointer else ())
         }
         counted = await read_stats(tr, session.layout)
@@ -227,7 +219,7 @@ class Listing:
         """Read the pointers of a session's slots in the line."""
         pointers: dict[str, list[bytes]] = {}
         for place in ("leased", "available", "delayed"):
-            keys = [getattr(self._line.shards.at(entry.place), place).key(entry.place) for entry in entries.values()]
+            keys = [getattr(self._line.layout, place).key(entry.place) for entry in entries.values()]
             for reading in [started(self._one(tr, key)) for key in keys]:
                 value = await reading
                 pointers.setdefault(place, []).extend([value] if value else [])
@@ -246,7 +238,7 @@ class Listing:
         Raises:
             QueueRenamed: there never was a session, and the queue has another name now.
         """
-        stats = await read_session_stats(tr, self._line.keys, self._line.shards)
+        stats = await read_session_stats(tr, self._line.keys)
         if not stats.enqueued:
             await check_renamed(tr, self._line.layout)
         return stats

@@ -21,7 +21,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.names import session_text
 
-from ..line.shards import Shards
 from ..session.records import Keys, SessionName, SessionRecord, name_of, pointer_of, unpack_record
 from .listing import SessionStats, read_session_stats
 
@@ -108,20 +107,19 @@ class SessionsPage(Shown):
 async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
     """Read what a queue's page says of its sessions, by snapshot; None if it never had any.
 
-    *Cost:* three reads; if it had sessions four more, one for each shard, and one for each session that is counted.
+    *Cost:* three reads; if it had sessions five more, and one for each session that is counted.
     """
-    keys, shards = _of(layout)
-    totals = await read_session_stats(tr, keys, shards)
+    keys = Keys(layout)
+    totals = await read_session_stats(tr, keys)
     if not totals.enqueued:
         return None
     view = tr.snapshot
-    held = [started(rows(view, at.leased.begin, at.leased.end, limit=MOST_BUSY)) for at in shards.layouts()]
+    leased = keys.line.leased
+    held = started(rows(view, leased.begin, leased.end, limit=MOST_BUSY))
     span = keys.records.range()
     first = started(rows(view, span.start, span.stop, limit=MOST_COUNTED + 1))
     last = started(rows(view, span.start, span.stop, limit=MOST_COUNTED, reverse=True))
-    busy: list[BusySession] = []
-    for steps in held:
-        busy += [one for row in await steps if (one := _busy(row)) is not None]
+    busy = [one for row in await held if (one := _busy(row)) is not None]
     head = await first
     found = {row.key: row for row in [*head[:MOST_COUNTED], *await last]}
     records = {key: record for key, row in found.items() if (record := _record(keys.layout, row)) is not None}
@@ -135,21 +133,16 @@ async def read_page(tr: Transaction, layout: Layout) -> SessionsPage | None:
     more = len(head) > MOST_COUNTED and len(found) == 2 * MOST_COUNTED
     blocked = sum(bool(record.blocked) for record in records.values())
     paused = sum(record.paused for record in records.values())
-    return SessionsPage(totals, tuple(busy[:MOST_BUSY]), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
+    return SessionsPage(totals, tuple(busy), tuple(sizes[:SHOWN]), len(sizes), more, blocked, paused)
 
 
 async def read_totals(tr: Transaction, layout: Layout) -> SessionStats | None:
     """Read the totals for a list of queues, by snapshot; None if the queue never had a session.
 
-    *Cost:* two reads, then one for each shard.
+    *Cost:* as `read_session_stats`.
     """
-    totals = await read_session_stats(tr, *_of(layout))
+    totals = await read_session_stats(tr, Keys(layout))
     return totals if totals.enqueued else None
-
-
-def _of(layout: Layout) -> tuple[Keys, Shards]:
-    keys = Keys(layout)
-    return keys, Shards(keys.shards, keys.line, layout.describe(), None)
 
 
 def _record(layout: Layout, row: KeyValue) -> SessionRecord | None:

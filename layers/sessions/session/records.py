@@ -38,6 +38,8 @@ _SLOTS_FORMAT = 2
 """The format of records and pointers of sessions with slots. Older versions of the library must not change these."""
 _GATES_FORMAT = 3
 """The format of records of sessions with gates, for the same reason."""
+INTEGERS = b"\x14", b"\x1d"
+"""The begin and end of the packed integers from 0 on, as the numbers of former shards."""
 WAKER = b"\x00"
 """The slot of a pointer that wakes delayed items, and takes none."""
 
@@ -268,7 +270,9 @@ class Keys:
         self._totals: dict[tuple[str, int], bytes] = {}
 
     def clear(self, tr: Transaction) -> None:
-        """Clear everything but the line."""
+        """Clear everything but the line. The number of former shards stays, for versions that would use them."""
+        begin = self.shards.key()
+        tr.clear_range(*(begin + integer for integer in INTEGERS))
         for name in ("session", "items", "slot", "state", "summed", "gate"):
             tr.clear_range(*within(self._prefix + _PACKED[name]))
 

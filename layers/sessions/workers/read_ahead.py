@@ -12,8 +12,7 @@ from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pac
 
 from ...leases import FollowUp, Lease
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
-from ..line.line import Line, Where
-from ..line.shards import PointerMoves
+from ..line.line import Line, PointerMoves, Where
 from ..session.lease import Begun, Behind, SessionLease, TurnDone
 from ..session.records import Held
 from .working import Working

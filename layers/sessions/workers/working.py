@@ -49,13 +49,11 @@ from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
 from ...leases.holding import mostly_lost
 from ...leases.leases import this_consumer
-from ...leases.timers import FIRE_LIMIT
 from ...leases.times import seconds_or_none
 from ...leases.transitions import ERROR_BYTES, cut
 from ..line.entering import bypassed, enter_session, enter_sessions
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
-from ..line.line import Line
-from ..line.shards import PointerMoves
+from ..line.line import Line, PointerMoves
 from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
 from ..session.records import RENEWING, Held, pack_name
 from ..session.session import Session, SessionHead, SessionMoves
@@ -112,12 +110,12 @@ class Working(Generic[V]):
                 blocked = cut(str(error), ERROR_BYTES)
                 await self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
             elif is_database(tr):  # the session is whole, and this object is not made for it
-                await self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0)
+                await self._line.leases.snooze.steps(tr, pointer, delay=0.0)
             raise
         except BaseException:
             # The caller was cancelled or interrupted, and will never know this lease.
             if is_database(tr):
-                in_thread(self._line.leases.at(pointer).snooze.steps(tr, pointer, delay=0.0))
+                in_thread(self._line.leases.snooze.steps(tr, pointer, delay=0.0))
             raise
         return None
 
@@ -177,15 +175,11 @@ class Working(Generic[V]):
     async def lease(self, tr: Transaction, duration: float) -> SessionLease[V] | None:
         """Lease the first ready session in the caller's transaction."""
         consumer = this_consumer(self._consumer)
-        await self._line.shards.learn(tr)
-        if self._line.shards.number > 1:
-            await self._line.leases.reclaim.steps(tr, limit=FIRE_LIMIT)  # a timer may be about another shard
-        for shard in self._line.shards.order():
-            leases = self._line.leases.of_shard(shard)
-            while pointer := await leases.lease.steps(tr, duration=duration, consumer=consumer):
-                lease = await self.opened(tr, pointer)
-                if lease is not None:
-                    return lease
+        await self._line.join(tr)
+        while pointer := await self._line.leases.lease.steps(tr, duration=duration, consumer=consumer):
+            lease = await self.opened(tr, pointer)
+            if lease is not None:
+                return lease
         return None
 
     async def block(self, db: Database, pointer: Lease[Held], reason: str) -> None:
@@ -242,7 +236,7 @@ class Working(Generic[V]):
             entered.append((places, *await entry))
         new = next((session for _, session, record, _ in entered if record is None), None)
         if new is not None and not line.rules.gates:  # with gates its pointer may have to wait there
-            await line.find_end(tr, moves, new.name)
+            await line.find_end(tr, moves)
         # From here on it writes, and refuses nothing any more.
         positions: dict[int, Position] = {}
         for places, session, record, index in entered:
@@ -313,7 +307,7 @@ class Working(Generic[V]):
         """
         session, packed = self.session_of(ref), pack(ref.position)
         turn = pack(ref.turn)
-        leased = tr.get(self._line.shards.at(turn).leased.key(turn))
+        leased = tr.get(self._line.layout.leased.key(turn))
         reading = tr.get(session.layout.available.key(packed))
         stored, value = await value_of(leased), await value_of(reading)
         behind = ref.behind if isinstance(ref, SessionLease) else None
@@ -425,7 +419,7 @@ class Working(Generic[V]):
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         session = self.session_of(ref)
         stating = tr.snapshot.get(session.state_key) if isinstance(state, Unchanged) else None
-        stopped = await keep_out(tr, self._line.shards.at(pack(ref.turn)), self._line.leases.now_us)
+        stopped = await keep_out(tr, self._line.layout, self._line.leases.now_us)
         turn, head = await self._done(tr, session, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
@@ -470,7 +464,7 @@ class Working(Generic[V]):
 
         async def body(tr: Transaction) -> None:
             packed = pack(pointer.position)
-            key = self._line.shards.at(packed).leased.key(packed)
+            key = self._line.layout.leased.key(packed)
             value = await value_of(tr.get(key))
             # The lease keeps its token, so the item tells whether that commit took effect.
             if value.present() and self._line.pointer(packed, bytes(value)).current == pointer.value.pointer.current:

@@ -9,9 +9,8 @@ TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session
 AHEAD = "layers/sessions/workers/read_ahead.py"
 GATES = "layers/sessions/line/gates.py"
 SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
-SHARDS, QUEUE = "layers/sessions/line/shards.py", "layers/sessions/line/line_queue.py"
+JOINING, QUEUE = "layers/sessions/line/joining.py", "layers/sessions/line/line_queue.py"
 _NAMES = (
-    *("_shards", "_shards_workers"),
     *("_bounded", "_gates_interleavings", "_gates"),
     *("_concurrency", "_concurrency_interleavings", "_results", "_groups", "_interleavings", "_fairness", "_operators"),
     *("_failures", ""),
@@ -238,45 +237,21 @@ MUTANTS = (
         (("head.wake_at_us = now_us + UNSETTLED_US", "pass"),),
     ),
     Mutant(
-        "a pointer is looked for in the first shard only",
-        SHARDS,
-        (("return part[-1] if len(part) == RANDOM_BYTES + 1 else 0", "return 0"),),
-    ),
-    Mutant(
-        "a number of shards that is not committed is believed",
-        SHARDS,
-        (("if tr is not self._registering:", "if True:"),),
-    ),
-    Mutant(
-        "a worker that waits watches the first shard only",
+        "a worker looks for no shards of a former version",
         QUEUE,
-        (("[key for shard in range(self._seen) for", "[key for shard in range(1) for"),),
-        tests=("sessions/test_sessions_shards_workers",),
+        (("        joined = await self._line.join(tr)\n", "        joined = False\n"),),
+        tests=("sessions/test_sessions_joined",),
     ),
     Mutant(
-        "a worker that waits does not look for new shards",
-        QUEUE,
-        (("        await self._line.shards.learn(tr, seconds=0.0)\n", ""),),
-        tests=("sessions/test_sessions_shards_workers",),
+        "a former version goes on with its shards",
+        JOINING,
+        (("JOINED = 255", "JOINED = 2"),),
+        tests=("sessions/test_sessions_joined",),
     ),
     Mutant(
-        "the first shard gives back what it was granted of another",
-        QUEUE,
-        (
-            (
-                "        got += await self._part(shard).collect(tr, some, left)",
-                "        got += await super().collect(tr, some, left)",
-            ),
-        ),
-    ),
-    Mutant(
-        "a worker never turns to another shard",
-        SHARDS,
-        (("begin = next(self._turns) % self.number", "begin = 0"),),
-    ),
-    Mutant(
-        "a turn does not end for sessions of other shards",
-        LINE,
-        (("ready or (self.shards.number > 1 and await self.shards.any_ready(tr, now_us))", "ready"),),
+        "the counters of shards are lost",
+        JOINING,
+        (("            tr.add(key, row.value)", "            tr.set(key, row.value)"),),
+        tests=("sessions/test_sessions_joined",),
     ),
 )

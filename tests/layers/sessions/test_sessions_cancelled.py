@@ -23,7 +23,6 @@ KINDS: dict[str, Callable[[Queue], Sessions]] = {
     "one at a time": lambda queue: Sessions(queue, max_attempts=1),
     "two at a time": lambda queue: Sessions(queue, max_attempts=1, concurrency=2),
     "with a gate": lambda queue: Sessions(queue, max_attempts=1, gates=lambda name: (Gate("all", limit=1),)),
-    "shards": lambda queue: Sessions(queue, max_attempts=1, shards=3),
 }
 CALL = (
     "layers/sessions/_sessions.py",

@@ -52,7 +52,7 @@ def test_the_cost_of_a_verb_grows_neither_with_the_sessions_nor_with_their_items
         for number in range(size):
             sessions.enqueue(db, "x", session=f"s{number}")
         sessions.enqueue(db, "x", session="other")
-        sessions.line.shards.looked = float("inf")  # else a worker looks for further shards once a second
+        sessions.line.joined_until = float("inf")  # else a worker looks for former shards once a second
         leases: list[SessionLease] = []
         counted = Counted(db)
         sessions.enqueue(counted, "x", session="other")  # it compares the codec with the queue's, once a minute
@@ -94,9 +94,8 @@ def test_enqueues_into_sessions_that_have_items_write_no_key_in_common_but_total
 
 
 @pytest.mark.engines("memory")
-@pytest.mark.parametrize("shards", [1, 4])
 def test_new_items_and_new_sessions_add_no_conflict_but_that_of_their_writes(
-    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, shards: int
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranges: list[bytes] = []
     add = WriteApi.add_write_conflict_range
@@ -106,7 +105,7 @@ def test_new_items_and_new_sessions_add_no_conflict_but_that_of_their_writes(
         add(self, begin, end)
 
     monkeypatch.setattr(WriteApi, "add_write_conflict_range", counting_add)
-    sessions = Sessions(Queue(space, codec="str"), shards=shards)
+    sessions = Sessions(Queue(space, codec="str"))
     guards = []
     for number in (3, 30):
         tr = db.create_transaction()
@@ -118,35 +117,8 @@ def test_new_items_and_new_sessions_add_no_conflict_but_that_of_their_writes(
 
 
 @pytest.mark.engines("memory")
-def test_shards_add_to_the_cost_of_no_verb_but_the_end_of_a_quantum(db: Any, space: Subspace) -> None:
-    costs = []
-    for shards in (1, 4):
-        sessions = Sessions(Queue(space[shards], codec="str"), quantum=2)
-        sessions.set_shards(db, shards)
-        fill(sessions, db, *(f"s{number}:{item}" for number in range(40) for item in range(4)))
-        lease_of(sessions, db)
-        leases: list[SessionLease] = []
-        counted = Counted(db)
-        sessions.enqueue(counted, "x", session="other")  # it compares the codec with the queue's, once a minute
-        found = [
-            cost(counted, lambda db, own=sessions: own.enqueue(db, "y", session="s0")),
-            cost(counted, lambda db, own=sessions: own.enqueue(db, "y", session="new")),
-            cost(counted, lambda db, own=sessions: leases.append(lease_of(own, db))),  # noqa: B023
-            cost(counted, lambda db, own=sessions: leases.append(own.ack_and_next(db, leases[-1]))),  # noqa: B023
-            cost(counted, lambda db, own=sessions: own.ack_and_next(db, leases[-1])),  # noqa: B023
-        ]
-        costs.append(found)
-    one_line, spread = costs
-    more = [after["reads"] - before["reads"] for before, after in zip(one_line, spread, strict=True)]
-    assert max(more[:4]) <= 1, "an object may look for the number of shards, once a second"
-    assert more[4] <= 2 * 3, "two reads in each other shard"
-    assert [one["writes"] for one in spread] == [one["writes"] for one in one_line]
-
-
-@pytest.mark.engines("memory")
-def test_workers_of_a_process_share_transactions_also_with_shards(db: Any, space: Subspace) -> None:
+def test_workers_of_a_process_share_transactions(db: Any, space: Subspace) -> None:
     sessions = Sessions(Queue(space, codec="str"))
-    sessions.set_shards(db, 4)
     fill(sessions, db, *(f"s{number}:1" for number in range(100)))
     sessions.stats(db)
     counted = Counted(db)
@@ -224,11 +196,9 @@ def test_acks_that_share_a_transaction_read_before_they_write(db: Any, space: Su
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shards", [1, 4])
-def test_workers_hardly_conflict(db: Any, space: Subspace, shards: int) -> None:
+def test_workers_hardly_conflict(db: Any, space: Subspace) -> None:
     counting = CountingDatabase(db)
     owns = [Sessions(Queue(space, codec="str"), quantum=5) for _ in range(4)]
-    owns[0].set_shards(db, shards)
     numbers = iter(range(600))
     owns[0].enqueue_many(db, ["x"] * 600, session=lambda value: f"s{next(numbers) % 60}")
 

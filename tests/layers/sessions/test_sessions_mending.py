@@ -20,7 +20,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "serial": {},
     "slots": {"concurrency": 2},
     "gates": {"gates": lambda name: [Gate("tenant", 2)]},
-    "shards": {"shards": 3},
 }
 GARBAGE = b"\xff\xff\xff"
 BOB = b"\x02bob\x00"
@@ -42,8 +41,8 @@ def record_key(sessions: Sessions) -> bytes:
 
 def pointer_keys(sessions: Sessions, db: Any, state: str = "available") -> list[bytes]:
     """Return the keys of the pointers of "bob" in the line."""
-    places = [getattr(layout, state) for layout in sessions.line.shards.layouts()]
-    found = [row for place in places for row in db.get_range(place.begin, place.end)]
+    place = getattr(sessions.line.layout, state)
+    found = db.get_range(place.begin, place.end)
     return [row.key for row in found if b"bob" in row.value]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fdbqueue import LeaseLost, Queue, SessionClosed
 from fdbqueue.layers import SessionLease, Sessions, constant
-from fdbqueue.layers.sessions.session.records import pack_name
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +59,6 @@ class SessionsMachine(RuleBasedStateMachine):
 
     db: Any
     delay: float = 0.0
-    shards = 1
     transactional = False
 
     def __init__(self) -> None:
@@ -75,7 +72,6 @@ class SessionsMachine(RuleBasedStateMachine):
             backoff=constant(self.delay),
             clock=lambda: self.now,
         )
-        self.sessions.set_shards(self.db, self.shards)
         self.model: dict[Any, Modelled] = {}
         self.slots = itertools.count()
         self.numbers = itertools.count()
@@ -86,9 +82,6 @@ class SessionsMachine(RuleBasedStateMachine):
         self.sessions.queue.clear(self.db)
 
     # --- the model
-
-    def shard(self, name: Any) -> int:
-        return zlib.crc32(pack_name(name)) % self.shards
 
     def of(self, name: Any) -> Modelled:
         return self.model.setdefault(name, Modelled())
@@ -175,16 +168,13 @@ class SessionsMachine(RuleBasedStateMachine):
 
     @rule(duration=st.integers(3, 20))
     def lease(self, duration: int) -> None:
-        if self.shards > 1:
-            self.sessions.reclaim(self.db)  # a lease does not look at all shards
         lease = self.run(self.sessions.lease, duration=duration)
         self.settle()
         ready = [(one.slot, name) for name, one in self.model.items() if one.slot is not None and not one.until]
         if not ready:
             assert lease is None
             return
-        in_shard = [entry for entry in ready if lease is None or self.shard(entry[1]) == self.shard(lease.session)]
-        _, name = min(in_shard, key=lambda entry: entry[0] or 0)
+        _, name = min(ready, key=lambda entry: entry[0] or 0)
         one = self.model[name]
         for item in one.items:
             item.until = 0.0 if item.until <= self.now else item.until
@@ -347,13 +337,6 @@ class SessionsMachine(RuleBasedStateMachine):
             waiting = [str(item.number) for item in one.available() if item is not one.current]
             assert [item.value for item in self.sessions.scheduled(self.db, name)][: len(waiting)] == waiting
         assert listed == {}
-
-
-@pytest.mark.parametrize("transactional", [False, True], ids=["database", "transaction"])
-def test_random_histories_of_three_shards_do_what_the_model_does(db: Any, transactional: bool) -> None:
-    terms = {"db": db, "delay": 6.0 * transactional, "transactional": transactional, "shards": 3}
-    machine = type("Machine", (SessionsMachine,), terms)
-    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=40, deadline=None))
 
 
 @pytest.mark.parametrize("delay", [0.0, 6.0], ids=["at once", "after six seconds"])

@@ -171,9 +171,8 @@ def test_an_unreadable_grant_of_a_newer_version_is_left_alone(
     assert bytes(db[grant]) == b"newer"
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_an_untaken_session_goes_back_to_its_place(db: Any, queue: Queue, clock: Clock, shards: int) -> None:
-    sessions = Sessions(queue, max_attempts=1, shards=shards, clock=clock)
+def test_an_untaken_session_goes_back_to_its_place(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, max_attempts=1, clock=clock)
     for name in ("ann", "bob", "cid"):
         sessions.enqueue(db, f"{name}'s", session=name)
     register(db, line_of(sessions), clock, wanted=2, duration=30.0, process=b"")

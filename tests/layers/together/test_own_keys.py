@@ -14,7 +14,6 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
-from fdbqueue.layers.sessions.line.shards import MAX_SHARDS
 from fdbqueue.layers.subscriptions.waiters import DISPATCHER
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.sink.at_once import logs_of
@@ -43,7 +42,7 @@ def test_no_call_of_any_layer_writes_a_foreign_key(db: Any, space: Subspace, see
 def test_keys_that_few_programs_write_are_own(db: Any, space: Subspace) -> None:
     queue = Queue(space, codec="str")
     layout, position = queue.layout, Position(7, b"r\x00", rank=3)
-    sessions = Sessions(queue, shards=MAX_SHARDS)
+    sessions = Sessions(queue)
     sessions.enqueue(db, "x", session=("a", 7, None, 1.5))
     job, sink = JobKeys(layout, "load"), SinkKeys(layout, "s")
     logs = logs_of(sink, "query", 3)

@@ -21,7 +21,7 @@ from fdbqueue.layers.consumer._terms import ConsumerReport
 from fdbqueue.layers.sessions.session.records import Held
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
-from fdbqueue.lowlevel import Layout, Permit, pack, run
+from fdbqueue.lowlevel import Layout, Permit, run
 from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.moves.pausing import write_pause
 from fdbqueue.stored.known import LOOK_SECONDS
@@ -169,7 +169,7 @@ def test_a_pause_of_another_process_ends_the_turn_after_a_second(
 
     following = sessions.ack_and_next(db, lease)
     assert following is not None, "this process has looked within the last second"
-    sessions.line.shards.at(pack(lease.turn)).known.look.until -= 60
+    sessions.line.layout.known.look.until -= 60
 
     assert sessions.ack_and_next(db, following) is None
     assert sessions.lease(db) is None
