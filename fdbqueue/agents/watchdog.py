@@ -379,7 +379,7 @@ class _StoppingConsumer(Consumer):
         """Return whether a handler that has rested may begin its work."""
         run = self._run
         try:
-            return run is not None and await run.may_begin()
+            return run is not None and await run.handling.may_begin()
         except FdbQueueError:
             return False  # the run meets the same error, and ends with it
 

@@ -25,9 +25,8 @@ from ..leases.leases import this_consumer
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
-from ._run import Run
-from ._session_run import SessionRun
-from ._terms import ConsumerReport, ConsumerTerms
+from ._run import Run, Stopping
+from ._terms import ConsumerReport, ConsumerTerms, RunTerms
 from .health import Health, Probe
 
 OnBad: TypeAlias = Literal["fail", "dead"]
@@ -258,23 +257,23 @@ class Consumer(Named, Generic[V]):
         A consumer that was stopped stays stopped.
         """
         self._stopped = True
-        self._tell(Run.stop)
+        self._tell(Stopping.ask)
 
     def _in_loop(self, db: Database, terms: ConsumerTerms, name: str) -> Steps[ConsumerReport]:
         work = partial(self._to_the_end, db, terms)
         return in_event_loop(work, name=f"consumer.{name}", blocking=self._at_signals)
 
     def _at_signals(self) -> AbstractContextManager[object]:
-        return at_signals(self.stop, partial(self._tell, Run.hurry)) if self._signals else contextlib.nullcontext()
+        return at_signals(self.stop, partial(self._tell, Stopping.hurry)) if self._signals else contextlib.nullcontext()
 
     def _stop_this_run(self) -> None:
-        self._tell(Run.stop)
+        self._tell(Stopping.ask)
 
-    def _tell(self, what: Callable[[Run], None]) -> None:
+    def _tell(self, what: Callable[[Stopping], None]) -> None:
         current = self._run
         if current is not None:
             with contextlib.suppress(RuntimeError):  # the run has just ended
-                current.loop.call_soon_threadsafe(what, current)
+                current.loop.call_soon_threadsafe(what, current.stopping)
 
     async def _to_the_end(self, db: Database, terms: ConsumerTerms) -> ConsumerReport:
         only_database(
@@ -285,11 +284,12 @@ class Consumer(Named, Generic[V]):
         if self._run is not None:
             raise RuntimeError(f"{self!r} is running already; make another one.")
         self.report.stopped = False
-        self._run = current = self._new_run(db, terms)
+        given = RunTerms(db, self.handler, bound(self.middleware, self), terms, self.report)
+        self._run = current = Run(given, self.source)
         started = time.monotonic()
         try:
             if self._stopped:
-                current.stop()
+                current.stopping.ask()
             async with self._watched(db, current):
                 await current.to_the_end()
         finally:
@@ -307,12 +307,6 @@ class Consumer(Named, Generic[V]):
                 current.health = Health({"queue": queue_text(self.queue.layout.prefix), "consumer": self.name})
                 await stack.enter_async_context(self._probe.answering(current.health, current.ask))
             yield
-
-    def _new_run(self, db: Database, terms: ConsumerTerms) -> Run:
-        middleware = bound(self.middleware, self)
-        if isinstance(self.source, Sessions):
-            return SessionRun(db, self.source, self.handler, middleware, terms, self.report)
-        return Run(db, self.source, self.handler, middleware, terms, self.report)
 
 
 def _check_takes_a_lease(handler: Callable[..., Any]) -> None:

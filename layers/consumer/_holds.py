@@ -1,31 +1,51 @@
-"""The leases that a consumer holds, and verbs that apply to many of them in one transaction."""
+"""The leases that a run of a consumer holds: how many, extended in time, told of if they are lost, and given back."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import math
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from fdbqueue import LeaseLost
-from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
+from fdbqueue import LeaseLost, Position, Queue
+from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, run, run_async
 from fdbqueue.moves.taking import is_cancelled
 from fdbqueue.writes.adaptive_limit import Halving
 
+from ..common.logs import item_fields
 from ..leases import Lease, Leases
+from ..sessions.workers.working import MOVED
+from ._terms import RunTerms
 
-Verb: TypeAlias = Callable[..., Steps[Any]]
+Verb: TypeAlias = Callable[[Transaction, list[Lease]], Steps[object]]
+"""Applies something to leases, such as ``leases.extend_many.steps`` with a duration."""
+Ended: TypeAlias = Callable[[bytes, Position, bool], None]
+"""Called once a handled item's attempt has ended: with its lease's token, its position, and whether its ack was
+committed."""
 
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
+AHEAD_SECONDS = 0.1
+"""A consumer leases ahead what its handlers begin in this time."""
+WAIT_SECONDS = 1.0
+"""After this time, items that were leased ahead and did not begin are given back."""
+GATHER_SECONDS = 0.02
+"""How long acks wait for each other if handlers are quick."""
+
+_log = logging.getLogger("fdbqueue.layers.consumer")
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A lease that a consumer holds."""
+    """A lease that a consumer holds: of an item, or of a session."""
 
     lease: Lease
     leased_at: float = field(default_factory=time.monotonic)
@@ -55,23 +75,303 @@ class Hold:
         """Return whether its handler has run for too long. Such a lease is not extended."""
         return not self.settling and time.monotonic() > self.ends_at
 
+    def handled(self) -> Iterable[Position]:
+        """Return the items whose attempts end unacked if the lease is lost."""
+        return (self.lease.position,)
 
-async def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold], **terms: float) -> list[Hold]:
+    def words(self, queue: Queue) -> tuple[str, dict[str, Any]]:
+        """Return what it is a lease of, for the log, and the record's fields."""
+        lease = self.lease
+        told = f"the item {lease.position.text} of {queue!r}, attempt {lease.attempt} of consumer {lease.consumer}"
+        return told, item_fields(queue, lease)
+
+    def taken_away(self) -> str:
+        """Return how a call by position took an item away, and what comes of it; "" if none did."""
+        if not self.reason:
+            return ""
+        reason = self.reason.rstrip(".")
+        follows = "not handled again" if reason.startswith("It was cancelled") else "handled again as it is now"
+        follows = "not handled again in its old place" if MOVED in reason else follows
+        return f"{reason[0].lower()}{reason[1:]}, and is {follows}"
+
+
+class Background:
+    """A thread that works repeatedly until it is closed, and a future of its end.
+
+    The thread is a daemon: a database that does not answer must not keep the process from ending. It also ends after
+    its event loop was closed.
+
+    Args:
+        name: the thread's name.
+        work: called in the thread.
+        seconds: the longest wait before each call; `wake` ends the wait.
+        last: whether to call `work` once more when the thread is closed.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], seconds: float, *, last: bool = False) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done when the thread has ended; holds the exception of `work`."""
+        self._work = work
+        self._seconds = seconds
+        self._last = last
+        self._woken = threading.Event()
+        self._closing = False
+        threading.Thread(target=copy_context().run, args=(self._run,), name=f"fdbqueue-{name}", daemon=True).start()
+
+    def wake(self) -> None:
+        """Make the thread call `work` soon. Call this from any thread."""
+        if not self._woken.is_set():
+            self._woken.set()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closing = True
+        self._woken.set()
+
+    def _run(self) -> None:
+        raised: BaseException | None = None
+        try:
+            closing = False
+            while not closing and not self._loop.is_closed():
+                self._woken.wait(self._seconds)
+                self._woken.clear()
+                closing = self._closing
+                if self._last or not closing:
+                    self._work()
+        except BaseException as error:  # noqa: BLE001 - the consumer's run ends with it
+            raised = error
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._settle, raised)
+
+    def _settle(self, raised: BaseException | None) -> None:
+        if self.ended.done():
+            return
+        if raised is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(raised)
+
+
+class Pace:
+    """The rate of one consumer's handlers, and how many items it leases ahead of them.
+
+    A lease or an ack costs a transaction, for one item or for a hundred. If handlers are quick, a few items leased
+    ahead are gone before the next transaction ends, and most of the time goes into waits. So a consumer leases more
+    ahead: as many as its handlers begin in a tenth of a second. If handlers become slow, items that have waited for a
+    second are given back for other consumers, and none is leased ahead until handlers are quick again. (docs/adr/0121)
+
+    Args:
+        concurrency: how many handlers run at once.
+        capacity: how many items are leased at least before no more are leased, begun or not.
+        adapts: whether that number grows with the rate.
+        clock: returns the time in seconds; for tests.
+    """
+
+    __slots__ = ("_adapts", "_begun", "_clock", "_concurrency", "_floor", "_least", "_since", "capacity")
+
+    def __init__(
+        self, concurrency: int, capacity: int, *, adapts: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._concurrency = concurrency
+        self._least = self._floor = self.capacity = capacity
+        """The number of items that are leased at most now, begun or not."""
+        self._adapts = adapts
+        self._clock = clock
+        self._begun = 0
+        self._since = clock()
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether handlers are so quick that more items are leased ahead than at first."""
+        return self.capacity > self._least
+
+    @property
+    def least_room(self) -> int:
+        """For how many items there must be room before more are leased, while others are ready."""
+        return self.capacity // (2 if self.is_quick else 4)
+
+    def slow_down(self) -> None:
+        """Lease nothing ahead, until each handler ends in less than a second again."""
+        self._floor = self.capacity = self._concurrency
+        self._begun, self._since = 0, self._clock()
+
+    def begin(self) -> None:
+        """Note that a handler begins."""
+        self._begun += 1
+
+    def adapt(self) -> None:
+        """Adapt the capacity to the rate since the last time, if that is long enough ago to tell."""
+        if not self._adapts:
+            return
+        now = self._clock()
+        seconds = now - self._since
+        if self._begun < self._least and seconds < AHEAD_SECONDS:
+            return
+        rate = self._begun / max(seconds, 1e-6)
+        if rate * WAIT_SECONDS > self._concurrency:
+            self._floor = self._least
+        ahead = min(BATCH_ITEMS, int(rate * AHEAD_SECONDS))
+        self.capacity = max(self._floor, min(self._concurrency + ahead, 2 * self.capacity))
+        self._begun, self._since = 0, now
+
+
+class Holds:
+    """The leases that one run of a consumer holds.
+
+    Args:
+        given: what the consumer gives.
+        queue: the queue of the items, for the log.
+        leases: the leases. Those of `leases` reclaim none that is held here.
+    """
+
+    acking: Background
+    """The thread that acks what is done."""
+    _extending: Background
+
+    def __init__(self, given: RunTerms, queue: Queue, leases: Leases) -> None:
+        self.queue = queue
+        self.leases = leases.sparing(self._relies_on)
+        self.pace = Pace(given.terms.concurrency, given.terms.capacity, adapts=given.terms.adapts)
+        self.held: dict[Hold, None] = {}
+        """All leases that are held, in order."""
+        self.ready: deque[Hold] = deque()
+        """Those whose handlers have not begun."""
+        self.done: deque[Hold] = deque()
+        """Those to ack."""
+        self.changed = asyncio.Event()
+        """Set when a lease was let go: there may be room for more, or all may be done."""
+        self._db = given.db
+        self._terms = given.terms
+        self._report = given.report
+        self._extend_all = False
+        """Whether to extend all held leases at once, whenever they were leased."""
+        self._item_ended: Ended | None = getattr(given.handler, "item_ended", None)
+
+    def begin(self, write_acks: Callable[[], None]) -> list[Background]:
+        """Start the threads that extend leases, and ack."""
+        self._extending = Background("extend", self.extend_in_time, self._terms.duration / 3)
+        self.acking = Background("ack", write_acks, self._terms.duration, last=True)
+        return [self._extending, self.acking]
+
+    def to_ack(self, hold: Hold) -> None:
+        """Let the thread ack what is done of a hold."""
+        self.done.append(hold)
+        self.acking.wake()
+
+    def taken_from_ready(self) -> list[Hold]:
+        """Return all whose handlers have not begun: none of them begins any more."""
+        holds = list(self.ready)
+        self.ready.clear()
+        return holds
+
+    def extend_in_time(self) -> None:
+        """Extend each lease when a third of its duration has passed, so that two more tries are left."""
+        terms = self._terms
+        all_of_them, self._extend_all = self._extend_all, False
+        old = time.monotonic() - terms.duration / 3
+        due = []
+        for hold in list(self.held):
+            if hold.overdue():
+                self.tell(
+                    hold, f"is not extended any more, since its handler takes more than {terms.handler_timeout} s"
+                )
+            elif not hold.told and (all_of_them or hold.extended_at <= old):
+                due.append(hold)
+        for start in range(0, len(due), BATCH_ITEMS):
+            # Some may have been acked just now.
+            batch = [hold for hold in due[start : start + BATCH_ITEMS] if hold in self.held]
+            now = time.monotonic()
+            lost = run(all_not_lost(self._db, self.leases, self._extend, batch))
+            self._report.extended += len(batch) - len(lost)
+            for hold in batch:
+                hold.extended_at = now
+            for hold in lost:
+                self._note_missing(hold)
+
+    def _extend(self, tr: Transaction, held: list[Lease]) -> Steps[object]:
+        return self.leases.extend_many.steps(tr, held, duration=self._terms.duration)
+
+    def _note_missing(self, hold: Hold) -> None:
+        if hold.settling or hold not in self.held:
+            return
+        # A running handler may have acked its own lease. It has a third of the duration to return ACKED.
+        if hold.missing or not hold.begun:
+            self.tell(hold, f"is lost: {hold.taken_away() or 'it ran out, or it was taken away'}")
+        hold.missing = True
+
+    def _relies_on(self, position: Position, token: bytes) -> bool:
+        """Return whether this consumer holds a lease that has expired. If so, it extends the lease."""
+        for hold in list(self.held):
+            if hold.lease.position == position and hold.lease.token == token and not hold.overdue():
+                self._extend_all = True
+                self._extending.wake()
+                return True
+        return False
+
+    async def give_back(self, holds: Iterable[Hold]) -> None:
+        """Give leases back, uncounted, to their places.
+
+        Raises:
+            FDBError: the database failed. One that was not given back would be held for ever: this ends the run.
+        """
+        left = list(holds)
+        for start in range(0, len(left), BATCH_ITEMS):
+            batch = left[start : start + BATCH_ITEMS]
+            lost = await run_async(all_not_lost(self._db, self.leases, self._snooze, batch))
+            self._report.returned += len(batch) - len(lost)
+            for hold in lost:
+                self.lost(hold)
+            for hold in batch:
+                self.let_go(hold)
+
+    def _snooze(self, tr: Transaction, held: list[Lease]) -> Steps[object]:
+        return self.leases.snooze_many.steps(tr, held, delay=0.0)
+
+    def let_go(self, hold: Hold) -> None:
+        """Hold a lease no more."""
+        self.held.pop(hold, None)
+        self.changed.set()
+
+    def lost(self, hold: Hold) -> None:
+        """Count a lease that was lost before it could be acked or given back."""
+        self._report.lost += 1
+        told = hold.taken_away() or "the item may be handled again"
+        self.tell(hold, f"was lost before it could be settled: {told}")
+        for position in hold.handled():
+            self.tell_ended(hold, position, acked=False)
+
+    def tell(self, hold: Hold, told: str) -> None:
+        """Log once what became of a lease."""
+        if not hold.told:
+            hold.told = True
+            words, extra = hold.words(self.queue)
+            _log.warning("The lease of %s, %s.", words, told, extra=extra)
+
+    def tell_ended(self, hold: Hold, position: Position, *, acked: bool) -> None:
+        """Tell the handler whether the ack of an item was committed, if it wants to know."""
+        if self._item_ended is not None:
+            try:
+                self._item_ended(hold.lease.token, position, acked)
+            except Exception:  # noqa: BLE001 - a filter of a log may raise, and the item has ended all the same
+                _log.exception("The end of the item %s of %r could not be told.", position.text, self.queue)
+
+
+async def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hold]) -> list[Hold]:
     """Apply a verb to all holds whose leases are not lost, and return the lost ones.
 
     Args:
         db: a database.
         leases: the leases of the queue.
-        verb: the steps of a verb that takes a transaction and leases, such as ``leases.ack_many.steps``.
+        verb: what to apply.
         batch: the holds.
-        terms: further arguments of the verb.
     """
     lost: list[Hold] = []
     halving = Halving([batch])
     for holds in halving:
-        held = [hold.lease for hold in holds]
         try:
-            await leases.queue.transact(db, _applied(verb, held, terms), on_retry=halving.note)
+            body = _applied(verb, [hold.lease for hold in holds])
+            await leases.queue.transact(db, body, on_retry=halving.note)
         except LeaseLost as error:
             positions = set(error.lost)
             suspects = [hold for hold in holds if hold.lease.position in positions]
@@ -82,7 +382,7 @@ async def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hol
                 if counts[hold.lease.position] == 1:
                     lost.append(hold)
                 else:  # a lost lease of the item, and a live lease that this consumer took later
-                    lost += await all_not_lost(db, leases, verb, [hold], **terms)
+                    lost += await all_not_lost(db, leases, verb, [hold])
         except FDBError as error:
             halving.halve(error)
     return lost
@@ -90,14 +390,17 @@ async def all_not_lost(db: Database, leases: Leases, verb: Verb, batch: list[Hol
 
 def all_acked(db: Database, leases: Leases, batch: list[Hold]) -> Steps[list[Hold]]:
     """Ack all holds whose leases are not lost, each with its handler's result. Return the lost ones."""
-    if not [hold for hold in batch if hold.result is not None]:
-        return all_not_lost(db, leases, leases.ack_many.steps, batch)
-    results = {id(hold.lease): hold.result for hold in batch}
+    results = {id(hold.lease): hold.result for hold in batch if hold.result is not None}
 
     def ack(tr: Transaction, held: list[Lease]) -> Steps[None]:
-        return leases.ack_many.steps(tr, held, results=[results[id(lease)] for lease in held])
+        given = [results.get(id(lease)) for lease in held] if results else ()
+        return leases.ack_many.steps(tr, held, results=given)
 
     return all_not_lost(db, leases, ack, batch)
+
+
+def _applied(verb: Verb, held: list[Lease]) -> Callable[[Transaction], Steps[object]]:
+    return lambda tr: verb(tr, held)
 
 
 async def is_out(db: Database, leases: Leases, lease: Lease) -> bool:
@@ -107,7 +410,3 @@ async def is_out(db: Database, leases: Leases, lease: Lease) -> bool:
         leases: the leases of the queue that has the group.
     """
     return await leases.queue.read(db, partial(is_cancelled, layout=leases.layout, name=lease.group))
-
-
-def _applied(verb: Verb, held: list[Lease], terms: dict[str, float]) -> Callable[[Transaction], Steps[Any]]:
-    return lambda tr: verb(tr, held, **terms)

@@ -1,10 +1,15 @@
-"""The settings of a consumer, and its report."""
+"""The settings of a consumer, its report, and what it gives to each of its runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
-from fdbqueue.lowlevel import Shown
+from fdbqueue.lowlevel import Database, Shown
+
+from ..common.handlers import Handler
+from ..common.middleware import Middleware
 
 _NOT_COUNTS = ("seconds", "stopped")
 
@@ -57,3 +62,13 @@ class ConsumerReport(Shown):
             f"{getattr(self, field.name):,} {field.name}" for field in fields(self) if field.name not in _NOT_COUNTS
         ]
         return f"{', '.join(counts)}, in {self.seconds:.1f} s{', stopped' if self.stopped else ''}"
+
+
+class RunTerms(NamedTuple):
+    """What a consumer gives to each of its runs."""
+
+    db: Database
+    handler: Handler
+    middleware: Sequence[Middleware]
+    terms: ConsumerTerms
+    report: ConsumerReport

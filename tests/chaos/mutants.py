@@ -263,7 +263,7 @@ MUTANTS = (
     Mutant(
         "a stopped consumer raises since its database does not answer",
         "layers/consumer/_run.py",
-        (("if self._is_silent and self._report.stopped:", "if not self._report:"),),
+        (("if stopping.is_silent and self._report.stopped:", "if not self._report:"),),
         tests=(
             "tests/layers/consumer/test_consumer.py::test_a_database_that_does_not_answer_keeps_no_consumer_from_ending",
         ),
@@ -335,7 +335,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain does not wait for items that a process was granted and did not take",
-        "layers/consumer/_run.py",
+        "layers/consumer/_handling.py",
         (('return "perhaps" if untaken else "none"', 'return "none"'),),
         tests=(
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_comes_to_an_item_that_was_between_two_places",
@@ -343,8 +343,8 @@ MUTANTS = (
     ),
     Mutant(
         "a drain leaves due timers to others",
-        "layers/consumer/_run.py",
-        (("if due_us is not None and due_us <= self._leases.now_us():", "if False:"),),
+        "layers/consumer/_handling.py",
+        (("if due_us is not None and due_us <= leases.now_us():", "if False:"),),
         tests=(
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_comes_to_an_item_that_was_between_two_places",
         ),
@@ -803,19 +803,25 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer begins items that it leased ahead of a pause",
-        "layers/consumer/_run.py",
+        "layers/consumer/_handling.py",
         (
             (
-                "        if not self._permit.is_good() and not await self.may_begin():\n            await self._ret",
-                "        if False:\n            await self._ret",
+                "        if not self.permit.is_good() and not await self.may_begin():\n            await holds.give",
+                "        if False:\n            await holds.give",
             ),
         ),
         tests=("tests/layers/together/test_pause_stops.py::test_items_that_were_leased_ahead_go_back_at_a_pause",),
     ),
     Mutant(
+        "a handler that says ACKED is believed",
+        "layers/consumer/_handling.py",
+        (("                if await self._is_live(hold, lease):\n", "                if False:\n"),),
+        tests=("tests/layers/consumer/test_consumer.py::test_a_handler_that_says_acked_and_has_not_acked_has_failed",),
+    ),
+    Mutant(
         "a consumer goes on with a session's turn after a pause",
-        "layers/consumer/_session_run.py",
-        (("            if not await self._may_go_on(hold):\n", "            if False:\n"),),
+        "layers/consumer/_turns.py",
+        (("        if await self._runs(hold) and await self.may_begin():\n", "        if True:\n"),),
         tests=("tests/layers/together/test_pause_stops.py::test_a_consumer_of_a_lone_session_stops_at_a_pause",),
     ),
     Mutant(
@@ -2309,8 +2315,13 @@ MUTANTS = (
     ),
     Mutant(
         "on_bad buries a pointer of a newer version",
-        "layers/consumer/_session_run.py",
-        (("        return await self._lease_readable(limit)", "        return await super()._lease(limit)"),),
+        "layers/consumer/_turns.py",
+        (
+            (
+                "        return False  # all",
+                "        return await self.holds.leases.dead.bury.aio(self.db, error.position, error='x')  # all",
+            ),
+        ),
         tests=("tests/layers/sessions/test_sessions_mending.py::test_what_a_newer_version_wrote_is_left_alone",),
     ),
 )

@@ -8,6 +8,7 @@ from typing import Any, Generic
 
 from msgspec.structs import replace
 
+from fdbqueue import Position
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pack, started, value_of
 
 from ...leases import FollowUp, Lease
@@ -96,27 +97,7 @@ class Turns(Generic[V]):
 
     def __init__(self, line: Line, working: Working[V]) -> None:
         self._line = line
-        self._working = working
-
-    async def begin(self, db: Database, pointer: Lease[Held]) -> SessionLease[V] | None:
-        """Return the lease of a session's first item; None if it has none.
-
-        Raises:
-            FormatError, CodecError: the item can't be read, and the session is blocked.
-        """
-        return await self._working.opened(db, pointer)
-
-    def quota(self, lease: SessionLease[V]) -> int:
-        """Return how many items the session's turn has.
-
-        Raises:
-            ValueError: the function `weights` raised, or returned no weight.
-        """
-        return self._line.quota(lease.session)
-
-    async def block(self, db: Database, pointer: Lease[Held], reason: str) -> None:
-        """Block a leased session, of whose turn no item has begun."""
-        await self._working.block(db, pointer, reason)
+        self.working = working
 
     def key(self, pointer: Lease[Held], done: TurnDone) -> bytes:
         """Return the key of an item that is done."""
@@ -185,6 +166,18 @@ class Turns(Generic[V]):
             return False
         return turn.pointer.edits == edits and not (_is_stopped(turn) or turn.record.limit)
 
+    async def is_live(self, tr: Transaction, pointer: Lease[Held], position: Position) -> bool:
+        """Return whether a lease is live, and one of its session's items is there.
+
+        *Conflicts:* none. *Cost:* three reads in parallel.
+        """
+        held = pointer.value.pointer
+        session = self._line.session(held.name, held.generation)
+        reading = tr.snapshot.get(session.layout.available.key(pack(position)))
+        turn, _ = await read_turn(tr, self._line, pack(pointer.position), session, limit=0)
+        value = await value_of(reading)
+        return turn is not None and turn.notes.token == pointer.token and value.present()
+
     async def why_taken(self, tr: Transaction, pointer: Lease[Held], begun: Sequence[Begun]) -> str:
         """Return how a call by position took away the first of some items that the consumer has begun; "" if none did.
 
@@ -192,7 +185,7 @@ class Turns(Generic[V]):
         """
         held = pointer.value.pointer
         session = self._line.session(held.name, held.generation)
-        return await self._working.why_taken(tr, session, [one.packed for one in begun])
+        return await self.working.why_taken(tr, session, [one.packed for one in begun])
 
     async def item(
         self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
@@ -203,7 +196,7 @@ class Turns(Generic[V]):
             FormatError, CodecError: it can't be read.
         """
         held = Held(pointer.value.pointer, row, state)
-        return await self._working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value))
+        return await self.working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value))
 
     def encoded(self, result: Any) -> Any:
         """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
@@ -211,7 +204,7 @@ class Turns(Generic[V]):
         Raises:
             CodecError, ValueError: the state can't be stored.
         """
-        return self._working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
+        return self.working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
 
     async def settle(self, tr: Transaction, settlements: list[Settlement]) -> list[SettledTurn]:
         """Ack the finished items of several turns, and end the turns that are over."""
@@ -241,9 +234,9 @@ class Turns(Generic[V]):
         fenced, before = compared.changed is not None, min(compared.acked, count)
         reason = ""
         if compared.changed is not None:
-            reason = await self._working.why_changed(tr, session, compared.changed.packed)
+            reason = await self.working.why_changed(tr, session, compared.changed.packed)
         found = compared.rows[: count - before]
-        await self._working.remove_done(tr, session, one.done[before:], found)
+        await self.working.remove_done(tr, session, one.done[before:], found)
         acked = before + len(found)
         pointer = replace(turn.pointer, used=turn.pointer.used + len(found))
         left = head.without({key for key, _ in found})

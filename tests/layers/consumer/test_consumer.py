@@ -20,6 +20,7 @@ from fdbqueue.engine import finishing as _waiting
 from fdbqueue.layers.common.handlers import ACKED, Snooze
 from fdbqueue.layers.consumer import Consumer, _run
 from fdbqueue.layers.leases import Lease, Leases, immediately
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
@@ -148,6 +149,36 @@ def test_an_awaitable_result_of_a_handler_is_awaited_before_the_ack(db: Any, lea
 
     assert Consumer(leases, lambda lease: handle(lease)).drain(db).acked == 2
     assert sorted(handled) == [b"a", b"b"]
+
+
+def of_leases(queue: Queue) -> Leases:
+    return Leases(queue, max_attempts=1)
+
+
+def of_sessions(queue: Queue, **terms: Any) -> Sessions:
+    return Sessions(queue, max_attempts=1, **terms)
+
+
+@pytest.mark.parametrize("source", [of_leases, of_sessions, partial(of_sessions, concurrency=2)])
+def test_a_handler_that_says_acked_and_has_not_acked_has_failed(
+    db: Any, space: Subspace, source: Callable[[Queue], Any]
+) -> None:
+    own = source(Queue(space, codec="str"))
+    terms = {} if isinstance(own, Leases) else {"session": "ann"}
+    own.enqueue_many(db, ["acked", "not acked", "last"], **terms)
+
+    def handle(lease: Lease) -> object:
+        if lease.value == "acked":
+            own.ack(db, lease)
+        return ACKED if lease.value != "last" else None
+
+    report = Consumer(own, handle, concurrency=1).drain(db)
+    assert (report.acked, report.failed, report.dead, report.lost) == (2, 1, 1, 0)
+    dead = own.dead.browse(db) if isinstance(own, Leases) else own.dead(db, "ann")
+    assert [(one.value, one.error.split(".")[0]) for one in dead] == [
+        ("not acked", "NotAcked: the handler returned ACKED, and its lease was not acked")
+    ]
+    assert own.check(db).problems == ()
 
 
 def test_an_item_is_not_acked_for_a_generator_that_never_ran(db: Any, leases: Leases) -> None:

@@ -18,9 +18,10 @@ from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.consumer import _run
-from fdbqueue.layers.consumer._keeping import Keeping
+from fdbqueue.layers.consumer._handling import ItemHandling
+from fdbqueue.layers.consumer._holds import Holds
 from fdbqueue.layers.consumer._run import Run
-from fdbqueue.layers.consumer._session_run import SessionRun
+from fdbqueue.layers.consumer._turns import SessionHandling
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
@@ -80,7 +81,7 @@ def test_a_drain_whose_lease_call_is_cancelled_from_outside_does_not_end_as_if_i
         raise asyncio.CancelledError
 
     async def handle(lease: Any) -> None:
-        consumer._run._lease_many = cancelled  # type: ignore[union-attr]
+        consumer._run.handling.lease_many = cancelled  # type: ignore[union-attr]
 
     consumer = Consumer(Leases(queue), handle, concurrency=1, prefetch=0)
 
@@ -98,7 +99,7 @@ def test_leases_that_cannot_be_given_back_end_a_run_and_are_not_held_for_ever(
     async def fails(*args: Any, **terms: Any) -> Any:
         raise FDBError(TRANSACTION_TIMED_OUT)
 
-    monkeypatch.setattr("fdbqueue.layers.consumer._run.all_not_lost", fails)
+    monkeypatch.setattr("fdbqueue.layers.consumer._holds.all_not_lost", fails)
 
     async def handle(lease: Any) -> None:
         queue.pause(db)
@@ -188,7 +189,7 @@ def test_two_drains_leave_nothing_when_threads_starve_and_leases_run_out(
 ) -> None:
     """As on a busy machine: leases end while they are held, threads are late, items are given back all the time."""
     choice = random.Random(seed)
-    starved = ((Keeping, "_extend_in_time"), (Run, "_ack_what_is_done"), (SessionRun, "_ack_what_is_done"))
+    starved = ((Holds, "extend_in_time"), (ItemHandling, "write_acks"), (SessionHandling, "write_acks"))
     for kind, name in starved:
         work = getattr(kind, name)
 

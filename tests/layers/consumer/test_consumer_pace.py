@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.layers.consumer import Consumer, _pace, _run
-from fdbqueue.layers.consumer._pace import AHEAD_SECONDS, Pace
+from fdbqueue.layers.consumer import Consumer, _holds, _run
+from fdbqueue.layers.consumer._holds import AHEAD_SECONDS, Pace
 from fdbqueue.layers.leases import Lease, Leases
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import wait_until
@@ -76,7 +76,7 @@ def test_a_given_prefetch_stays_as_it_is() -> None:
 @pytest.fixture
 def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every handler count as quick, on a machine of any speed."""
-    monkeypatch.setattr(_pace, "AHEAD_SECONDS", 1_000.0)
+    monkeypatch.setattr(_holds, "AHEAD_SECONDS", 1_000.0)
 
 
 @pytest.mark.parametrize(("prefetch", "least", "most"), [(None, 0.0, 0.08), (16, 0.08, 1.0)])
@@ -101,7 +101,7 @@ def test_items_leased_ahead_go_back_when_handlers_become_slow(
     def handle(lease: Lease) -> None:
         handled.append(lease.value)
         if len(handled) > 200:
-            monkeypatch.setattr(_pace, "AHEAD_SECONDS", 0.0)
+            monkeypatch.setattr(_holds, "AHEAD_SECONDS", 0.0)
             slow.wait(60)
 
     consumer = Consumer(leases, handle, concurrency=2, signals=False)

@@ -24,7 +24,7 @@ from fdbqueue.layers import (
     constant,
     immediately,
 )
-from fdbqueue.layers.consumer._session_run import SessionRun, TurnHold
+from fdbqueue.layers.consumer._turns import SessionHandling, TurnHold
 from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
 from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
@@ -238,7 +238,7 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
 ) -> None:
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
-    first: Any = run(sessions.turns.begin(db, pointer))
+    first: Any = run(sessions.turns.working.opened(db, pointer))
     done = TurnDone(first.position, UNCHANGED)
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
     behind = Behind((done,))
@@ -256,7 +256,7 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
 def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: Any, sessions: Sessions) -> None:
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
-    first: Any = run(sessions.turns.begin(db, pointer))
+    first: Any = run(sessions.turns.working.opened(db, pointer))
     done = [TurnDone(first.position, b"old")]
 
     def following() -> Any:
@@ -517,16 +517,16 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
 def test_an_item_that_was_acked_counts_though_its_lease_is_lost_before_the_consumer_knows(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settled = SessionRun._settled
+    settled = SessionHandling._settled
 
-    def settled_late(run: SessionRun, holds: list[TurnHold], *rest: Any) -> None:
+    def settled_late(run: SessionHandling, holds: list[TurnHold], *rest: Any) -> None:
         for hold in holds:  # as a look does that finds the lease lost
             hold.over = True
-            run._let_go(hold)
+            run.holds.let_go(hold)
         settled(run, holds, *rest)
         consumer.stop()
 
-    monkeypatch.setattr(SessionRun, "_settled", settled_late)
+    monkeypatch.setattr(SessionHandling, "_settled", settled_late)
     sessions.enqueue(db, "a", session="Ann")
     consumer = Consumer(sessions, lambda lease: None)
     assert consumer.run(db).acked == 1
@@ -547,14 +547,14 @@ def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
             assert left.wait(20)
         return settlement
 
-    def leave(run: SessionRun, hold: TurnHold, where: Any) -> None:
+    def leave(run: SessionHandling, hold: TurnHold, where: Any) -> None:
         assert begun.wait(20)
         ending(run, hold, where)
         left.set()
 
-    ending = SessionRun._leave
+    ending = SessionHandling._leave
     monkeypatch.setattr(TurnHold, "to_settle", after_the_turn_has_ended)
-    monkeypatch.setattr(SessionRun, "_leave", leave)
+    monkeypatch.setattr(SessionHandling, "_leave", leave)
     sessions.enqueue_many(db, ["a", "b"], session="Ann")
     consumer = Consumer(sessions, lambda lease: None)
     worker = threading.Thread(target=consumer.run, args=(db,), daemon=True)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
-from fdbqueue.layers.consumer._session_run import TurnHold
+from fdbqueue.layers.consumer._turns import TurnHold
 from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
 from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
 from fdbqueue.layers.sessions.workers.read_ahead import NOTHING, SettledTurn
@@ -68,7 +68,7 @@ class Hand:
         pointer: Any = self.sessions.staged.lease(self.db)
         assert pointer is not None
         self.hold = TurnHold(pointer)
-        self.lease = run(self.sessions.turns.begin(self.db, pointer))
+        self.lease = run(self.sessions.turns.working.opened(self.db, pointer))
         assert self.lease is not None
         self.state = self.lease.state
         self.hold.current = Begun(pack(self.lease.position), b"")

@@ -297,7 +297,7 @@ def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
     completion = results.enqueue(db, "1", session="ann")
     results.enqueue(db, "2", session="ann")
     pointer: Any = sessions.staged.lease(db)
-    first: Any = run(sessions.turns.begin(db, pointer))
+    first: Any = run(sessions.turns.working.opened(db, pointer))
     done = ItemDone(first.position, UNCHANGED, encode_result("one"))
     ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
     behind = Behind((done,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.chaos.mutants import Mutant
 
 ADMITTING, ENTERING = "layers/smart_sessions/_smart_sessions.py", "layers/sessions/line/entering.py"
-RUN, SESSION = "layers/consumer/_session_run.py", "layers/sessions/session/session.py"
+RUN, SESSION = "layers/consumer/_turns.py", "layers/sessions/session/session.py"
 TESTS = (
     "smart_sessions/test_smart_sessions_interleavings",
     "smart_sessions/test_smart_sessions",

@@ -12,7 +12,7 @@ TASK = "layers/tasks/_task.py"
 SCHEDULES = "layers/schedules/_schedules.py"
 BUCKET = "layers/common/token_bucket.py"
 HANDLERS = "layers/common/handlers.py"
-CONSUMER = "layers/consumer/_run.py"
+CONSUMER = "layers/consumer/_handling.py"
 
 MUTANTS = (
     Mutant(

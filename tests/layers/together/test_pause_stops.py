@@ -37,7 +37,7 @@ MANY = 40
 def each_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the last second be over before each item."""
     monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("fdbqueue.layers.consumer._session_run.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.layers.consumer._turns.LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_a_consumer_does_not_finish_the_quantum_of_a_session_that_is_paused(db: 
 def test_an_ack_tells_a_consumer_that_the_session_is_paused(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.layers.consumer._session_run.LOOK_SECONDS", 60.0)
+    monkeypatch.setattr("fdbqueue.layers.consumer._turns.LOOK_SECONDS", 60.0)
     sessions.enqueue_many(db, names(), session="Ann")
     begun: list[str] = []
     consumer: Consumer
