@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.streams import BatchRecord, Stream
-from fdbqueue.spark.look.options import FAIL, WAIT, parse_claim
 from fdbqueue.spark.opening import check_queue, existing
-from fdbqueue.spark.optionvalues import naming, url_of
+from fdbqueue.spark.options import CLAIM, FAIL, WAIT, naming, parse, url_of
 from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, terms
 from fdbqueue.stored.layout import Name
 from fdbqueue.verbs.queue import Queue
@@ -56,7 +55,7 @@ class Claim:
         if self.done:
             raise StreamError(f"The claim {self.name!r} was acked before, and its items are gone.")
         given = {**options, "url": self._url, **naming(self._queue), "claim": self.name}
-        parse_claim(given)
+        parse(CLAIM, given)
         register(spark)
         return spark.read.format("fdbqueue").options(**given).load()
 

@@ -17,12 +17,11 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.batch.options import AT_LEAST_ONCE, EXACTLY_ONCE, BatchOptions, parse
 from fdbqueue.spark.batch.schema import field_of, header_of
 from fdbqueue.spark.job.job import forget_job, job_report, read_record
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.record import JobHeader, JobRecord, JobReport
-from fdbqueue.spark.optionvalues import name_of
+from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, LOAD, OPTIONS, Options, parse
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name
@@ -149,18 +148,18 @@ def enqueue_dataframe(
         "smart": smart,
         "batch_rows": None if batch_rows is None else str(batch_rows),
     }
-    given = {name_of(BatchOptions, name): value for name, value in arguments.items()}
+    given = {row.name: arguments[row.attribute] for row in OPTIONS if row.attribute in arguments}
     wrong = [name for name, value in given.items() if not isinstance(value, str | None)]
     if wrong:
         raise TypeError("; ".join(f"{name} is a str, not {given[name]!r}" for name in wrong) + ".")
-    options = parse({name: value for name, value in given.items() if value is not None})
-    keys = JobKeys(options.home(), options.job_id or "")
+    options = parse(LOAD, {name: value for name, value in given.items() if value is not None})
+    keys = JobKeys(options.layout(), options.job_id or "")
     with fdbqueue.open(options.url) as db:
         before = run(attempts(db, lambda tr: read_record(tr, keys))) if options.exactly_once else None
     # Spark's processes may have another working folder and another environment.
     given["url"] = options.url
     given["partitions"] = str(_partitions(options, before))
-    options = parse({name: value for name, value in given.items() if value is not None})
+    options = parse(LOAD, {name: value for name, value in given.items() if value is not None})
     order = _order(df, options, session_order)
     dropped = _not_stored(options, order)
     header = header_of(options, df.drop(*dropped).schema)
@@ -170,17 +169,17 @@ def enqueue_dataframe(
     with fdbqueue.open(options.url) as db:
         report = _report(db, options)
         if job_id is None:
-            forget_job(db, options.home().space, report.job_id)
+            forget_job(db, options.layout().space, report.job_id)
         return report
 
 
-def _partitions(options: BatchOptions, before: JobRecord | None) -> int:
+def _partitions(options: Options, before: JobRecord | None) -> int:
     if options.partitions is not None:
         return options.partitions
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
 
 
-def _order(df: DataFrame, options: BatchOptions, given: str | Sequence[str] | None) -> list[str]:
+def _order(df: DataFrame, options: Options, given: str | Sequence[str] | None) -> list[str]:
     if not isinstance(given, str | list | tuple | None):
         raise TypeError(f"session_order is a column's name or a list of names, not {given!r}.")
     order = [given] if isinstance(given, str) else list(given or ())
@@ -193,7 +192,7 @@ def _order(df: DataFrame, options: BatchOptions, given: str | Sequence[str] | No
     return order
 
 
-def _not_stored(options: BatchOptions, order: list[str]) -> list[str]:
+def _not_stored(options: Options, order: list[str]) -> list[str]:
     """Return the columns that only order the rows. If all columns are one record, it has these too."""
     if options.value_column is None:
         return []
@@ -222,8 +221,8 @@ def _column(name: str) -> Column:
     return f.col("`" + name.replace("`", "``") + "`")
 
 
-def _report(db: Database, options: BatchOptions) -> JobReport:
-    report = job_report(db, options.home().space, options.job_id or "")
+def _report(db: Database, options: Options) -> JobReport:
+    report = job_report(db, options.layout().space, options.job_id or "")
     if report is None:
         raise JobError(f"The report of job {options.job_id!r} is gone: the queue was cleared meanwhile.")
     return report

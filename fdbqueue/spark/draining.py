@@ -16,9 +16,8 @@ from fdbqueue.base.times import check_number
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.dataframe import register
-from fdbqueue.spark.look.options import parse_stream
 from fdbqueue.spark.opening import check_queue, existing
-from fdbqueue.spark.optionvalues import naming, url_of
+from fdbqueue.spark.options import STREAM, naming, parse, url_of
 from fdbqueue.spark.source import NAME
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name
@@ -90,7 +89,7 @@ def drain_to_table(
     given: dict[str, Any] = {**options, "url": url_of(url), **naming(queue), "streamName": name}
     if limit is not None:
         given["limit"] = str(limit)
-    parse_stream(given)
+    parse(STREAM, given)
     begun = time.monotonic()
     before = _counted(given["url"], queue, name)
     register(spark)

@@ -10,7 +10,7 @@ from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import OtherCodec, StorageError, UnknownQueue
-from fdbqueue.spark.optionvalues import CODECS
+from fdbqueue.spark.options import CODECS
 from fdbqueue.stored.catalogue import codec_of, fits
 from fdbqueue.stored.known import RAW
 from fdbqueue.stored.layout import Layout

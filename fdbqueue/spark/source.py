@@ -29,21 +29,19 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FdbQueueError, JobError
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.batch.options import BatchOptions, parse, refuse_overwrite
 from fdbqueue.spark.batch.schema import header_of, value_columns
-from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
+from fdbqueue.spark.job.attempt import Attempt, JobAttempt, PartitionReport
 from fdbqueue.spark.job.job import BegunJob, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.partition import Log, NoLog, PartitionLog
+from fdbqueue.spark.job.partition import NoLog, job_log
 from fdbqueue.spark.job.record import JobHeader
-from fdbqueue.spark.job.resubmitted import Counter, JobHolder, drop, release
+from fdbqueue.spark.job.resubmitted import drop, hold, release
 from fdbqueue.spark.look.item_columns import check_schema, look_schema, stream_schema
-from fdbqueue.spark.look.options import is_claim, is_stream, parse_claim, parse_look, parse_stream
 from fdbqueue.spark.look.reader import FdbQueueReader
 from fdbqueue.spark.opening import check_database
-from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.spark.options import CLAIM, LOAD, LOOK, SINK, STREAM, Options, parse, read_use
 from fdbqueue.spark.sink.writer import FdbQueueStreamWriter
 from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader
 from fdbqueue.spark.stream.reader import FdbQueueStreamReader, RefusedStreamReader
@@ -54,7 +52,7 @@ NAME = "fdbqueue"
 
 @tells("schema", "reader", "streamReader", "streamWriter", "writer")
 class FdbQueueDataSource(DataSource):
-    """The format ``fdbqueue``. The options are in `options.py` of `batch`, `look` and `sink`."""
+    """The format ``fdbqueue``. Its options are in `options.py`."""
 
     @classmethod
     def name(cls) -> str:
@@ -63,13 +61,10 @@ class FdbQueueDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of a look, or of a stream if there is a ``streamName``."""
-        if is_stream(self.options) or is_claim(self.options):
-            options = parse_stream(self.options) if is_stream(self.options) else parse_claim(self.options)
-            check_database(options.url)
-            return stream_schema(options, headers=options.headers)
-        look = parse_look(self.options)
-        check_database(look.url)
-        return look_schema(look)
+        use = read_use(self.options)
+        options = parse(use, self.options)
+        check_database(options.url)
+        return look_schema(options) if use is LOOK else stream_schema(options, headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a look at the queue, which takes no items, or the reader of a named claim.
@@ -77,11 +72,11 @@ class FdbQueueDataSource(DataSource):
         Raises:
             ValueError: an option or the schema is not valid.
         """
-        if is_claim(self.options):
-            claim = parse_claim(self.options)
-            check_schema(schema, stream_schema(claim, headers=True))
-            return FdbQueueClaimReader(claim, schema)
-        options = parse_look(self.options)
+        if read_use(self.options) is CLAIM:
+            options = parse(CLAIM, self.options)
+            check_schema(schema, stream_schema(options, headers=True))
+            return FdbQueueClaimReader(options, schema)
+        options = parse(LOOK, self.options)
         check_schema(schema, look_schema(options))
         return FdbQueueReader(options, schema)
 
@@ -91,7 +86,7 @@ class FdbQueueDataSource(DataSource):
         PySpark loses an error that this method itself raises.
         """
         try:
-            options = parse_stream(self.options)
+            options = parse(STREAM, self.options)
             check_schema(schema, stream_schema(options, headers=True))
             check_database(options.url)
         except (FdbQueueError, ValueError) as error:
@@ -109,9 +104,9 @@ class FdbQueueDataSource(DataSource):
                 "A queue is appended to: complete mode would enqueue the whole result again with each batch. Use append"
                 " mode. For complete or update mode call enqueue_dataframe in foreachBatch; each row is a new item."
             )
-        options = parse_sink(self.options)
-        header_of(options.rows, schema)
-        return FdbQueueStreamWriter(options, [field.name for field in value_columns(options.rows, schema)])
+        options = parse(SINK, self.options)
+        header_of(options, schema)
+        return FdbQueueStreamWriter(options, [field.name for field in value_columns(options, schema)])
 
     def writer(self, schema: StructType, overwrite: bool) -> FdbQueueWriter:
         """Check everything that can be checked before the first task, and begin the job.
@@ -123,8 +118,11 @@ class FdbQueueDataSource(DataSource):
             OtherCodec: the queue is registered with another codec than the option ``codec``.
         """
         if overwrite:
-            refuse_overwrite()
-        options = parse(self.options)
+            raise ValueError(
+                'mode("overwrite") is refused, because it would remove items that belong to consumers. Use'
+                ' mode("append"). To empty the queue, call Queue.clear.'
+            )
+        options = parse(LOAD, self.options)
         header = header_of(options, schema)
         names = [field.name for field in value_columns(options, schema)]
         return FdbQueueWriter(options, header, names)
@@ -141,19 +139,19 @@ class PartitionWritten(WriterCommitMessage):
 class FdbQueueWriter(DataSourceArrowWriter):
     """Writes the partitions of one job."""
 
-    def __init__(self, options: BatchOptions, header: JobHeader, columns: list[str]) -> None:
+    def __init__(self, options: Options, header: JobHeader, columns: list[str]) -> None:
         self._options = options
         self._header = header
         self._columns = columns
         self._started_us = now_us()
         self._submission = os.urandom(16)
         self._begun: BegunJob | None = None
-        appender_of(options)  # raises if a function is missing, before the job begins
+        writing_of(options)  # raises if a function is missing, before the job begins
         with fdbqueue.open(options.url) as db:
             if options.exactly_once:
                 self._begun = begin_job(db, self._keys(), header)
                 return
-            run(attempts(db, lambda tr: refuse_bypass(tr, options.home(), header)))
+            run(attempts(db, lambda tr: refuse_bypass(tr, options.layout(), header)))
             if options.job_id is not None:
                 check_report(db, self._keys(), header)
 
@@ -196,31 +194,18 @@ class FdbQueueWriter(DataSourceArrowWriter):
     def at(self, point: str) -> None:
         """Do nothing. `write` calls this at each point where tests make a task fail."""
 
-    def _taking(self, db: Database, partition: int) -> JobAttempt | JobHolder | Counter:
+    def _taking(self, db: Database, partition: int) -> Attempt:
         begun = self._begun
-        if begun is not None and begun.committed:
-            return Counter(partition)
-        if begun is None or not begun.resumed:
+        if begun is None or not (begun.resumed or begun.committed):
             return self._attempt(db, partition)
-        return JobHolder(db, self._keys(), partition, begun.stored, self._submission)
+        return hold(db, self._keys(), partition, begun, self._submission)
 
     def _attempt(self, db: Database, partition: int) -> JobAttempt:
-        log: Log = NoLog()
-        if self._begun is not None:
-            log = PartitionLog(db, self._keys(), partition, self._begun.stored)
-        options = self._options
-        return JobAttempt(
-            db,
-            log,
-            appender_of(options),
-            partition=partition,
-            batch_rows=rows_at_once(options),
-            in_flight=commits_in_flight(options),
-            at=self.at,
-        )
+        log = NoLog() if self._begun is None else job_log(db, self._keys(), partition, self._begun.stored)
+        return writing_of(self._options).attempt(db, log, partition, at=self.at)
 
     def _keys(self) -> JobKeys:
-        return JobKeys(self._options.home(), self._options.job_id or "")
+        return JobKeys(self._options.layout(), self._options.job_id or "")
 
 
 def _partition() -> int:

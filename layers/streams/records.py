@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from functools import cache
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -68,9 +69,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many of its items have a completion, follow-ups or a group."""
 
 
-_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (StreamRecord, BatchRecord)
-}
+_decoder = cache(msgspec.msgpack.Decoder)
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -93,7 +92,7 @@ def decode(kind: type[R], stored: bytes, what: str) -> R:
     try:
         if stored[:1] != _FIRST_BYTE:
             raise FormatError(f"The record of {what} does not begin as one: it was not written by fdbqueue.")
-        return cast(R, _decoders[kind].decode(stored[1:]))
+        return cast(R, _decoder(kind).decode(stored[1:]))
     except UNREADABLE as error:
         raise FormatError(f"The record of {what} is damaged: {error}.") from error
 

@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine.closing import LOOK_SECONDS
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.look.options import parse_stream
+from fdbqueue.spark.options import STREAM, parse
 from fdbqueue.spark.stream.source import StreamSource
 from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, say
 from tests.benchmarks.processes import cpu_seconds, descendants
@@ -111,7 +111,7 @@ def idle(url: str, engine: str) -> None:
 
     with fdbqueue.open(url) as db:
         counted = FaultyDatabase(db, lambda: None)
-        options = parse_stream({"url": url, "queue": named(), "streamName": "s"})
+        options = parse(STREAM, {"url": url, "queue": named(), "streamName": "s"})
         source = StreamSource(counted, options)
         start = source.initial_offset()
         # For some seconds after another database of the process was closed, calls that wait look more often.

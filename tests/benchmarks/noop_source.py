@@ -19,8 +19,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.base.position import Position
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema, stream_schema
-from fdbqueue.spark.look.options import parse_look, parse_stream
 from fdbqueue.spark.look.ranges import Stored
+from fdbqueue.spark.options import LOOK, STREAM, parse
 from fdbqueue.stored.items import PLAIN
 from fdbqueue.stored.layout import pack
 
@@ -47,8 +47,8 @@ class NoopDataSource(DataSource):
 
     def schema(self) -> StructType:
         if "stream" in self.options:
-            return stream_schema(parse_stream({**_GIVEN, "streamName": "s"}), headers=False)
-        return look_schema(parse_look(_GIVEN))
+            return stream_schema(parse(STREAM, {**_GIVEN, "streamName": "s"}), headers=False)
+        return look_schema(parse(LOOK, _GIVEN))
 
     def reader(self, schema: StructType) -> NoopReader:
         return NoopReader(self._parts(), schema)
@@ -65,7 +65,7 @@ class NoopDataSource(DataSource):
 def _read(partition: Any, schema: StructType) -> Iterator[pa.RecordBatch]:
     position = pack(Position(7, b"8 bytes."))
     rows = [Stored(position, "available", PLAIN + b"x" * 100)] * min(PAGE, partition.rows)
-    options = parse_look(_GIVEN)
+    options = parse(LOOK, _GIVEN)
     batch = ItemTable(options, schema).batch(rows)
     for size in _sizes(partition):
         yield batch.slice(0, size)

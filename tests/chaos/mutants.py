@@ -1330,14 +1330,14 @@ MUTANTS = (
     ),
     Mutant(
         "a staged batch of Spark is written among the keys of another queue",
-        "fdbqueue/spark/sink/staging.py",
-        (("        await refuse_others_keys(tr, self._keys.layout)\n", ""),),
+        "fdbqueue/spark/sink_batches.py",
+        (("        await refuse_others_keys(tr, keys.layout)\n        if codec", "        if codec"),),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
     ),
     Mutant(
         "a batch of Spark is written among the keys of another queue",
-        "fdbqueue/spark/sink/at_once.py",
-        (("        await refuse_others_keys(tr, keys.layout)\n", "        pass\n"),),
+        "fdbqueue/spark/sink_batches.py",
+        (("            await refuse_others_keys(tr, keys.layout)\n            record", "            record"),),
         tests=(
             "tests/layers/together/test_nested_names.py::test_a_record_of_spark_is_not_written_under_a_nested_name",
         ),

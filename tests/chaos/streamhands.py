@@ -76,7 +76,7 @@ class Query:
         self._options = stream_options(
             queue.layout,
             name,
-            max_items=draw.choice((1, 7, 40, 300)),
+            max_items_per_trigger=draw.choice((1, 7, 40, 300)),
             min_partitions=draw.choice((1, 3)),
             max_attempts=MAX_ATTEMPTS,
         )

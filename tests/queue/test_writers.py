@@ -32,11 +32,10 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.layered import appender_of
-from fdbqueue.spark.batch.options import parse
-from fdbqueue.spark.sink.record import SinkKeys
-from fdbqueue.spark.sink.staging import Staging, commit_batch
+from fdbqueue.spark.options import LOAD, parse
+from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
 from fdbqueue.transfer import copy_queue, export_items, import_items
 from tests.helpers.names import beside
 
@@ -103,29 +102,29 @@ def spark(codec: str = "str", *, staged: bool = False, value: Any = "a", **colum
 
     def write(db: Any, space: Subspace, folder: Path) -> None:
         plain = {"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": codec, "valueColumn": "value"}
-        chosen = parse(plain | given | options)
+        chosen = parse(LOAD, plain | given | options)
         batch = pa.record_batch({"value": [value], **{name: [cell] for name, cell in columns.items()}})
         rows = RowColumns(chosen, ["value"]).rows(batch)[0]
-        appender = appender_of(chosen)
+        appender = writing_of(chosen).appender
         if not staged:
-            in_transaction(db, lambda tr: appender.write(tr, appender.prepare(tr, rows)))
+            in_transaction(db, lambda tr: appender.prepare(tr, rows)())
             return
-        keys = SinkKeys(chosen.home(), "s")
-        staging = Staging(db, keys, query="q", batch=0, partition=0, codec=codec)
+        first = SinkBatch(SinkKeys(chosen.layout(), "s"), "q", 0)
+        staging = stage(db, first, 0, codec=codec)
         staging.add(rows)
-        commit_batch(db, keys, appender, [staging.finish()], query="q", batch=0)
+        commit_batch(db, first, appender, [staging.finish()])
 
     return write
 
 
 def spark_named_queue(db: Any, space: Subspace, folder: Path) -> None:
     """Rows that name their own queue; the name is a text, so that it is outside of the test's space."""
-    chosen = parse({"url": "file:/x", "queueColumn": "queue", "jobId": "j", "codec": "str"})
+    chosen = parse(LOAD, {"url": "file:/x", "queueColumn": "queue", "jobId": "j", "codec": "str"})
     name = f"writers of {space.key().hex()}"
     batch = pa.record_batch({"value": ["a"], "queue": [name]})
-    appender = appender_of(chosen)
+    appender = writing_of(chosen).appender
     rows = RowColumns(chosen, ["value"]).rows(batch)[0]
-    in_transaction(db, lambda tr: appender.write(tr, appender.prepare(tr, rows)))
+    in_transaction(db, lambda tr: appender.prepare(tr, rows)())
     assert [info.codec for info in fdbqueue.queues(db, within=name)] == ["str"]
     Queue(name, codec="str").clear(db)
     strings(space).enqueue(db, "a")
@@ -277,6 +276,7 @@ KNOWN = {
     "fdbqueue/transfer/importing.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/rows/appender.py": "Spark's batch sink",
+    "fdbqueue/spark/appenders.py": "Spark's batch sink into sessions",
     "layers/leases/enqueueing.py": "Leases.enqueue",
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",

@@ -20,10 +20,10 @@ from fdbqueue.layers.leases import Lease, LeaseHandle, Leases, State
 from fdbqueue.layers.oplog._records import Change, pack_record, unpack_record
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import Requests, Wish
+from fdbqueue.layers.streams.records import decode as decode_record
+from fdbqueue.layers.streams.records import encode
 from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord
-from fdbqueue.spark.job.record import decode as decode_job
-from fdbqueue.spark.job.record import encode as encode_job
 from fdbqueue.stored.items import (
     Chunked,
     Notes,
@@ -53,7 +53,7 @@ HEADER = JobHeader(
     columns=(("v", "binary"),),
 )
 OUTCOME = JobOutcome(committed_us=1, partitions=3, rows=9, skipped=0, attempts=3, size_bytes=99)
-JOB = encode_job(JobRecord(header=HEADER, started_us=1, outcome=OUTCOME))
+JOB = encode(JobRecord(header=HEADER, started_us=1, outcome=OUTCOME))
 RECORD = pack_record("me", "ack#1", b"digest", (1, 2), (3, 4), [Change("set", b"key", b"param", b"notes", b"content")])
 WISH = msgspec.msgpack.encode(Wish(b"client", 3, 1 << 50, 5, "consumer"))
 GRANT = msgspec.msgpack.encode([1 << 50, [[7, b"random", b"token"]]])
@@ -73,7 +73,7 @@ def both(stored: bytes) -> None:
 DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "an item": (both, NOTED),
     "a large item": (both, envelope(bytes(100_000), {"a": 1})),
-    "a job's record": (partial(decode_job, "a job"), JOB),
+    "a job's record": (lambda stored: decode_record(JobRecord, stored, "a job"), JOB),
     "a record of the operation log": (partial(unpack_record, bytes(10)), RECORD),
     "a request": (partial(REQUESTS._wish, b"key"), WISH),
     "a grant": (partial(REQUESTS.granted, b"client"), GRANT),

@@ -19,8 +19,7 @@ from pyspark.sql.types import StructType
 
 from fdbqueue.spark.batch.schema import header_of, value_columns
 from fdbqueue.spark.look.item_columns import check_schema, stream_schema
-from fdbqueue.spark.look.options import parse_stream
-from fdbqueue.spark.sink.options import parse_sink
+from fdbqueue.spark.options import SINK, STREAM, parse
 from fdbqueue.spark.sink.writer import BatchStored, FdbQueueStreamWriter
 from fdbqueue.spark.source import FdbQueueDataSource
 from fdbqueue.spark.stream.claim_reader import SplitPartition
@@ -112,20 +111,20 @@ class MortalWriter(FdbQueueStreamWriter):
         self.killer.at(point)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        from fdbqueue.spark.sink import staging
+        from fdbqueue.spark import sink_batches
 
-        move_one = staging._move_one
+        move_one = sink_batches._move_one
 
         def dying(tr: Any, **given: Any) -> Any:
             if given["at"] == 1:
                 self.killer.at("in the move")
             return move_one(tr, **given)
 
-        staging._move_one = dying  # type: ignore[assignment]
+        sink_batches._move_one = dying  # type: ignore[assignment]
         try:
             super().commit([message for message in messages if isinstance(message, BatchStored)], batchId)
         finally:
-            staging._move_one = move_one
+            sink_batches._move_one = move_one
 
 
 class MortalDataSource(FdbQueueDataSource):
@@ -140,16 +139,16 @@ class MortalDataSource(FdbQueueDataSource):
         super().__init__({name: value for name, value in options.items() if name not in ("point", "jvm", "mark")})
 
     def streamReader(self, schema: StructType) -> MortalReader:
-        options = parse_stream(self.options)
+        options = parse(STREAM, self.options)
         check_schema(schema, stream_schema(options, headers=True))
         reader = MortalReader(options, schema)
         reader.killer = self.killer
         return reader
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> MortalWriter:
-        options = parse_sink(self.options)
-        header_of(options.rows, schema)
-        writer = MortalWriter(options, [field.name for field in value_columns(options.rows, schema)])
+        options = parse(SINK, self.options)
+        header_of(options, schema)
+        writer = MortalWriter(options, [field.name for field in value_columns(options, schema)])
         writer.killer = self.killer
         return writer
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.spark.job.attempt import At, JobAttempt, PartitionReport
+from fdbqueue.spark.job.attempt import At, Attempt, JobAttempt, PartitionReport
 from fdbqueue.spark.job.job import begin_job, commit_job
 from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.job.partition import job_log
 from fdbqueue.spark.job.record import JobHeader, JobReport
-from fdbqueue.spark.job.resubmitted import Counter, JobHolder, release
+from fdbqueue.spark.job.resubmitted import hold, release
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.digests import digests_of
 from fdbqueue.spark.rows.rows import SparkRows
@@ -69,7 +69,7 @@ class Job:
         at: At | None = None,
     ) -> JobAttempt:
         """Return an attempt at a partition; `db` is another way to the same database."""
-        log = PartitionLog(db or self.db, self.keys, partition, self.record)
+        log = job_log(db or self.db, self.keys, partition, self.record)
         return JobAttempt(
             db or self.db,
             log,
@@ -86,13 +86,11 @@ class Job:
 
     def task(self, values: Sequence[bytes], partition: int = 0, *, db: Any = None) -> PartitionReport:
         """Do what a task of the sink does with `values` as its input, whatever an earlier submission left."""
-        if self.committed:
-            return self._fed(Counter(partition), values)
-        if not self.begun.resumed:
+        if not self.begun.resumed and not self.committed:
             return self.run(values, partition, db=db)
-        return self._fed(JobHolder(db or self.db, self.keys, partition, self.record, self.submission), values)
+        return self._fed(hold(db or self.db, self.keys, partition, self.begun, self.submission), values)
 
-    def _fed(self, attempt: JobAttempt | JobHolder | Counter, values: Sequence[bytes]) -> PartitionReport:
+    def _fed(self, attempt: Attempt, values: Sequence[bytes]) -> PartitionReport:
         for start in range(0, len(values), 25):
             attempt.add(rows(values[start : start + 25]))
         return attempt.finish()

@@ -6,12 +6,12 @@ import json
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.look.options import StreamOptions
+from fdbqueue.spark.options import STREAM, Options, parse
 from fdbqueue.spark.stream.source import Offset, StreamSource
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
@@ -21,18 +21,10 @@ class Killed(Exception):
     """The process was killed here."""
 
 
-def stream_options(layout: Layout, stream: str = "s", **changes: Any) -> StreamOptions:
+def stream_options(layout: Layout, stream: str = "s", **changes: Any) -> Options:
     """Return the options of a stream out of the queue."""
-    plain: dict[str, Any] = {
-        "url": "memory:",
-        "queue": layout.prefix,
-        "codec": "bytes",
-        "on_bad": "fail",
-        "min_partitions": 1,
-        "stream": stream,
-        "max_items": 5,
-    }
-    return StreamOptions(**plain | changes)
+    given = {"url": "file:x", "queueKey": layout.prefix.hex(), "streamName": stream, "maxItemsPerTrigger": "5"}
+    return replace(parse(STREAM, given), **changes)
 
 
 @dataclass
@@ -64,7 +56,7 @@ class Query:
     """
 
     def __init__(
-        self, db: Any, options: StreamOptions, checkpoint: Checkpoint, kill: Callable[[str], None] = lambda point: None
+        self, db: Any, options: Options, checkpoint: Checkpoint, kill: Callable[[str], None] = lambda point: None
     ) -> None:
         self.source = StreamSource(db, options, wait_seconds=0.0, rest=lambda seconds: None)
         self._db = db

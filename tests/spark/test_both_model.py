@@ -39,7 +39,9 @@ def history(db: Any, space: Subspace, seed: int) -> None:
         some = [b"%d" % (len(values) + at) for at in range(draw.randint(0, 9))]
         queue.enqueue_many(db, some)
         values += some
-        options = stream_options(queue.layout, max_items=draw.randint(1, 9), min_partitions=draw.randint(1, 3))
+        options = stream_options(
+            queue.layout, max_items_per_trigger=draw.randint(1, 9), min_partitions=draw.randint(1, 3)
+        )
         with dying():
             Piped(killer.database(db), out, draw, options, checkpoint, killer.at).until_dry(3)
     Piped(db, out, draw, stream_options(queue.layout), checkpoint).until_dry()

@@ -12,14 +12,13 @@ from fdbqueue import CheckFailed, ChecksBypassed, CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import job_report
-from fdbqueue.spark.batch.checked import COMMITS_IN_FLIGHT, CheckedAppender
-from fdbqueue.spark.batch.options import parse
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.options import LOAD, parse
 from fdbqueue.spark.rows.digests import digests_of
 from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import envelope
-from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import Fault
 from tests.spark.shop import prices
 from tests.spark.simulated import HastyDatabase, Job
@@ -41,9 +40,10 @@ def as_rows(messages: list[Any]) -> SparkRows:
 
 
 def attempt(job: Job, db: Any = None) -> JobAttempt:
-    log = PartitionLog(db or job.db, job.keys, 0, job.record)
-    appender = CheckedAppender(job.queue.layout, SMART)
-    return JobAttempt(db or job.db, log, appender, batch_rows=10, in_flight=COMMITS_IN_FLIGHT)
+    log = job_log(db or job.db, job.keys, 0, job.record)
+    key = job.queue.layout.prefix.hex()
+    given = {"url": "file:x", "queueKey": key, "jobId": "job", "codec": "json", "smart": SMART, "batchRows": "10"}
+    return writing_of(parse(LOAD, given)).attempt(db or job.db, log, 0)
 
 
 def newest(job: Job) -> dict[int, int]:
@@ -131,11 +131,11 @@ def test_rows_without_the_option_are_refused_by_a_smart_queue(db: Any, space: Su
 def test_the_smart_option_must_name_an_existing_function() -> None:
     base = {"url": "file:x", "queue": "q", "jobId": "j"}
     with pytest.raises(ValueError, match="codec=json"):
-        parse({**base, "smart": SMART})
-    assert parse({**base, "smart": SMART, "codec": "json"}).smart == SMART
+        parse(LOAD, {**base, "smart": SMART})
+    assert parse(LOAD, {**base, "smart": SMART, "codec": "json"}).smart == SMART
     for name in ("tests.spark.shop:nothing", "no.such.module:x", "tests.spark.shop:NOT_A_FUNCTION"):
         with pytest.raises(ValueError, match="option smart"):
-            CheckedAppender(Layout("q"), name)
+            writing_of(parse(LOAD, {**base, "smart": name, "codec": "json"}))
 
 
 @pytest.mark.spark

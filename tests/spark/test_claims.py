@@ -12,7 +12,7 @@ from fdbqueue import OtherCodec, Queue, QueuePaused, StorageError, StreamError, 
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import claim, release, streams
 from fdbqueue.spark.look.item_columns import stream_schema
-from fdbqueue.spark.look.options import parse_claim
+from fdbqueue.spark.options import CLAIM, parse
 from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader, _stream
 from fdbqueue.spark.stream.claim_splits import splits
 from tests.helpers.faults import FaultyDatabase
@@ -121,7 +121,7 @@ def test_a_claim_is_not_read_by_another_codec(db: Any, url: str, queue: Queue[st
     queue.enqueue(db, "53")
     one = claim(url=url, queue=queue_name, name="x")
     for codec, refused in ("json", True), ("str", False), ("bytes", False):
-        options = parse_claim({"url": url, "queue": queue_name, "claim": "x", "codec": codec})
+        options = parse(CLAIM, {"url": url, "queue": queue_name, "claim": "x", "codec": codec})
         reader = FdbQueueClaimReader(options, stream_schema(options, headers=False))
         if refused:
             with pytest.raises(OtherCodec, match="registered with the codec 'str'"):
@@ -133,7 +133,7 @@ def test_a_claim_is_not_read_by_another_codec(db: Any, url: str, queue: Queue[st
 
 def test_the_readers_of_a_claim_speak_of_claims(db: Any, url: str, queue: Queue[str], queue_name: str) -> None:
     queue.enqueue_many(db, ["a", "b"])
-    options = parse_claim({"url": url, "queue": queue_name, "claim": "x"})
+    options = parse(CLAIM, {"url": url, "queue": queue_name, "claim": "x"})
     reader = FdbQueueClaimReader(options, stream_schema(options, headers=False))
     with pytest.raises(StreamError, match="no claim 'x'"):
         reader.partitions()
@@ -154,7 +154,7 @@ def test_a_claim_that_was_stopped_half_way_is_not_read(db: Any, url: str, queue:
     class Killed(Exception):
         pass
 
-    options = parse_claim({"url": url, "queue": queue_name, "claim": "x"})
+    options = parse(CLAIM, {"url": url, "queue": queue_name, "claim": "x"})
     stream = _stream(options)
     faulty = FaultyDatabase.failing_at(db, {1}, ("before", Killed()))
     with pytest.raises(Killed):

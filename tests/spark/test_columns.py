@@ -12,14 +12,15 @@ import pytest
 
 from fdbqueue.errors import CodecError, ItemTooLarge
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.options import parse as parse_options
+from fdbqueue.spark.options import LOAD
+from fdbqueue.spark.options import parse as parse_options
 from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.items import MAX_ITEM_BYTES, parse
 
 
 def rows_of(batch: Any, names: list[str], **options: str) -> SparkRows:
     given = {"url": "fdb:", "queue": "q", "jobId": "j", **options}
-    return RowColumns(parse_options(given), names).rows(batch)[0]
+    return RowColumns(parse_options(LOAD, given), names).rows(batch)[0]
 
 
 def payloads(rows: SparkRows) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,14 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.spark import enqueue_dataframe
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.in_sessions import SessionAppender
-from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.batch.options import BatchOptions, parse
 from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.options import LOAD, Options, parse
 from fdbqueue.spark.rows.digests import digests_of
 from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
-from fdbqueue.spark.sink.record import SinkKeys
-from fdbqueue.spark.sink.staging import Staging, commit_batch
+from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
 from fdbqueue.stored.items import envelope
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source
@@ -39,24 +38,24 @@ if TYPE_CHECKING:
 FUNCTIONS = "tests.spark.insession:"
 
 
-def options(space: Subspace, **given: str) -> BatchOptions:
+def options(space: Subspace, **given: str) -> Options:
     plain = {"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": "str", "sessionColumn": "s"}
-    return parse(plain | given)
+    return parse(LOAD, plain | given)
 
 
-def rows_of(chosen: BatchOptions, **columns: list[Any]) -> SparkRows:
+def rows_of(chosen: Options, **columns: list[Any]) -> SparkRows:
     return RowColumns(chosen, ["value"]).rows(pa.record_batch(columns))[0]
 
 
-def enqueue(db: Any, chosen: BatchOptions, *, at_once: int | None = None, **columns: list[Any]) -> None:
-    job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
-    log = PartitionLog(db, job.keys, 0, job.record)
+def enqueue(db: Any, chosen: Options, *, at_once: int | None = None, **columns: list[Any]) -> None:
+    job = Job(db, chosen.layout().space, chosen.job_id or "", codec=chosen.codec)
+    log = job_log(db, job.keys, 0, job.record)
     attempt = JobAttempt(
         db,
         log,
-        appender_of(chosen),
-        batch_rows=at_once or rows_at_once(chosen),
-        in_flight=commits_in_flight(chosen),
+        writing_of(chosen).appender,
+        batch_rows=at_once or writing_of(chosen).rows,
+        in_flight=writing_of(chosen).in_flight,
     )
     attempt.add(rows_of(chosen, **columns))
     attempt.finish()
@@ -164,14 +163,14 @@ def test_options_of_sessions_that_do_not_fit_are_refused(space: Subspace) -> Non
         with pytest.raises(ValueError, match=told):
             options(space, **wrong)
     with pytest.raises(ValueError, match="sessions needs the option sessionColumn"):
-        parse({"url": "fdb:", "queue": "q", "jobId": "j", "sessions": "x:y"})
+        parse(LOAD, {"url": "fdb:", "queue": "q", "jobId": "j", "sessions": "x:y"})
     for name, told in (
         ("nowhere:f", "where executors can import it"),
         (FUNCTIONS + "nothing", "returned None"),
         (FUNCTIONS + "elsewhere", "returns the Sessions of the subspace that it is given"),
     ):
         with pytest.raises((ValueError, TypeError), match=told):
-            appender_of(options(space, sessions=name))
+            writing_of(options(space, sessions=name))
 
 
 def test_what_is_no_name_of_a_column_orders_no_session(space: Subspace) -> None:
@@ -200,9 +199,9 @@ def test_a_queue_with_checks_or_an_order_has_no_sessions_and_is_not_touched(db: 
     for name, told in ("smart", "is smart"), ("urgent", "in the order"):
         before = stored(db, space[name])
         tr = db.create_transaction()
-        appender = SessionAppender(options(space[name]))
+        chosen = options(space[name])
         with pytest.raises(Exception, match=told):
-            appender.write(tr, appender.prepare(tr, rows_of(options(space[name]), value=["v"], s=["a"])))
+            writing_of(chosen).appender.prepare(tr, rows_of(chosen, value=["v"], s=["a"]))()
         tr.commit().wait()  # it holds nothing
         assert stored(db, space[name]) == before
 
@@ -238,8 +237,8 @@ def batch_history(db: Any, space: Subspace, seed: int) -> None:
         killer.chance = chance
         with dying():
             way = killer.database(db)
-            log = PartitionLog(way, job.keys, 0, job.record)
-            attempt = JobAttempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
+            log = job_log(way, job.keys, 0, job.record)
+            attempt = replace(writing_of(chosen), rows=3).attempt(way, log, 0)
             for start in range(0, len(values), 4):
                 attempt.add(session_rows(values[start : start + 4]))
             reports = [attempt.finish()]
@@ -252,7 +251,8 @@ def stream_history(db: Any, space: Subspace, seed: int) -> None:
     """Write batches by a streaming sink that is killed, with other partitions at each replay."""
     draw = random.Random(seed)
     killer = Killer(draw, draw.choice((0.02, 0.1, 0.25)))
-    keys, chosen = SinkKeys(options(space).home(), "s"), options(space)
+    chosen = options(space)
+    keys = SinkKeys(chosen.layout(), "s")
     expected = []
     for batch in range(draw.randint(1, 3)):
         values = [b"%d %d.%02d %d" % (number % 2, batch, number, draw.randint(0, 3)) for number in range(12)]
@@ -261,12 +261,11 @@ def stream_history(db: Any, space: Subspace, seed: int) -> None:
             with dying():
                 size, staged = draw.randint(3, 12), []
                 for partition, start in enumerate(range(0, len(values), size)):
-                    staging = Staging(
-                        killer.database(db), keys, query="q", batch=batch, partition=partition, part_rows=5
-                    )
+                    staging = stage(killer.database(db), SinkBatch(keys, "q", batch), partition, part_rows=5)
                     staging.add(session_rows(values[start : start + size]))
                     staged.append(staging.finish())
-                commit_batch(killer.database(db), keys, appender_of(chosen), staged, query="q", batch=batch)
+                appender = writing_of(chosen).appender
+                commit_batch(killer.database(db), SinkBatch(keys, "q", batch), appender, staged)
                 break
         expected += values
     all_there(db, space, expected, seed)
@@ -301,8 +300,8 @@ def test_a_commit_that_fails_or_is_in_doubt_changes_no_order(db: Any, space: Sub
     job, chosen, values = Job(db, space), options(space), [b"1 %02d a" % number for number in range(9)]
     for number, code in enumerate((1021, 1020)):
         way = FaultyDatabase.failing_at(db, {2}, ("after" if code == 1021 else "before", code))
-        log = PartitionLog(way, job.keys, number, job.record)
-        attempt = JobAttempt(way, log, appender_of(chosen), batch_rows=3, in_flight=commits_in_flight(chosen))
+        log = job_log(way, job.keys, number, job.record)
+        attempt = replace(writing_of(chosen), rows=3).attempt(way, log, 0)
         attempt.add(session_rows(values))
         attempt.finish()
     assert drained(db, Sessions(Queue(space))) == {b"a": values + values}

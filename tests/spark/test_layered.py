@@ -13,25 +13,25 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.spark import enqueue_dataframe
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.layered import appender_of, rows_at_once
-from fdbqueue.spark.batch.options import BatchOptions, parse
 from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import PartitionLog
+from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.options import LOAD, Options, parse
 from tests.spark.simulated import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def options(space: Subspace, **given: str) -> BatchOptions:
-    return parse({"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": "str"} | given)
+def options(space: Subspace, **given: str) -> Options:
+    return parse(LOAD, {"url": "file:/x", "queueKey": space.key().hex(), "jobId": "j", "codec": "str"} | given)
 
 
-def enqueue(db: Any, chosen: BatchOptions, batch: pa.RecordBatch, *, at_once: int | None = None) -> None:
-    job = Job(db, chosen.home().space, chosen.job_id or "", codec=chosen.codec)
-    log = PartitionLog(db, job.keys, 0, job.record)
-    attempt = JobAttempt(db, log, appender_of(chosen), batch_rows=at_once or rows_at_once(chosen))
+def enqueue(db: Any, chosen: Options, batch: pa.RecordBatch, *, at_once: int | None = None) -> None:
+    job = Job(db, chosen.layout().space, chosen.job_id or "", codec=chosen.codec)
+    log = job_log(db, job.keys, 0, job.record)
+    attempt = JobAttempt(db, log, writing_of(chosen).appender, batch_rows=at_once or writing_of(chosen).rows)
     attempt.add(*RowColumns(chosen, ["value"]).rows(batch))
     attempt.finish()
 

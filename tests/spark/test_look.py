@@ -16,8 +16,8 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema
-from fdbqueue.spark.look.options import parse_look
 from fdbqueue.spark.look.ranges import ranges
+from fdbqueue.spark.options import LOOK, parse
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import ALL_STATES
@@ -57,7 +57,7 @@ def test_a_look_shows_no_value_where_a_blob_is_the_value(db: Any, space: Subspac
     for value in b"", b'"beside"':
         with Blobs(Leases(queue)).write(db, *([value] if value else [])) as file:
             file.write(bytes(1_200_000))
-    options = parse_look({"url": "file:x", "queueKey": space.key().hex(), "codec": codec})
+    options = parse(LOOK, {"url": "file:x", "queueKey": space.key().hex(), "codec": codec})
     table = ItemTable(options, look_schema(options))
     (page,) = pages(db, queue.layout, Range(None, None), ALL_STATES, payloads=True)
     assert table.batch(page).column("value").to_pylist() == [None, b'"beside"' if codec == "bytes" else '"beside"']
@@ -119,8 +119,8 @@ def test_large_payloads_are_read_with_their_items(db: Any, space: Subspace) -> N
 
 def test_options_are_checked_and_a_consuming_read_points_to_what_consumes() -> None:
     plain = {"url": "file:/x", "queue": "q"}
-    assert parse_look(plain).states == ALL_STATES
-    assert parse_look({**plain, "STATES": "dead, Leased"}).states == ("leased", "dead")
+    assert parse(LOOK, plain).states == ALL_STATES
+    assert parse(LOOK, {**plain, "STATES": "dead, Leased"}).states == ("leased", "dead")
     for wrong, told in (
         ({"streamName": "s"}, "drain_to_table"),
         ({"consume": "true"}, "fdbqueue.spark.claim"),
@@ -132,7 +132,7 @@ def test_options_are_checked_and_a_consuming_read_points_to_what_consumes() -> N
         ({"queueKey": "00"}, "not both"),
     ):
         with pytest.raises(ValueError, match=told):
-            parse_look({**plain, **wrong})
+            parse(LOOK, {**plain, **wrong})
 
 
 def read(spark: SparkSession, url: str, queue_name: str, **options: str) -> DataFrame:

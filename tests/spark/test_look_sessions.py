@@ -14,9 +14,9 @@ from fdbqueue.layers import Sessions
 from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.lowlevel import pack
 from fdbqueue.spark.look.item_columns import ItemTable, look_schema
-from fdbqueue.spark.look.options import LookOptions, parse_look
 from fdbqueue.spark.look.ranges import Stored
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
+from fdbqueue.spark.options import LOOK, Options, parse
 from fdbqueue.stored.names import session_text
 from fdbqueue.stored.states import ALL_STATES
 from tests.helpers.clock import Clock
@@ -73,8 +73,8 @@ def test_items_in_every_state_are_shown_once_by_session_and_in_order(
     assert seen(db, sessions) == expected
     assert seen(db, sessions, states=("dead", "leased")) == [one for one in expected if one[1] in ("dead", "leased")]
     assert seen(db, sessions, limit=5) == expected[:5]
-    options: LookOptions = parse_look(
-        {"url": "file:x", "queueKey": sessions.queue.layout.prefix.hex(), "includeSessions": "true"}
+    options: Options = parse(
+        LOOK, {"url": "file:x", "queueKey": sessions.queue.layout.prefix.hex(), "includeSessions": "true"}
     )
     batch = ItemTable(options, look_schema(options)).batch(look(db, sessions, states=("leased",)))
     (row,) = batch.to_pylist()
@@ -139,7 +139,7 @@ def test_an_item_that_stays_is_seen_exactly_once_while_workers_move_all(db: Any,
 
 def test_positions_of_a_queue_name_nothing_in_sessions() -> None:
     with pytest.raises(ValueError, match="each session has its own: omit includeSessions"):
-        parse_look({"url": "file:/x", "queue": "q", "includeSessions": "true", "from": "1:00"})
+        parse(LOOK, {"url": "file:/x", "queue": "q", "includeSessions": "true", "from": "1:00"})
 
 
 @pytest.mark.spark

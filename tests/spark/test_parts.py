@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.errors import FormatError
-from fdbqueue.spark.batch.options import parse
-from fdbqueue.spark.job.record import JobRecord, decode, encode
-from fdbqueue.spark.optionvalues import url_of
+from fdbqueue.layers.streams.records import decode, encode
+from fdbqueue.spark.job.record import JobRecord
+from fdbqueue.spark.options import LOAD, parse, url_of
 from fdbqueue.spark.rows.backlog import ROW_OVERHEAD_BYTES, Backlog
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, Multiset, digests_of
 from fdbqueue.spark.rows.rows import SparkRows
@@ -107,17 +107,17 @@ RECORD = encode(JobRecord(header=header(4), started_us=1))
 
 
 def test_a_record_reads_back() -> None:
-    assert decode("job", RECORD) == JobRecord(header=header(4), started_us=1)
+    assert decode(JobRecord, RECORD, "job 'job'") == JobRecord(header=header(4), started_us=1)
 
 
 def test_a_record_of_a_newer_version_is_refused() -> None:
     with pytest.raises(FormatError, match=r"job 'job' was written in format 2 by a newer version"):
-        decode("job", b"\x20" + RECORD[1:])
+        decode(JobRecord, b"\x20" + RECORD[1:], "job 'job'")
 
 
 def test_a_record_with_a_bad_first_byte_is_refused() -> None:
     with pytest.raises(FormatError, match="does not begin as one"):
-        decode("job", b"\x0f" + RECORD[1:])
+        decode(JobRecord, b"\x0f" + RECORD[1:], "job 'job'")
 
 
 FOREIGN = st.binary() | st.binary().map(lambda tail: RECORD[:1] + tail)
@@ -127,43 +127,48 @@ TRUNCATED = st.integers(0, len(RECORD) - 1).map(lambda size: RECORD[:size])
 @given(FOREIGN | TRUNCATED)
 def test_foreign_and_truncated_records_are_refused_clearly(stored: bytes) -> None:
     with pytest.raises(FormatError, match="record of job 'job'"):
-        decode("job", stored)
+        decode(JobRecord, stored, "job 'job'")
 
 
 @given(st.integers(1, len(RECORD) - 1), st.integers(0, 255))
 def test_a_record_with_a_changed_byte_reads_or_is_refused(at: int, byte: int) -> None:
     changed = RECORD[:at] + bytes((byte,)) + RECORD[at + 1 :]
     try:
-        decode("job", changed)
+        decode(JobRecord, changed, "job 'job'")
     except FormatError as error:
         assert "damaged" in str(error)  # noqa: PT017 - it need not fail
 
 
 def test_options_are_known_in_any_case() -> None:
-    options = parse({"URL": "fdb:", "Queue": "q", "JOBID": "j", "valuecolumn": "v"})
+    options = parse(LOAD, {"URL": "fdb:", "Queue": "q", "JOBID": "j", "valuecolumn": "v"})
     assert (options.url, options.queue, options.job_id, options.value_column) == ("fdb:", "q", "j", "v")
 
 
 def test_a_relative_path_is_the_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     plain = {"queue": "q", "jobId": "j"}
-    assert parse({"url": "file:here?durability=relaxed", **plain}).url == f"file:{tmp_path}/here?durability=relaxed"
-    assert parse({"url": "file:///tea%20shop", **plain}).url == "file:///tea%20shop"
-    assert parse({"url": "fdb:my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
+    assert (
+        parse(LOAD, {"url": "file:here?durability=relaxed", **plain}).url == f"file:{tmp_path}/here?durability=relaxed"
+    )
+    assert parse(LOAD, {"url": "file:///tea%20shop", **plain}).url == "file:///tea%20shop"
+    assert parse(LOAD, {"url": "fdb:my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
 
 
 def test_a_path_from_the_home_folder_is_the_one_that_open_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     plain = {"queue": "q", "jobId": "j"}
-    assert parse({"url": "file:~/here?durability=relaxed", **plain}).url == f"file:{tmp_path}/here?durability=relaxed"
-    assert parse({"url": "fdb:~/my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
+    assert (
+        parse(LOAD, {"url": "file:~/here?durability=relaxed", **plain}).url
+        == f"file:{tmp_path}/here?durability=relaxed"
+    )
+    assert parse(LOAD, {"url": "fdb:~/my.cluster", **plain}).url == f"fdb:{tmp_path}/my.cluster"
 
 
 def test_the_url_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="url is missing"):
-        parse({"queue": "q", "jobId": "j"})
+        parse(LOAD, {"queue": "q", "jobId": "j"})
     monkeypatch.setenv("FDBQUEUE_URL", "fdb:")
-    assert parse({"queue": "q", "jobId": "j"}).url == "fdb:"
+    assert parse(LOAD, {"queue": "q", "jobId": "j"}).url == "fdb:"
 
 
 @pytest.mark.parametrize("given", [object(), 5, b"file:x"])

@@ -176,7 +176,7 @@ def test_a_query_with_the_name_of_a_claim_is_refused_and_takes_nothing_from_it(
     queue.enqueue_many(db, [b"a", b"b"])
     Stream(queue, "s").claim(db, terms(1, 1))
     with pytest.raises(StreamError, match="'s' is the name of a claim"):
-        query(db, queue, Checkpoint(), now=False, on_lost=on_lost).trigger()
+        query(db, queue, Checkpoint(), now=False, on_lost_checkpoint=on_lost).trigger()
     assert queue.stats(db).claimed == 1
 
 
@@ -193,7 +193,7 @@ def test_an_item_that_does_not_decode_is_rescued_from_a_batch_that_failed(db: An
     start = failing.initial_offset()
     end = failing.latest_offset(start)
     assert sum(split.count for _, _, split in failing.partitions(start, end)) == 3  # and its tasks fail
-    again = source(on_bad="dead")
+    again = source(on_bad_item="dead")
     [(batch, epoch, split)] = again.partitions(start, end)
     pages = list(Stream(queue, "s").read(db, epoch, batch, split))
     assert [row.value[1:] for page in pages for row in page] == [b"good", b"good too"]

@@ -15,8 +15,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import CodecError, JobError
 from fdbqueue.spark import enqueue_dataframe, job_report, jobs, register
-from fdbqueue.spark.batch.options import parse
 from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.options import LOAD, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -317,7 +317,7 @@ def test_a_row_is_in_the_same_partition_in_any_time_zone(spark: SparkSession) ->
     from fdbqueue.spark.dataframe import _repartitioned
 
     df = spark.range(200).selectExpr("id", "map('at', timestamp_seconds(id), 'never', null) AS more")
-    header = header_of(parse({"url": "fdb:", "queue": "q", "jobId": "j", "codec": "json"}), df.schema)
+    header = header_of(parse(LOAD, {"url": "fdb:", "queue": "q", "jobId": "j", "codec": "json"}), df.schema)
     found = []
     for zone, ignore in ("UTC", "true"), ("America/New_York", "false"):
         spark.conf.set("spark.sql.session.timeZone", zone)

@@ -13,15 +13,20 @@ import pytest
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
+from fdbqueue.spark import sink_batches
 from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
+from fdbqueue.spark.options import SINK, parse
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.digests import Multiset
-from fdbqueue.spark.sink import at_once as atonce
-from fdbqueue.spark.sink import staging
-from fdbqueue.spark.sink.at_once import BatchLog, begin_batch, commit_at_once
-from fdbqueue.spark.sink.options import parse_sink
-from fdbqueue.spark.sink.record import SinkKeys, decode
-from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.sink_batches import (
+    SinkBatch,
+    SinkKeys,
+    batch_log,
+    begin_batch,
+    commit_at_once,
+    commit_batch,
+    stage,
+)
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source
@@ -39,8 +44,8 @@ LONG = range(HISTORIES, 1_500)
 class Message:
     """What a task tells the commit."""
 
-    staged: Staged | None = None
-    written: PartitionReport | None = None
+    report: PartitionReport
+    at_once: bool
 
 
 @dataclass
@@ -56,12 +61,15 @@ class Run:
     def keys(self) -> SinkKeys:
         return SinkKeys(self.layout, "s")
 
+    def batch(self, number: int) -> SinkBatch:
+        return SinkBatch(self.keys, self.query, number)
+
     def attempt(self, db: Any, batch: int, partition: int = 0) -> JobAttempt | None:
         """Begin an attempt that writes at once; None: it has to store its rows aside."""
-        record = begin_batch(db, self.keys, query=self.query, batch=batch, run_id=self.name if self.at_once else "")
+        record = begin_batch(db, self.batch(batch), self.name if self.at_once else "")
         if record is None:
             return None
-        log = BatchLog(db, self.keys, self.query, batch, partition, record)
+        log = batch_log(db, self.batch(batch), partition, record)
         return JobAttempt(db, log, Appender(self.layout), partition=partition, batch_rows=3)
 
     def task(self, db: Any, batch: int, partition: int, values: Sequence[bytes]) -> Message:
@@ -70,18 +78,17 @@ class Run:
         if attempt is not None:
             for start in range(0, len(values), 4):
                 attempt.add(rows(values[start : start + 4]))
-            return Message(written=attempt.finish())
-        staging = Staging(db, self.keys, query=self.query, batch=batch, partition=partition, part_rows=3)
+            return Message(attempt.finish(), at_once=True)
+        staging = stage(db, self.batch(batch), partition, part_rows=3)
         staging.add(rows(values))
-        return Message(staged=staging.finish())
+        return Message(staging.finish(), at_once=False)
 
     def commit(self, db: Any, batch: int, messages: Sequence[Message]) -> None:
         """Do what Spark's commit does."""
-        written = [message.written for message in messages if message.written is not None]
-        if written and commit_at_once(db, self.keys, written, query=self.query, batch=batch, run_id=self.name):
+        written = [message.report for message in messages if message.at_once]
+        if written and commit_at_once(db, self.batch(batch), written, self.name):
             return
-        staged = [message.staged or Staged(0, b"", 0, 0) for message in messages]
-        commit_batch(db, self.keys, Appender(self.layout), staged, query=self.query, batch=batch)
+        commit_batch(db, self.batch(batch), Appender(self.layout), [message.report for message in messages])
 
     def write(self, db: Any, batch: int, parts: Sequence[Sequence[bytes]]) -> None:
         """Write a batch."""
@@ -156,7 +163,7 @@ def test_a_stopped_run_that_goes_on_writes_nothing_after_another_has_decided(db:
     attempt.add(rows(VALUES[9:]))
     report = attempt.finish()
     assert report.stopped
-    first.commit(db, 0, [Message(written=report)])  # it ends what the second one decided
+    first.commit(db, 0, [Message(report, at_once=True)])  # it ends what the second one decided
     assert contents(db, queue) == VALUES
     assert only_the_record_is_left(db, queue)
 
@@ -193,9 +200,9 @@ def test_the_option_may_change_while_a_batch_is_open(db: Any, queue: Queue[bytes
         Run(queue.layout, "first").write(FaultyDatabase.failing_at(db, {3}, ("after", Killed())), 0, [VALUES])
     Run(queue.layout, "second", at_once=False).write(db, 0, cut(VALUES, 3))
     assert contents(db, queue) == VALUES
-    assert parse_sink({"url": "fdb:", "queue": "q", "staging": "Repeated"}).at_once
+    assert parse(SINK, {"url": "fdb:", "queue": "q", "staging": "Repeated"}).at_once
     with pytest.raises(ValueError, match="staging is one of always, repeated"):
-        parse_sink({"url": "fdb:", "queue": "q", "staging": "never"})
+        parse(SINK, {"url": "fdb:", "queue": "q", "staging": "never"})
 
 
 def history(db: Any, queue: Queue[bytes], seed: int) -> None:
@@ -271,11 +278,11 @@ def test_mutants_of_the_protocol_are_noticed(
     db: Any, space: Subspace, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if mutant == "a commit leaves nothing out":
-        monkeypatch.setattr(staging, "written", lambda db, keys, record: Multiset())
+        monkeypatch.setattr(sink_batches, "written", lambda db, keys, record: Multiset())
     else:
 
-        def begin_batch(db: Any, keys: SinkKeys, *, query: str, batch: int, run_id: str) -> bytes | None:
-            return atonce.begin_batch(db, keys, query=query, batch=batch, run_id="the same")
+        def begin_batch(db: Any, batch: SinkBatch, run_id: str) -> bytes | None:
+            return sink_batches.begin_batch(db, batch, "the same")
 
         monkeypatch.setitem(Run.attempt.__globals__, "begin_batch", begin_batch)
     with pytest.raises((AssertionError, StreamError, JobError)):
@@ -300,5 +307,7 @@ def test_spark_writes_each_batch_once_with_staging_of_repeated_ones(
         query.awaitTermination()
     assert sorted(item.value for item in out.browse(db)) == values
     assert out.check(db).ok
-    record = decode(bytes(db[SinkKeys(out.layout, "t").record]), "t")
+    keys = SinkKeys(out.layout, "t")
+    record = keys.stored(db[keys.record])
+    assert record is not None
     assert record.done >= 2

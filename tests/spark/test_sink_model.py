@@ -10,10 +10,10 @@ import pytest
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
+from fdbqueue.spark.job.attempt import PartitionReport
 from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.rows import SparkRows
-from fdbqueue.spark.sink.record import SinkKeys
-from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
@@ -31,10 +31,9 @@ def queue(space: Subspace) -> Queue[bytes]:
 
 def task(
     db: Any, layout: Layout, batch: int, partition: int, values: Sequence[bytes], *, query: str = "q", **how: Any
-) -> Staged:
+) -> PartitionReport:
     """Do what a task does with `values` as its input."""
-    keys = SinkKeys(layout, "s")
-    staging = Staging(db, keys, query=query, batch=batch, partition=partition, part_rows=3, **how)
+    staging = stage(db, SinkBatch(SinkKeys(layout, "s"), query, batch, **how), partition, part_rows=3)
     try:
         for start in range(0, len(values), 2):
             staging.add(rows(values[start : start + 2]))
@@ -43,9 +42,11 @@ def task(
         staging.close()
 
 
-def commit(db: Any, layout: Layout, batch: int, staged: Sequence[Staged], *, query: str = "q", **how: Any) -> None:
+def commit(
+    db: Any, layout: Layout, batch: int, staged: Sequence[PartitionReport], *, query: str = "q", **how: Any
+) -> None:
     """Do what Spark's commit does."""
-    commit_batch(db, SinkKeys(layout, "s"), Appender(layout), staged, query=query, batch=batch, **how)
+    commit_batch(db, SinkBatch(SinkKeys(layout, "s"), query, batch, **how), Appender(layout), staged)
 
 
 def write(db: Any, layout: Layout, batch: int, values: Sequence[bytes], partitions: int = 1, **how: Any) -> None:
@@ -104,7 +105,7 @@ def test_both_attempts_of_a_task_store_rows_and_one_counts(db: Any, queue: Queue
     commit(db, queue.layout, 0, [slow])
     assert contents(db, queue) == [b"quick", b"er"]
     late = task(db, queue.layout, 0, 0, [b"late"])
-    assert (late.token, late.rows) == (b"", 1)
+    assert (late.held, late.stopped, late.rows) == (None, True, 1)
 
 
 def test_an_older_checkpoint_and_another_query_are_refused(db: Any, queue: Queue[bytes]) -> None:
@@ -137,8 +138,7 @@ def test_an_empty_batch_is_a_batch(db: Any, queue: Queue[bytes]) -> None:
 
 def test_large_rows_are_moved_whole(db: Any, queue: Queue[bytes]) -> None:
     large = bytes(3_000_000)
-    keys = SinkKeys(queue.layout, "s")
-    staging = Staging(db, keys, query="q", batch=0, partition=0)
+    staging = stage(db, SinkBatch(SinkKeys(queue.layout, "s"), "q", 0), 0)
     staging.add(SparkRows([envelope(large)], [b"d" * 16], None, [large]))
     commit(db, queue.layout, 0, [staging.finish()])
     assert contents(db, queue) == [large]

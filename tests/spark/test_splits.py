@@ -11,7 +11,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.look.item_columns import stream_schema
-from fdbqueue.spark.look.options import parse_stream
+from fdbqueue.spark.options import STREAM, parse
 from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
 
 
@@ -38,7 +38,7 @@ def test_items_of_every_kind_are_read_in_order(db: Any, url: str, queue_name: st
     batch = Stream(queue, "s").claim(
         db, Terms(epoch="e", batch=1, run="", items=1_000, size_bytes=1 << 40, at_least_splits=3)
     )
-    options = parse_stream({"url": url, "queue": queue_name, "streamName": "s", "codec": "str"})
+    options = parse(STREAM, {"url": url, "queue": queue_name, "streamName": "s", "codec": "str"})
     schema = stream_schema(options, headers=True)
     if columns is not None:
         schema = type(schema)([schema[name] for name in columns])

@@ -64,11 +64,11 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
             options = stream_options(
                 queue.layout,
                 name,
-                max_items=draw.randint(1, 8),
+                max_items_per_trigger=draw.randint(1, 8),
                 min_partitions=draw.randint(1, 4),
-                split_items=draw.randint(1, 5),
-                max_bytes=draw.choice((3, 1_000)),
-                on_lost=on_lost[name],
+                max_items_per_partition=draw.randint(1, 5),
+                max_bytes_per_trigger=draw.choice((3, 1_000)),
+                on_lost_checkpoint=on_lost[name],
                 on_paused="fail",
             )
             if draw.random() < 0.2:
@@ -82,7 +82,7 @@ def history(db: Any, queue: Queue[bytes], seed: int) -> None:
         got = taken + all_rows(checkpoints, lost)
         assert len(got) == len(set(got)), f"seed {seed}: an item came twice"
     for name, checkpoint in checkpoints.items():
-        Query(db, stream_options(queue.layout, name, on_lost=on_lost[name]), checkpoint).until_dry()
+        Query(db, stream_options(queue.layout, name, on_lost_checkpoint=on_lost[name]), checkpoint).until_dry()
     got = taken + all_rows(checkpoints, lost)
     assert sorted(got) == sorted(enqueued), f"seed {seed}"
     assert queue.check(db).ok, f"seed {seed}: {queue.check(db).problems}"
@@ -157,8 +157,8 @@ def test_a_kill_at_each_point_of_a_trigger_loses_and_doubles_nothing(db: Any, qu
                 raise Killed(name)
 
         with dying():
-            Query(db, stream_options(queue.layout, max_items=3), checkpoint, kill).until_dry()
-    Query(db, stream_options(queue.layout, max_items=3), checkpoint).until_dry()
+            Query(db, stream_options(queue.layout, max_items_per_trigger=3), checkpoint, kill).until_dry()
+    Query(db, stream_options(queue.layout, max_items_per_trigger=3), checkpoint).until_dry()
     assert checkpoint.rows() == values
     assert queue.check(db).ok
     assert queue.stats(db).dequeued == len(values)
@@ -176,7 +176,9 @@ def test_the_last_batch_is_acked_by_the_next_start(db: Any, queue: Queue[bytes])
 def test_available_now_ends_though_producers_never_stop(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(10)])
     checkpoint = Checkpoint()
-    query = Query(db, stream_options(queue.layout, max_items=4), checkpoint, lambda point: _one_more(db, queue))
+    query = Query(
+        db, stream_options(queue.layout, max_items_per_trigger=4), checkpoint, lambda point: _one_more(db, queue)
+    )
     query.source.prepare_for_available_now()
     query.until_dry(100)
     assert checkpoint.rows() == [b"%d" % number for number in range(10)]
@@ -189,7 +191,7 @@ def _one_more(db: Any, queue: Queue[bytes]) -> None:
 def test_available_now_with_a_limit_takes_no_more(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(10)])
     checkpoint = Checkpoint()
-    query = Query(db, stream_options(queue.layout, max_items=4, limit=6), checkpoint)
+    query = Query(db, stream_options(queue.layout, max_items_per_trigger=4, limit=6), checkpoint)
     query.source.prepare_for_available_now()
     query.until_dry(100)
     assert len(checkpoint.rows()) == 6
@@ -215,7 +217,7 @@ def test_available_now_ends_if_all_items_are_leased_or_delayed(db: Any, queue: Q
 
 def test_fewer_items_than_asked_wait_until_the_delay_is_over(db: Any, queue: Queue[bytes]) -> None:
     now = 0.0
-    options = stream_options(queue.layout, min_items=3, max_delay=60.0)
+    options = stream_options(queue.layout, min_items_per_trigger=3, max_trigger_delay=60.0)
     source = StreamSource(db, options, clock=lambda: now, rest=lambda seconds: None, wait_seconds=0.0)
     start = source.initial_offset()
     queue.enqueue(db, b"a")
@@ -230,7 +232,7 @@ def test_fewer_items_than_asked_wait_until_the_delay_is_over(db: Any, queue: Que
 
 def test_without_a_limit_one_batch_takes_all(db: Any, queue: Queue[bytes]) -> None:
     queue.enqueue_many(db, [b"%d" % number for number in range(50)])
-    source = StreamSource(db, stream_options(queue.layout, max_items=3), wait_seconds=0.0)
+    source = StreamSource(db, stream_options(queue.layout, max_items_per_trigger=3), wait_seconds=0.0)
     start = source.initial_offset()
     end = source.latest_offset(start, unlimited=True)
     assert sum(split.count for _, _, split in source.partitions(start, end)) == 50
@@ -243,7 +245,7 @@ def test_a_lost_checkpoint_is_refused_and_the_choices_are_named(db: Any, queue: 
     with pytest.raises(StreamError, match=r"belongs to another checkpoint.*redeliver.*drop"):
         Query(db, stream_options(queue.layout), Checkpoint()).trigger()
     again = Checkpoint()
-    Query(db, stream_options(queue.layout, on_lost="redeliver"), again).until_dry()
+    Query(db, stream_options(queue.layout, on_lost_checkpoint="redeliver"), again).until_dry()
     assert again.rows() == [b"%d" % number for number in range(8)]
     with pytest.raises(StreamError, match="belongs to another checkpoint"):
         Query(db, stream_options(queue.layout), first).trigger()
@@ -256,7 +258,7 @@ def test_a_lost_checkpoint_is_refused_and_its_batch_is_repeated(db: Any, queue: 
         Query(db, stream_options(queue.layout), Checkpoint()).trigger()
     for available_now in True, False:
         again = Checkpoint()
-        query = Query(db, stream_options(queue.layout, on_lost="redeliver"), again)
+        query = Query(db, stream_options(queue.layout, on_lost_checkpoint="redeliver"), again)
         if available_now:
             query.source.prepare_for_available_now()
         assert query.trigger()
@@ -267,7 +269,7 @@ def test_a_lost_checkpoint_with_a_written_batch_can_be_dropped(db: Any, queue: Q
     queue.enqueue_many(db, [b"%d" % number for number in range(8)])
     first, again = Checkpoint(), Checkpoint()
     Query(db, stream_options(queue.layout), first).trigger()
-    Query(db, stream_options(queue.layout, on_lost="drop"), again).until_dry()
+    Query(db, stream_options(queue.layout, on_lost_checkpoint="drop"), again).until_dry()
     assert first.rows() + again.rows() == [b"%d" % number for number in range(8)]
     assert queue.check(db).ok
 

@@ -7,13 +7,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.sink import staging
-from fdbqueue.spark.sink.record import encode
+from fdbqueue.spark.sink_batches import SinkBatch
 from fdbqueue.spark.stream.source import Offset, StreamSource
 from tests.spark import test_sink_model, test_stream_model
 
@@ -70,23 +68,8 @@ def test_a_short_read_that_is_taken_for_an_empty_one_is_noticed(
 
 
 def test_a_sink_that_decides_again_is_noticed(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    decide = staging._decide
-
-    async def again(tr: Any, **given: Any) -> Any:
-        record = await decide(tr, **given)
-        if given["decision"] is None or record.done >= given["batch"]:
-            return record
-        record = replace(record, batch=given["batch"], attempts=given["decision"], moved=0)
-        tr.set(given["keys"].record, encode(record))
-        return record
-
-    monkeypatch.setattr(staging, "_decide", again)
-    monkeypatch.setattr(staging.Staging, "_is_open", _always_open)
+    monkeypatch.setattr(SinkBatch, "is_decided", lambda self, record: self.number <= record.done)
     assert noticed(db, space, test_sink_model.history)
-
-
-async def _always_open(self: Any, tr: Any) -> bool:
-    return True
 
 
 @pytest.mark.slow

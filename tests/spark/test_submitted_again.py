@@ -13,9 +13,10 @@ from msgspec import structs
 
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
+from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.spark import forget_job, job_report
 from fdbqueue.spark.job.attempt import PartitionReport
-from fdbqueue.spark.job.record import decode, encode
+from fdbqueue.spark.job.record import JobRecord
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import Job, rows
 
@@ -88,7 +89,7 @@ def test_an_empty_job_is_known_again_and_refuses_rows(db: Any, space: Subspace) 
 
 def test_a_record_of_an_earlier_version_is_compared_by_the_number_of_its_rows(db: Any, space: Subspace) -> None:
     job = submit(db, space, VALUES)
-    record = decode("job", bytes(db[job.keys.record]))
+    record = decode(JobRecord, bytes(db[job.keys.record]), "job")
     assert record.outcome is not None
     db[job.keys.record] = encode(structs.replace(record, outcome=structs.replace(record.outcome, digest=b"")))
     with pytest.raises(JobError, match="with 100 rows, and was submitted again with 99"):

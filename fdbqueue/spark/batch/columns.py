@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -13,9 +14,9 @@ from fdbqueue.arrow.tables import check_text
 from fdbqueue.errors import CodecError
 from fdbqueue.layers.common.levels import PRIORITY
 from fdbqueue.layers.leases.times import LONGEST_SECONDS
-from fdbqueue.spark.batch.in_sessions import Places
-from fdbqueue.spark.batch.layered import check_priority, levels_of
-from fdbqueue.spark.batch.options import BatchOptions
+from fdbqueue.layers.sessions.session.records import pack_name
+from fdbqueue.spark.appenders import levels_of, sessions_at
+from fdbqueue.spark.options import Options
 from fdbqueue.spark.rows.digests import digests_of
 from fdbqueue.spark.rows.rows import SparkRows
 from fdbqueue.stored.codecs import codec_named
@@ -34,7 +35,7 @@ class RowColumns:
         names: the columns that make up the values.
     """
 
-    def __init__(self, options: BatchOptions, names: list[str]) -> None:
+    def __init__(self, options: Options, names: list[str]) -> None:
         self._options = options
         self._names = names
         self._encode: Callable[[Any], bytes] = _ENCODERS.get(options.codec) or codec_named(options.codec).encode
@@ -113,8 +114,11 @@ class RowColumns:
         if name is None or levels is None:
             return headers
         priorities = _values(batch, name)
-        for priority in set(priorities):
-            check_priority(levels, priority, name)
+        for priority in {*priorities} - {None}:
+            try:
+                levels.rank_of(priority)
+            except ValueError as error:
+                raise CodecError(f"The column {name!r}: {error}") from error
         return [
             one if priority is None else {**(one or {}), PRIORITY: priority}
             for one, priority in zip(headers or [None] * len(priorities), priorities, strict=True)
@@ -175,6 +179,47 @@ class RowColumns:
         if "" in queues:
             raise CodecError(f"The column {name!r} names a queue by an empty text. Use null for the option queue's.")
         return queues
+
+
+class Places:
+    """Makes the session and the level of each row from their columns.
+
+    Args:
+        options: the sink's options.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._levels = sessions_at(options, options.layout()).levels
+
+    def of(self, names: Sequence[object], levels: Sequence[int | None] | None) -> list[tuple[bytes, int]]:
+        """Return packed names and levels.
+
+        Raises:
+            CodecError: a value is no session's name, or no level.
+        """
+        packed = {name: self._name(name) for name in set(names)}
+        found = {level: self._level(level) for level in set(levels or (None,))}
+        return [(packed[name], found[level]) for name, level in zip(names, levels or repeat(None), strict=False)]
+
+    def _name(self, name: object) -> bytes:
+        column = self._options.session_column
+        if name is None:
+            raise CodecError(f"The column {column!r} has a null, and each row needs a session. Filter those rows out.")
+        try:
+            return pack_name(name)  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise CodecError(f"The column {column!r}: {error}") from error
+
+    def _level(self, level: int | None) -> int:
+        if level is None:
+            return self._levels - 1
+        if not 0 <= level < self._levels:
+            raise CodecError(
+                f"The column {self._options.priority_column!r}: a level of these sessions is 0 to {self._levels - 1},"
+                f" not {level}. The option levels says how many there are."
+            )
+        return level
 
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import types as t
 
-from fdbqueue.spark.batch.options import BatchOptions
 from fdbqueue.spark.job.record import JobHeader
-from fdbqueue.spark.optionvalues import name_of
+from fdbqueue.spark.options import OPTIONS, Options
 
 _INTEGERS = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _NUMBERS = (*_INTEGERS, t.FloatType, t.DoubleType)
@@ -15,7 +14,7 @@ _IN_RECORDS = (*_IN_TUPLES, t.DecimalType, t.DateType, t.TimestampType, t.Timest
 _MAP_KEYS = (t.StringType, t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 
 
-def header_of(options: BatchOptions, schema: t.StructType) -> JobHeader:
+def header_of(options: Options, schema: t.StructType) -> JobHeader:
     """Check `schema` and return the header, which must be the same when the job is submitted again.
 
     Raises:
@@ -75,16 +74,18 @@ def header_of(options: BatchOptions, schema: t.StructType) -> JobHeader:
     )
 
 
-def value_columns(options: BatchOptions, schema: t.StructType) -> list[t.StructField]:
+def value_columns(options: Options, schema: t.StructType) -> list[t.StructField]:
     """Return the columns that make up the values."""
     if options.value_column is not None:
         return [_named(schema, options, "value_column")]
     return [field for field in schema.fields if field.name not in options.other_columns]
 
 
-def _named(schema: t.StructType, options: BatchOptions, attribute: str) -> t.StructField:
+def _named(schema: t.StructType, options: Options, attribute: str) -> t.StructField:
     """Return the column that is named by an option, given its field."""
-    return field_of(schema, name_of(BatchOptions, attribute), getattr(options, attribute))
+    return field_of(
+        schema, next(row.name for row in OPTIONS if row.attribute == attribute), getattr(options, attribute)
+    )
 
 
 def field_of(schema: t.StructType, option: str, name: str) -> t.StructField:
@@ -101,7 +102,7 @@ def field_of(schema: t.StructType, option: str, name: str) -> t.StructField:
     raise ValueError(f"{option}: {name!r} {what} of the DataFrame, which has {has}.")
 
 
-def _check_value(options: BatchOptions, field: t.StructField) -> None:
+def _check_value(options: Options, field: t.StructField) -> None:
     codec, kind = options.codec, field.dataType
     if codec == "bytes" and not isinstance(kind, t.BinaryType):
         raise _wrong(field, "must be binary for the codec bytes; or choose codec=str, json, msgpack or tuple")

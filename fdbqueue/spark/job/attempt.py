@@ -1,4 +1,7 @@
-"""One attempt at one partition: receives its rows, and writes those that are not in the queue yet.
+"""Attempts at one partition: each receives its rows, and writes those that are not in the queue yet, or holds them.
+
+All loads and streams into queues use the same `Attempt`. A `JobAttempt` writes to the queue at once, and a `Holder`
+stores rows aside until it is known that they are the right ones. Both stop when they find the job committed.
 
     ahead    digests of rows that are in the queue and that this attempt has not met in its input
     backlog  rows that it met and that are not in, as far as it knows
@@ -11,24 +14,25 @@ before the difference shows at the end. No transaction is open between two calls
 
 from __future__ import annotations
 
+import os
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
-from fdbqueue.engine.steps import run
-from fdbqueue.engine.transactional import again
+from fdbqueue.engine.steps import run, value_of
+from fdbqueue.engine.transactional import again, attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.partition import JobIsCommitted, Log, NotMine, Ownership
-from fdbqueue.spark.rows.appender import Appender, QueuePart
+from fdbqueue.spark.job.partition import Check, JobIsCommitted, MayWrite, NoLog, NotMine
+from fdbqueue.spark.rows.appender import Appender
 from fdbqueue.spark.rows.backlog import MEMORY_BYTES, Backlog
 from fdbqueue.spark.rows.digests import Met, Multiset
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.rows.rows import SparkRows, pack
+from fdbqueue.stored.items import CHUNK_BYTES
 
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000
@@ -39,6 +43,10 @@ COMMITS_IN_FLIGHT_EMBEDDED = 1
 """An embedded engine commits in the waiting thread, or else in another thread of this process. That thread would hold
 LMDB's lock, and the other tasks wait for that lock. Meanwhile it would wait for Python, which this thread uses to make
 the next rows."""
+
+TOKEN_BYTES = 8
+_DIGESTS_A_VALUE = 4_000
+"""This keeps a value under FoundationDB's limit of 100,000 bytes."""
 
 At = Callable[[str], None]
 
@@ -82,89 +90,35 @@ class HeldRows:
     """The number of batches of rows that are not in."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A batch, and the reads of its transaction under way."""
-
-    rows: SparkRows
-    tr: Transaction
-    ownership: Ownership
-    parts: list[QueuePart]
-
-
-@dataclass(frozen=True, slots=True)
-class _SentRows:
-    number: int
-    rows: SparkRows
-    tr: Transaction
-    """Kept until its commit has ended: the binding cancels the commit of a transaction without references."""
-    commit: Any
-
-
-class JobAttempt:
-    """Writes one partition's rows.
+class Attempt:
+    """One attempt at one partition: receives its rows, and tells those that are in already from those that are not.
 
     Args:
-        db: the database.
-        log: the log of the partition, or a `NoLog`.
-        appender: writes the rows into their queues.
-        batch_rows: how many rows one transaction has at most.
-        in_flight: how many transactions are under way at once. With 1, each begins after the previous one has
-            committed, and none is under way between two calls.
-        at: called with the name of each point that the attempt passes. Tests raise or kill there.
+        partition: the number of the partition.
+        memory_bytes: how many bytes of waiting rows are in memory.
+        stopped: whether the job is known to be committed. Then the attempt only counts its rows.
     """
 
-    def __init__(
-        self,
-        db: Database,
-        log: Log,
-        appender: Appender,
-        *,
-        partition: int = 0,
-        batch_rows: int = BATCH_ROWS,
-        in_flight: int = COMMITS_IN_FLIGHT,
-        memory_bytes: int = MEMORY_BYTES,
-        at: At = lambda point: None,
-    ) -> None:
-        adopt_binding()
-        self._db = db
-        self._log = log
-        self._appender = appender
+    def __init__(self, partition: int, memory_bytes: int = MEMORY_BYTES, *, stopped: bool = False) -> None:
         self._partition = partition
-        self._batch_rows = batch_rows
-        self._at = at
         self._ahead = Multiset()
         self._new_backlog = partial(Backlog, memory_bytes=memory_bytes)
         self._backlog = self._new_backlog()
-        self._prepared: _Prepared | None = None
-        self._sent: deque[_SentRows] = deque()
-        self._in_flight = self._most_in_flight = in_flight
-        self._patience: Any = None
-        self._too_old = 0
-        self._begun = self._stopped = False
-        self._started = 0.0
         self._met = Met()
+        self._stopped = stopped
+        self._started = 0.0
         self._skipped = self._transactions = self._conflicts = self._retries = 0
 
     def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
         """Take more of the input. Once the job is committed, it only counts the rows.
 
         Raises:
-            JobError: the job was forgotten. FDBError: an error that can't be retried.
+            JobError, StreamError: the job was forgotten, or the queue cleared. FDBError: an error that can't be
+                retried.
         """
         self._met.add(rows.digests, size_bytes)
         if not self._stopped:
             self._run(lambda: self._take(rows))
-
-    def skip(self, digests: list[bytes]) -> None:
-        """Take more of the input: the digests of rows that were found in the queue before.
-
-        Raises:
-            JobError: one of them is not in the queue.
-        """
-        self._met.add(digests)
-        if not self._stopped:
-            self._run(lambda: self._take_off(digests))
 
     def finish(self) -> PartitionReport:
         """Write the remaining rows, at the end of the input.
@@ -185,6 +139,7 @@ class JobAttempt:
             time.monotonic() - self._started if self._started else 0.0,
             self._met.digest,
             self._stopped,
+            None if self._stopped else self._held(),
         )
 
     def close(self) -> None:
@@ -193,15 +148,113 @@ class JobAttempt:
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
-            if not self._begun:
+            if not self._started:
                 self._started = time.monotonic()
-                self._catch_up(set())
-                self._begun = True
+                self._begin()
             work()
         except JobIsCommitted:
             self._stopped = True
+
+    def _not_in(self, rows: SparkRows) -> SparkRows:
+        if not self._ahead:
+            return rows
+        new = rows.pick(self._ahead.unmatched(rows.digests))
+        self._skipped += len(rows) - len(new)
+        return new
+
+    def _refuse_ahead(self) -> None:
+        if self._ahead:
+            raise rows_differ(self._partition, ahead=len(self._ahead), rows=self._met.rows)
+
+    def _begin(self) -> None:
+        """Learn which rows are in."""
+
+    def _take(self, rows: SparkRows) -> None:
+        raise NotImplementedError
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def _held(self) -> HeldRows | None:
+        """Return the place of the rows that are not in the queue yet."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A batch, and the reads of its transaction under way."""
+
+    rows: SparkRows
+    tr: Transaction
+    may_write: MayWrite
+    write: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _SentRows:
+    number: int
+    rows: SparkRows
+    tr: Transaction
+    """Kept until its commit has ended: the binding cancels the commit of a transaction without references."""
+    commit: Future[None]
+
+
+class JobAttempt(Attempt):
+    """Writes one partition's rows into their queues.
+
+    Args:
+        db: the database.
+        log: the log of the partition, or a `NoLog`.
+        appender: writes the rows into their queues.
+        batch_rows: how many rows one transaction has at most.
+        in_flight: how many transactions are under way at once. With 1, each begins after the previous one has
+            committed, and none is under way between two calls.
+        at: called with the name of each point that the attempt passes. Tests raise or kill there.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        log: NoLog,
+        appender: Appender,
+        *,
+        partition: int = 0,
+        batch_rows: int = BATCH_ROWS,
+        in_flight: int = COMMITS_IN_FLIGHT,
+        memory_bytes: int = MEMORY_BYTES,
+        at: At = lambda point: None,
+    ) -> None:
+        super().__init__(partition, memory_bytes)
+        adopt_binding()
+        self._db = db
+        self._log = log
+        self._appender = appender
+        self._batch_rows = batch_rows
+        self._at = at
+        self._prepared: _Prepared | None = None
+        self._sent: deque[_SentRows] = deque()
+        self._in_flight = self._most_in_flight = in_flight
+        self._patience: Transaction | None = None
+        self._too_old = 0
+
+    def skip(self, digests: list[bytes]) -> None:
+        """Take more of the input: the digests of rows that were found in the queue before.
+
+        Raises:
+            JobError: one of them is not in the queue.
+        """
+        self._met.add(digests)
+        if not self._stopped:
+            self._run(lambda: self._take_off(digests))
+
+    def _run(self, work: Callable[[], None]) -> None:
+        super()._run(work)
+        if self._stopped:
             self._prepared = None
             self._sent.clear()
+
+    def _begin(self) -> None:
+        self._catch_up(set())
 
     def _take(self, rows: SparkRows) -> None:
         self._backlog.append(self._not_in(rows))
@@ -219,19 +272,11 @@ class JobAttempt:
     def _finish(self) -> None:
         while True:
             self._write_backlog(rest=True)
-            if self._ahead:
-                raise rows_differ(self._partition, ahead=len(self._ahead), rows=self._met.rows)
+            self._refuse_ahead()
             if not self._sent:
                 break
             self._settle()
         self._at("finished")
-
-    def _not_in(self, rows: SparkRows) -> SparkRows:
-        if not self._ahead:
-            return rows
-        new = rows.pick(self._ahead.unmatched(rows.digests))
-        self._skipped += len(rows) - len(new)
-        return new
 
     def _write_backlog(self, *, rest: bool) -> None:
         """Write all full batches, and with `rest` also the last, smaller one.
@@ -258,8 +303,8 @@ class JobAttempt:
     def _send(self, prepared: _Prepared) -> None:
         tr, rows = prepared.tr, prepared.rows
         try:
-            prepared.ownership.check()
-            self._appender.write(tr, prepared.parts)
+            prepared.may_write()
+            prepared.write()
             self._at("rows written")
             number = self._log.append(tr, rows.digests)
             self._at("marked")
@@ -345,6 +390,83 @@ class JobAttempt:
         if self._patience is None:
             self._patience = self._db.create_transaction()
         run(again(self._patience, FDBError(code)))
+
+
+class Holder(Attempt):
+    """Stores one partition's rows aside, until its job or its batch is decided; or only counts them.
+
+    Args:
+        db: the database.
+        record: the key of the record that each transaction reads.
+        check: checks it.
+        key: returns the key of a piece of the stored rows from the kind, ``new`` or ``skipped``, the number of the
+            stored value and the place in it.
+        ahead: yields the digests of rows that are in the queue.
+        part_rows: how many rows one stored value has at most.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        record: bytes,
+        check: Check,
+        key: Callable[[bytes, str, int, int], bytes],
+        partition: int,
+        *,
+        ahead: Callable[[], Iterable[bytes]] = tuple,
+        part_rows: int = BATCH_ROWS,
+        stopped: bool = False,
+    ) -> None:
+        super().__init__(partition, stopped=stopped)
+        self._db = db
+        self._record = record
+        self._check = check
+        self._token = os.urandom(TOKEN_BYTES)
+        self._key = partial(key, self._token)
+        self._digests = ahead
+        self._part_rows = part_rows
+        self._found: list[bytes] = []
+        self._values = self._batches = 0
+
+    def _begin(self) -> None:
+        for digests in self._digests():
+            self._ahead.add(digests)
+
+    def _take(self, rows: SparkRows) -> None:
+        new = self._not_in(rows)
+        if new is not rows:
+            left = Counter(rows.digests)
+            left.subtract(new.digests)
+            self._found += left.elements()
+        self._backlog.append(new)
+        self._store(rest=False)
+
+    def _finish(self) -> None:
+        self._refuse_ahead()
+        self._store(rest=True)
+
+    def _held(self) -> HeldRows:
+        return HeldRows(self._token, self._values, self._batches)
+
+    def _store(self, *, rest: bool) -> None:
+        while len(self._found) >= (1 if rest else _DIGESTS_A_VALUE):
+            taken, self._found = self._found[:_DIGESTS_A_VALUE], self._found[_DIGESTS_A_VALUE:]
+            self._set("skipped", self._values, b"".join(taken))
+            self._values += 1
+        while batch := self._backlog.take(rows=self._part_rows, size_bytes=BATCH_BYTES, rest=rest):
+            self._set("new", self._batches, pack(batch))
+            self._batches += 1
+
+    def _set(self, kind: str, number: int, value: bytes) -> None:
+        for start in range(0, len(value), 2 * BATCH_BYTES):
+            run(attempts(self._db, partial(self._set_some, kind=kind, number=number, value=value, start=start)))
+
+    async def _set_some(self, tr: Transaction, kind: str, number: int, value: bytes, start: int) -> None:
+        # A plain read: a transaction that comes after the decision fails, and then stops.
+        self._check(await value_of(tr.get(self._record)))
+        end = min(start + 2 * BATCH_BYTES, len(value))
+        for at in range(start, end, CHUNK_BYTES):
+            tr.set(self._key(kind, number, at), value[at : min(at + CHUNK_BYTES, end)])
 
 
 def rows_differ(partition: int, *, ahead: int, rows: int) -> JobError:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import structs
 
@@ -21,16 +21,17 @@ from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import JobError
+from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.spark.job.attempt import PartitionReport
 from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE, JobKeys, job_ids
 from fdbqueue.spark.job.partition import Counted, counted, owner_attempts
-from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord, JobReport, decode, encode
+from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord, JobReport
 from fdbqueue.spark.rows.digests import DIGEST_BYTES, added
 from fdbqueue.stored.layout import Layout, Name
 from fdbqueue.stored.settings import refuse_codec, refuse_others_keys
 
-Clock = Callable[[], int]
+Clock: TypeAlias = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."
 ENTRIES_A_REMOVAL = 250
 """The most log entries that one transaction removes; each has up to 64 kilobytes."""
@@ -76,7 +77,7 @@ def begin_job(db: Database, keys: JobKeys, header: JobHeader, *, clock: Clock = 
         if value.present():
             stored = bytes(value)
             counts = await rows(tr.snapshot, *keys.counts_range())
-            record = decode(keys.job_id, stored)
+            record = decode(JobRecord, stored, f"job {keys.job_id!r}")
             return BegunJob(stored, record, record.outcome is None and any(counted(row.value).rows for row in counts))
         await refuse_others_keys(tr, keys.layout)
         await refuse_bypass(tr, keys.layout, header)
@@ -109,7 +110,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
         value = await value_of(tr.get(keys.record))
         if not value.present():
             raise JobError(f"The record of job {keys.job_id!r} is gone: the queue was cleared, or the job forgotten.")
-        record = decode(keys.job_id, bytes(value))
+        record = decode(JobRecord, bytes(value), f"job {keys.job_id!r}")
         if record.outcome is not None:
             if record.outcome != own:  # otherwise this repeats a commit that took effect at first
                 _compare(keys.job_id, record.outcome, by_partition)
@@ -120,7 +121,7 @@ def commit_job(db: Database, keys: JobKeys, reports: Iterable[PartitionReport], 
         counts = await rows(tr, *keys.counts_range())
         owners = await rows(tr.snapshot, *keys.owners_range())
         found = {keys.partition_of(row.key): counted(row.value) for row in counts}
-        problem = _problem(by_partition, found)
+        problem = difference(by_partition, found)
         if problem:
             raise JobError(f"Job {keys.job_id!r} is not committed: {problem}")
         tried = sum(owner_attempts(row.value) for row in owners)
@@ -181,7 +182,7 @@ async def refuse_bypass(tr: Transaction, layout: Layout, header: JobHeader) -> N
 
 async def _refuse_other_delivery(tr: Transaction, keys: JobKeys, header: JobHeader) -> None:
     value = await value_of(tr.get(keys.record))
-    if value.present() and decode(keys.job_id, bytes(value)).header.delivery != header.delivery:
+    if value.present() and decode(JobRecord, bytes(value), f"job {keys.job_id!r}").header.delivery != header.delivery:
         raise JobError(f"{keys.job_id!r} is the id of a job with exactlyOnce delivery; give this one its own.")
 
 
@@ -214,7 +215,7 @@ def clear(tr: Any, begin: bytes, end: bytes) -> None:
 async def read_record(tr: Transaction, keys: JobKeys) -> JobRecord | None:
     """Return the job's record, read by snapshot; None if there is none."""
     value = await value_of(tr.snapshot.get(keys.record))
-    return decode(keys.job_id, bytes(value)) if value.present() else None
+    return decode(JobRecord, bytes(value), f"job {keys.job_id!r}") if value.present() else None
 
 
 def job_report(db: Database, queue: Name | None, job_id: str) -> JobReport | None:
@@ -284,7 +285,8 @@ def _home(queue: Name | None) -> Layout:
     return Layout(JOBS_WITHOUT_A_QUEUE if queue is None else queue)
 
 
-def _problem(reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
+def difference(reports: dict[int, PartitionReport], counts: dict[int, Counted]) -> str | None:
+    """Return how the rows that are in differ from those of the last attempts; None if they are the same."""
     # Fewer partitions than declared are no problem: if no other partition has rows, these are all.
     foreign = sorted(partition for partition, found in counts.items() if found.rows and partition not in reports)
     if foreign:

@@ -18,14 +18,16 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import TypeAlias
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, KeyValue, Transaction, Value
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
+from fdbqueue.layers.streams.records import decode
 from fdbqueue.spark.job.keys import JobKeys, PartitionKeys
-from fdbqueue.spark.job.record import decode
+from fdbqueue.spark.job.record import JobRecord
 
 _TOKEN_BYTES = 16
 _OWNER = struct.Struct(f">{_TOKEN_BYTES}sQ")  # the owner's token, and the number of attempts
@@ -42,65 +44,82 @@ class NotMine(Exception):
     """Another attempt has claimed the partition."""
 
 
-class Ownership(Protocol):
-    """Whether the attempt of a transaction owns the partition, and may write."""
-
-    def check(self) -> None:
-        """Wait for the reads, and check the condition.
-
-        Raises:
-            NotMine, JobIsCommitted, JobError: the transaction may not write.
-        """
+Check: TypeAlias = Callable[[Value], None]
+"""Checks by the record that a transaction has read whether an attempt may still write. It raises `JobIsCommitted` if
+nothing is left to do, and else the error of a record that is gone or another one's."""
+MayWrite: TypeAlias = Callable[[], None]
+"""Waits for the reads of a transaction, and raises if it may not write: `NotMine`, or as `Check`."""
 
 
-class Log(Protocol):
-    """Tells an attempt which rows are in, and records the rows that it writes."""
+class NoLog:
+    """Tells an attempt which rows are in, and records the rows that it writes.
+
+    This one, for delivery at least once, records none: an attempt writes again after any failure.
+    """
 
     def claim(self) -> None:
         """Keep all other attempts from writing."""
 
     def new_entries(self, own: set[int]) -> Iterator[bytes]:
         """Yield the log entries since the last call, except those of the `own` transactions. Call it after a claim."""
+        return iter(())
 
-    def ownership(self, tr: Transaction) -> Ownership:
+    def ownership(self, tr: Transaction) -> MayWrite:
         """Start to read in `tr` whether it may write."""
+        return _always
 
     def append(self, tr: Transaction, digests: list[bytes]) -> int:
         """Record that `tr` writes rows. Return the transaction's number."""
+        return 0
 
     def committed(self, number: int) -> None:
         """Note that this transaction and all before it have committed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ownership:
-    check_record: Callable[[Any], None]
-    record: Any
-    owner: Any
-    token: bytes
-
-    def check(self) -> None:
-        self.check_record(self.record.wait())
-        if bytes(self.owner.wait())[:_TOKEN_BYTES] != self.token:
-            raise NotMine
+def _always() -> None:
+    """Allow every transaction."""
 
 
-class RowLog:
+def entries(
+    db: Database, begin: bytes, end: bytes, ownership: Callable[[Transaction], MayWrite] = lambda tr: _always
+) -> Iterator[KeyValue]:
+    """Yield log entries, by one transaction per 16 of them; no write, no conflict.
+
+    Args:
+        ownership: starts to read whether a transaction may read on.
+    """
+
+    async def body(tr: Transaction) -> list[KeyValue]:
+        may_read = ownership(tr)
+        found = await rows(tr.snapshot, begin, end, limit=_ENTRIES_A_READ)
+        may_read()
+        return found
+
+    while True:
+        found = run(attempts(db, body))
+        yield from found
+        if len(found) < _ENTRIES_A_READ:
+            return
+        begin = found[-1].key + b"\x00"
+
+
+class RowLog(NoLog):
     """The log of one partition, for one attempt.
 
     Args:
         db: the database.
         keys: the keys of the logs.
         partition: the number of the partition.
+        check: checks the record.
     """
 
-    def __init__(self, db: Database, keys: PartitionKeys, partition: int) -> None:
+    def __init__(self, db: Database, keys: PartitionKeys, partition: int, check: Check) -> None:
         self._db = db
         self._keys = keys
+        self._check = check
         self._token = os.urandom(_TOKEN_BYTES)
         self._partition = partition
         self._owner = keys.owner(partition)
-        self._end = keys.log_end(partition)
         self._counted = False
         self._known = 0
         self._next = 1
@@ -116,7 +135,7 @@ class RowLog:
 
     async def _claim(self, tr: Transaction) -> None:
         record, owner = tr.get(self._keys.record), tr.get(self._owner)
-        self._check_record(await value_of(record))
+        self._check(await value_of(record))
         token, tried = b"", 0
         if (await value_of(owner)).present():
             token, tried = _OWNER.unpack(bytes(owner))
@@ -132,32 +151,21 @@ class RowLog:
 
         *Cost:* one transaction per 16 entries; no write, no conflict.
         """
-        while True:
-            found = run(attempts(self._db, self._read_entries))
-            for row in found:
-                self._known = self._keys.number_of(row.key)
-                if self._known not in own:
-                    yield row.value
-            if len(found) < _ENTRIES_A_READ:
-                self._next = self._known + 1
-                return
-
-    async def _read_entries(self, tr: Transaction) -> list[Any]:
         # While this attempt is the owner, no other attempt's transaction can have committed since the claim. So the
         # entries read here have no gap that a commit under way could still fill.
-        ownership = self.ownership(tr)
-        found = await rows(
-            tr.snapshot, self._keys.log_entry(self._partition, self._known + 1), self._end, limit=_ENTRIES_A_READ
-        )
-        ownership.check()
-        return found
+        begin, end = self._keys.log_entry(self._partition, self._known + 1), self._keys.log_end(self._partition)
+        for row in entries(self._db, begin, end, self.ownership):
+            self._known = self._keys.number_of(row.key)
+            if self._known not in own:
+                yield row.value
+        self._next = self._known + 1
 
-    def ownership(self, tr: Transaction) -> Ownership:
+    def ownership(self, tr: Transaction) -> MayWrite:
         """Start to read whether `tr` may write.
 
         It is a plain read, so `tr` fails if a claim or the job's commit comes before its own commit.
         """
-        return _Ownership(self._check_record, tr.get(self._keys.record), tr.get(self._owner), self._token)
+        return partial(self._may_write, tr.get(self._keys.record), tr.get(self._owner), self._token)
 
     def append(self, tr: Transaction, digests: list[bytes]) -> int:
         """Write the digests of the rows that `tr` writes, and add to the partition's counts.
@@ -176,32 +184,18 @@ class RowLog:
         """Note that this transaction and all before it have committed, so their entries need no read."""
         self._known = number
 
-    def _check_record(self, value: Any) -> None:
-        """Check the record that a transaction has read.
-
-        Raises:
-            JobIsCommitted, FdbQueueError: the transaction may not write.
-        """
-        raise NotImplementedError
+    def _may_write(self, record: Value, owner: Value, token: bytes) -> None:
+        self._check(record.wait())
+        if bytes(owner.wait())[:_TOKEN_BYTES] != token:
+            raise NotMine
 
 
-class PartitionLog(RowLog):
-    """The log of one partition of a job.
-
-    Args:
-        record: the stored record of the running job.
-    """
-
-    def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes) -> None:
-        super().__init__(db, keys, partition)
-        self._job = keys
-        self._record = record
-
-    def _check_record(self, value: Any) -> None:
-        check_record(self._job, self._partition, self._record, value)
+def job_log(db: Database, keys: JobKeys, partition: int, record: bytes) -> RowLog:
+    """Return the log of one partition of a running job, whose stored record is given."""
+    return RowLog(db, keys, partition, partial(check_record, keys, partition, record))
 
 
-def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> None:
+def check_record(keys: JobKeys, partition: int, expected: bytes, value: Value) -> None:
     """Check by a job's record that the job still runs.
 
     Raises:
@@ -216,36 +210,11 @@ def check_record(keys: JobKeys, partition: int, expected: bytes, value: Any) -> 
             f"The record of job {job_id!r} is gone while partition {partition} of it is written: the queue was cleared"
             " or the job forgotten, or this is another machine's file. A file: URL serves Spark on one machine only."
         )
-    if decode(job_id, stored).outcome is not None:
+    if decode(JobRecord, stored, f"job {job_id!r}").outcome is not None:
         raise JobIsCommitted
     raise JobError(
         f"Job {job_id!r} was forgotten and started again while an attempt of the first submission still ran."
     )
-
-
-class NoLog:
-    """For delivery at least once: it writes no log, and an attempt writes again after any failure."""
-
-    def claim(self) -> None:
-        """Do nothing."""
-
-    def new_entries(self, own: set[int]) -> Iterator[bytes]:
-        """Yield nothing."""
-        return iter(())
-
-    def ownership(self, tr: Transaction) -> Ownership:
-        """Allow every transaction."""
-        return self
-
-    def check(self) -> None:
-        """Allow every transaction."""
-
-    def append(self, tr: Transaction, digests: list[bytes]) -> int:
-        """Write no log entry."""
-        return 0
-
-    def committed(self, number: int) -> None:
-        """Do nothing."""
 
 
 def owner_attempts(value: bytes) -> int:

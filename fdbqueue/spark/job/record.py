@@ -10,11 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fdbqueue.errors import FormatError, JobError
-from fdbqueue.stored.codecs import UNREADABLE
-
-FORMAT_VERSION = 1
-_FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
+from fdbqueue.errors import JobError
 
 
 class JobHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,34 +112,6 @@ class JobReport:
     includes them."""
     already_committed: bool = False
     """Whether the job was committed before its last submission. That submission had the same rows and wrote none."""
-
-
-_decode = msgspec.msgpack.Decoder(JobRecord).decode
-
-
-def encode(record: JobRecord) -> bytes:
-    """Return the stored bytes of a record: one byte with the format's version, then MessagePack."""
-    return _FIRST_BYTE + msgspec.msgpack.encode(record)
-
-
-def decode(job_id: str, stored: bytes) -> JobRecord:
-    """Return the record in stored bytes.
-
-    Raises:
-        FormatError: this version of the library can't read them.
-    """
-    version = stored[0] >> 4 if stored else 0
-    if version > FORMAT_VERSION:
-        raise FormatError(
-            f"The record of job {job_id!r} was written in format {version} by a newer version of fdbqueue; this one"
-            f" reads formats up to {FORMAT_VERSION}. Update fdbqueue here."
-        )
-    if stored[:1] != _FIRST_BYTE:
-        raise FormatError(f"The record of job {job_id!r} does not begin as one: it was not written by fdbqueue.")
-    try:
-        return _decode(stored[1:])
-    except UNREADABLE as error:
-        raise FormatError(f"The record of job {job_id!r} is damaged: {error}.") from error
 
 
 def _shown(value: object) -> str:

@@ -11,9 +11,7 @@ fails, and then no row of the submission reaches the queue.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -22,129 +20,32 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.attempt import BATCH_BYTES, BATCH_ROWS, HeldRows, JobAttempt, PartitionReport, rows_differ
-from fdbqueue.spark.job.job import clear
+from fdbqueue.spark.job.attempt import HeldRows, Holder, JobAttempt, PartitionReport
+from fdbqueue.spark.job.job import BegunJob, clear
 from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.partition import JobIsCommitted, check_record, counted
-from fdbqueue.spark.rows.backlog import Backlog
-from fdbqueue.spark.rows.digests import DIGEST_BYTES, Met, Multiset
-from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
-from fdbqueue.stored.items import CHUNK_BYTES
-
-_TOKEN_BYTES = 16
-_DIGESTS_A_VALUE = 4_000
-"""This keeps a value under FoundationDB's limit of 100,000 bytes."""
-_ENTRIES_A_READ = 16
+from fdbqueue.spark.job.partition import JobIsCommitted, check_record, counted, entries
+from fdbqueue.spark.rows.digests import DIGEST_BYTES
+from fdbqueue.spark.rows.rows import unpack
 
 
-class Counter:
-    """One attempt at one partition of a committed job. It counts the rows, and the commit compares them."""
+def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submission: bytes) -> Holder:
+    """Return an attempt at one partition of a job that was submitted before.
 
-    def __init__(self, partition: int) -> None:
-        self._partition = partition
-        self._met = Met()
-
-    def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
-        """Take more of the input."""
-        self._met.add(rows.digests, size_bytes)
-
-    def finish(self) -> PartitionReport:
-        """Return the report with the counted rows."""
-        met = self._met
-        return PartitionReport(
-            self._partition, met.rows, met.rows, met.size_bytes, 0, 0, 0, 0.0, digest=met.digest, stopped=True
-        )
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class JobHolder:
-    """One attempt at one partition. It compares its rows with those that are in, and stores the others aside.
+    It compares its rows with those that are in, and stores the others aside. Of a committed job it only counts them,
+    and the commit compares.
 
     Args:
-        db: the database.
-        keys: the keys of the job.
-        partition: the number of the partition.
-        record: the stored record of the running job.
         submission: identifies the rows that this submission of the job stores.
     """
-
-    def __init__(self, db: Database, keys: JobKeys, partition: int, record: bytes, submission: bytes) -> None:
-        self._db = db
-        self._keys = keys
-        self._partition = partition
-        self._record = record
-        self._submission = submission
-        self._token = os.urandom(_TOKEN_BYTES)
-        self._started = time.monotonic()
-        self._ahead = Multiset()
-        self._met = Met()
-        self._skipped: list[bytes] = []
-        self._backlog = Backlog()
-        self._in = self._values = self._batches = 0
-        self._stopped = False
-        for digests in _entries(db, keys, partition):
-            self._ahead.add(digests)
-
-    def add(self, rows: SparkRows, size_bytes: int = 0) -> None:
-        """Take more of the input. Once the job is committed, it only counts the rows.
-
-        Raises:
-            JobError: the job was forgotten.
-        """
-        self._met.add(rows.digests, size_bytes)
-        if self._stopped:
-            return
-        new = self._ahead.unmatched(rows.digests)
-        self._in += len(rows) - len(new)
-        if len(new) < len(rows):
-            found = set(new)
-            self._skipped += [one for place, one in enumerate(rows.digests) if place not in found]
-        self._backlog.append(rows.pick(new))
-        self._store(rest=False)
-
-    def finish(self) -> PartitionReport:
-        """Store the remaining rows, at the end of the input.
-
-        Raises:
-            JobError: rows that an earlier attempt wrote are not in this attempt's input, or the job was forgotten.
-        """
-        if not self._stopped:
-            if self._ahead:
-                raise rows_differ(self._partition, ahead=len(self._ahead), rows=self._met.rows)
-            self._store(rest=True)
-        met = self._met
-        seconds = time.monotonic() - self._started
-        held = None if self._stopped else HeldRows(self._token, self._values, self._batches)
-        return PartitionReport(
-            self._partition, met.rows, self._in, met.size_bytes, 0, 0, 0, seconds, met.digest, self._stopped, held
-        )
-
-    def close(self) -> None:
-        """Drop the rows in memory and in the file, finished or not."""
-        self._backlog.close()
-
-    def _store(self, *, rest: bool) -> None:
-        try:
-            while len(self._skipped) >= (1 if rest else _DIGESTS_A_VALUE):
-                taken, self._skipped = self._skipped[:_DIGESTS_A_VALUE], self._skipped[_DIGESTS_A_VALUE:]
-                self._set("skipped", self._values, b"".join(taken))
-                self._values += 1
-            while batch := self._backlog.take(rows=BATCH_ROWS, size_bytes=BATCH_BYTES, rest=rest):
-                self._set("new", self._batches, pack(batch))
-                self._batches += 1
-        except JobIsCommitted:
-            self._stopped = True
-
-    def _set(self, kind: str, number: int, value: bytes) -> None:
-        async def body(tr: Transaction) -> None:
-            check_record(self._keys, self._partition, self._record, await value_of(tr.get(self._keys.record)))
-            for start in range(0, len(value), CHUNK_BYTES):
-                key = self._keys.held(self._submission, self._token, kind, number, start)
-                tr.set(key, value[start : start + CHUNK_BYTES])
-
-        run(attempts(self._db, body))
+    return Holder(
+        db,
+        keys.record,
+        partial(check_record, keys, partition, begun.stored),
+        partial(keys.held, submission),
+        partition,
+        ahead=lambda: (row.value for row in entries(db, keys.log_entry(partition, 1), keys.log_end(partition))),
+        stopped=begun.committed,
+    )
 
 
 def release(
@@ -219,16 +120,3 @@ def _value(
     if not chunks:
         raise JobError(f"Rows of job {keys.job_id!r} that were kept aside are gone. Submit the job again.")
     return b"".join(row.value for row in chunks)
-
-
-def _entries(db: Database, keys: JobKeys, partition: int) -> Iterator[bytes]:
-    """Yield the current log entries of a partition. More may follow, which `release` detects."""
-    known, end = 0, keys.log_end(partition)
-    while True:
-        begin = keys.log_entry(partition, known + 1)
-        found = run(attempts(db, lambda tr, begin=begin: rows(tr.snapshot, begin, end, limit=_ENTRIES_A_READ)))  # type: ignore[misc]
-        for row in found:
-            yield row.value
-        if len(found) < _ENTRIES_A_READ:
-            return
-        known = keys.number_of(found[-1].key)

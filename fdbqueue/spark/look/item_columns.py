@@ -11,19 +11,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from fdbqueue.arrow.columns import Columns, look_fields
 from fdbqueue.arrow.stored import Stored
 from fdbqueue.layers.sessions.session.records import name_of
-from fdbqueue.spark.look.options import NULL, LookOptions, ReadOptions
+from fdbqueue.spark.options import NULL, Options
 from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named, reason_of
 from fdbqueue.stored.names import queue_text, session_text
 
 
-def look_schema(options: LookOptions) -> t.StructType:
+def look_schema(options: Options) -> t.StructType:
     """Return the columns of a look."""
     fields = _fields(options)
-    session = [t.StructField("session", t.StringType())] if options.sessions else []
+    session = [t.StructField("session", t.StringType())] if options.include_sessions else []
     return t.StructType([*session, *fields])
 
 
-def stream_schema(options: ReadOptions, *, headers: bool) -> t.StructType:
+def stream_schema(options: Options, *, headers: bool) -> t.StructType:
     """Return the columns of a stream."""
     look = _fields(options)
     queue = t.StructField("queue", t.StringType())
@@ -31,7 +31,7 @@ def stream_schema(options: ReadOptions, *, headers: bool) -> t.StructType:
     return t.StructType([look["value"], queue, *(look[name] for name in names)])
 
 
-def _fields(options: ReadOptions) -> t.StructType:
+def _fields(options: Options) -> t.StructType:
     return from_arrow_schema(look_fields(options.codec))
 
 
@@ -63,13 +63,13 @@ class ItemTable:
         schema: the columns to build.
     """
 
-    def __init__(self, options: ReadOptions, schema: t.StructType) -> None:
+    def __init__(self, options: Options, schema: t.StructType) -> None:
         layout = options.layout()
         self._columns = Columns(
             layout,
             codec_named(options.codec),
             to_arrow_schema(schema, timezone="UTC"),
-            on_bad="null" if options.on_bad == NULL else "fail",
+            on_bad="null" if options.on_bad_item == NULL else "fail",
             queue=queue_text(layout.prefix),
             session_name=_session,
         )

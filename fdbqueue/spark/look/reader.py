@@ -10,10 +10,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from fdbqueue.spark.look.item_columns import ItemTable
-from fdbqueue.spark.look.options import LookOptions
 from fdbqueue.spark.look.ranges import Range, pages, ranges
 from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
 from fdbqueue.spark.opening import check_queue, check_reads, existing
+from fdbqueue.spark.options import Options
 from fdbqueue.spark.telling import tells
 
 
@@ -34,7 +34,7 @@ class FdbQueueReader(DataSourceReader):
     It has no `pushFilters`: PySpark 4.3 keeps a pushed filter for other scans of the same DataFrame.
     """
 
-    def __init__(self, options: LookOptions, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
@@ -52,8 +52,8 @@ class FdbQueueReader(DataSourceReader):
             check_queue(db, layout)
             if ItemTable(options, self._schema).payloads:
                 check_reads(db, layout, options.codec)
-            found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.sessions)
-            names = session_ranges(db, layout, at_least) if options.sessions else []
+            found = ranges(db, layout, whole, options.states, at_least, beside_sessions=options.include_sessions)
+            names = session_ranges(db, layout, at_least) if options.include_sessions else []
         if options.limit is not None:
             return [RangePartition(whole, Range(None, None) if names else None)]
         return [*(RangePartition(span) for span in found), *(RangePartition(None, span) for span in names)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
@@ -15,20 +17,11 @@ from fdbqueue.writes.appending import append_items
 
 
 @dataclass(slots=True, eq=False)
-class _Tail:
+class Tail:
     """The end of one queue, as far as this writer knows. There is one per queue, however the rows name the queue."""
 
     layout: Layout
     next_index: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePart:
-    """The rows of a transaction that go into one queue, and the read of the queue's last index."""
-
-    tail: _Tail
-    rows: SparkRows
-    last: Admission
 
 
 class Appender:
@@ -46,21 +39,20 @@ class Appender:
         self._codec = codec
         self._order = order
         self._home = self._tail_of(home)
-        self._tails: dict[str, _Tail] = {}
+        self._tails: dict[str, Tail] = {}
         self._random = new_random()
 
-    def prepare(self, tr: Transaction, rows: SparkRows) -> list[QueuePart]:
-        """Start to read the end of each queue that `rows` go into.
+    def prepare(self, tr: Transaction, rows: SparkRows) -> Callable[[], None]:
+        """Start to read the end of each queue that `rows` go into. Return what writes them after that.
 
         The reads do not see this writer's own commits under way, so its own last index counts too.
         """
-        return [QueuePart(tail, some, Admission(tr, tail.layout, self._order)) for tail, some in self._by_queue(rows)]
+        parts = [(tail, some, Admission(tr, tail.layout, self._order)) for tail, some in self.by_queue(rows)]
+        return partial(self._write, tr, parts)
 
-    def write(self, tr: Transaction, parts: list[QueuePart]) -> None:
-        """Write the items, after the ends of their queues were read."""
-        for part in parts:
-            tail, rows = part.tail, part.rows
-            index = max(run(part.last.steps(len(rows))) + 1, tail.next_index)
+    def _write(self, tr: Transaction, parts: list[tuple[Tail, SparkRows, Admission]]) -> None:
+        for tail, rows, last in parts:
+            index = max(run(last.steps(len(rows))) + 1, tail.next_index)
             tail.next_index = index + len(rows)
             large = [(at, chunks_of(payload)) for at, payload in enumerate(rows.large or ()) if payload]
             ranks, notes = self.terms(rows)
@@ -70,23 +62,24 @@ class Appender:
         """Return the ranks and the notes of the items; None: they have none."""
         return None, None
 
-    def _by_queue(self, rows: SparkRows) -> list[tuple[_Tail, SparkRows]]:
+    def by_queue(self, rows: SparkRows) -> list[tuple[Tail, SparkRows]]:
+        """Return the rows of each queue."""
         if rows.queues is None:
             return [(self._home, rows)]
-        places: dict[_Tail, list[int]] = {}
+        places: dict[Tail, list[int]] = {}
         for place, name in enumerate(rows.queues):
             tail = self._home if name is None else self._tails.get(name) or self._new_tail(name)
             places.setdefault(tail, []).append(place)
         return [(tail, rows.pick(found)) for tail, found in places.items()]
 
-    def _new_tail(self, name: str) -> _Tail:
+    def _new_tail(self, name: str) -> Tail:
         layout = Layout(name)
         # A row may name the queue that is also the home queue. Two tails of one queue would give out the same keys.
         tail = self._home if layout.prefix == self._home.layout.prefix else self._tail_of(layout)
         self._tails[name] = tail
         return tail
 
-    def _tail_of(self, layout: Layout) -> _Tail:
+    def _tail_of(self, layout: Layout) -> Tail:
         if self._codec is not None:
             layout.known.registration = Registration(self._codec, self._order or "", ())
-        return _Tail(layout)
+        return Tail(layout)

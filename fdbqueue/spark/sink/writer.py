@@ -1,4 +1,4 @@
-"""The streaming sink of the format ``fdbqueue``; `staging.py` has its protocol.
+"""The streaming sink of the format ``fdbqueue``; `sink_batches.py` has its protocol.
 
 Spark makes the writer twice for each batch, once to plan it and once to commit it, in pooled processes. Neither knows
 the query or the batch, so tasks take both from their context, and their messages carry the query to the commit.
@@ -16,15 +16,21 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 import fdbqueue
-from fdbqueue.engine.api import Database
 from fdbqueue.errors import JobError
+from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.batch.layered import appender_of, commits_in_flight, rows_at_once
-from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
-from fdbqueue.spark.sink.at_once import BatchLog, begin_batch, commit_at_once, differ
-from fdbqueue.spark.sink.options import SinkOptions
-from fdbqueue.spark.sink.record import SinkKeys
-from fdbqueue.spark.sink.staging import Staged, Staging, commit_batch
+from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.options import Options
+from fdbqueue.spark.sink_batches import (
+    SinkBatch,
+    SinkKeys,
+    batch_log,
+    begin_batch,
+    commit_at_once,
+    commit_batch,
+    differ,
+    stage,
+)
 from fdbqueue.spark.telling import tells
 
 
@@ -33,70 +39,41 @@ class BatchStored(WriterCommitMessage):
     """A task's message to the commit."""
 
     query: str
-    staged: Staged | None
-    """What it stored aside; None: it wrote to the queue."""
-    written: PartitionReport | None = None
+    report: PartitionReport
     run: str = ""
-    """The run of the query, if the task wrote to the queue."""
+    """The run of the query, if the task wrote to the queue; "": it stored its rows aside."""
 
 
 @tells("write", "commit")
 class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     """Writes the batches of one query, each exactly once."""
 
-    def __init__(self, options: SinkOptions, columns: list[str]) -> None:
+    def __init__(self, options: Options, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
-        appender_of(options.rows)  # raises if the function of a smart queue or of sessions is missing
+        writing_of(options)  # raises if the function of a smart queue or of sessions is missing
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchStored:
-        """Store the rows of one partition aside. Spark may call it again, and twice at the same time."""
+        """Write one partition, or store its rows aside. Spark may call it again, and twice at the same time."""
         task, options = _task(), self._options
-        columns = RowColumns(options.rows, self._columns)
-        with fdbqueue.open(options.rows.url) as db:
-            keys = self._keys(task.query)
-            record = None
-            if options.at_once:
-                record = begin_batch(db, keys, query=task.query, batch=task.batch, run_id=task.run)
-            if record is not None:
-                return BatchStored(task.query, None, self._at_once(db, task, record, columns, iterator), task.run)
-            staging = Staging(
-                db,
-                keys,
-                query=task.query,
-                batch=task.batch,
-                partition=task.partition,
-                lost=options.lost,
-                part_rows=rows_at_once(options.rows),
-                codec=options.rows.codec,
-            )
-            with closing(staging):
+        columns, way = RowColumns(options, self._columns), writing_of(options)
+        with fdbqueue.open(options.url) as db:
+            batch = self._batch(task.query, task.batch)
+            record = begin_batch(db, batch, task.run) if options.at_once else None
+            if record is None:
+                attempt: Attempt = stage(db, batch, task.partition, part_rows=way.rows, codec=options.codec)
+            else:
+                log = batch_log(db, batch, task.partition, record)
+                attempt = way.attempt(db, log, task.partition)
+            with closing(attempt):
                 for some in iterator:
-                    staging.add(columns.rows(some)[0])
+                    attempt.add(*columns.rows(some))
+                    self.at("rows written")
                 self.at("rows stored")
-                return BatchStored(task.query, staging.finish())
-
-    def _at_once(
-        self, db: Database, task: _Task, record: bytes, columns: RowColumns, iterator: Iterator[pa.RecordBatch]
-    ) -> PartitionReport:
-        """Write the rows of one partition to the queue."""
-        options, keys = self._options.rows, self._keys(task.query)
-        attempt = JobAttempt(
-            db,
-            BatchLog(db, keys, task.query, task.batch, task.partition, record),
-            appender_of(options),
-            partition=task.partition,
-            batch_rows=rows_at_once(options),
-            in_flight=commits_in_flight(options),
-        )
-        with closing(attempt):
-            for some in iterator:
-                attempt.add(*columns.rows(some))
-                self.at("rows written")
-            try:
-                return attempt.finish()
-            except JobError as error:
-                raise differ(keys.name, task.batch) from error
+                try:
+                    return BatchStored(task.query, attempt.finish(), "" if record is None else task.run)
+                except JobError as error:
+                    raise differ(batch) from error
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Move the rows to their queues. Spark repeats this until the batch is in its commit log."""
@@ -104,22 +81,12 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
         if not stored:
             return
         self.at("before the commit")
-        options = self._options
-        query = stored[0].query
-        with fdbqueue.open(options.rows.url) as db:
-            keys = self._keys(query)
-            reports = [message.written for message in stored if message.written is not None]
-            run_id = next((message.run for message in stored if message.run), "")
-            if not run_id or not commit_at_once(db, keys, reports, query=query, batch=batchId, run_id=run_id):
-                commit_batch(
-                    db,
-                    keys,
-                    appender_of(options.rows),
-                    [message.staged or Staged(0, b"", 0, 0) for message in stored],
-                    query=query,
-                    batch=batchId,
-                    lost=options.lost,
-                )
+        batch = self._batch(stored[0].query, batchId)
+        run_id = next((message.run for message in stored if message.run), "")
+        with fdbqueue.open(self._options.url) as db:
+            reports = [message.report for message in stored if message.run]
+            if not run_id or not commit_at_once(db, batch, reports, run_id):
+                commit_batch(db, batch, writing_of(self._options).appender, [message.report for message in stored])
         self.at("after the commit")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -128,8 +95,9 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
     def at(self, point: str) -> None:
         """Do nothing. Tests make a query fail here."""
 
-    def _keys(self, query: str) -> SinkKeys:
-        return SinkKeys(self._options.rows.home(), self._options.stream or query)
+    def _batch(self, query: str, number: int) -> SinkBatch:
+        keys = SinkKeys(self._options.layout(), self._options.stream_name or query)
+        return SinkBatch(keys, query, number, self._options.on_lost_checkpoint)
 
 
 class _Task(NamedTuple):

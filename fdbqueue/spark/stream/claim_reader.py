@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 
 from fdbqueue.layers.streams import Refusals, Split, Stream
 from fdbqueue.spark.look.item_columns import ItemTable
-from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.look.ranges import Page
 from fdbqueue.spark.opening import check_reads, existing
+from fdbqueue.spark.options import Options
 from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, splits
 from fdbqueue.spark.telling import tells
 from fdbqueue.stored.items import is_chunked
@@ -34,7 +34,7 @@ class SplitPartition(InputPartition):
 class FdbQueueClaimReader(DataSourceReader):
     """Reads a named claim, the same rows in every action."""
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
@@ -53,11 +53,11 @@ class FdbQueueClaimReader(DataSourceReader):
         yield from read_split(self._options, self._schema, partition)
 
 
-def _stream(options: StreamOptions, refusals: type[Refusals] = Refusals) -> Stream[bytes]:
+def _stream(options: Options, refusals: type[Refusals] = Refusals) -> Stream[bytes]:
     return Stream(Queue(options.layout().space), options.stream, refusals=refusals)
 
 
-def read_split(options: StreamOptions, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
+def read_split(options: Options, schema: StructType, partition: SplitPartition) -> Iterator[pa.RecordBatch]:
     """Yield the items of a split, in a task.
 
     Raises:

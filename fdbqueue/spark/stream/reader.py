@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fdbqueue.spark.look.item_columns import bad_payload
-from fdbqueue.spark.look.options import StreamOptions
 from fdbqueue.spark.opening import existing
+from fdbqueue.spark.options import Options
 from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
 from fdbqueue.spark.stream.source import Offset, StreamSource
 from fdbqueue.spark.telling import tells
@@ -31,7 +31,7 @@ from fdbqueue.spark.telling import tells
 class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Takes items out of a queue in batches, each exactly once."""
 
-    def __init__(self, options: StreamOptions, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._source: StreamSource | None = None
@@ -42,7 +42,7 @@ class FdbQueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return ``maxItemsPerTrigger``."""
-        return ReadMaxRows(self._options.max_items)
+        return ReadMaxRows(self._options.max_items_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note how many items there are now."""

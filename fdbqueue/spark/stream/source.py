@@ -21,8 +21,8 @@ from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
 from fdbqueue.moves.pausing import paused_error
-from fdbqueue.spark.look.options import DEAD, FAIL, WAIT, StreamOptions
 from fdbqueue.spark.opening import check_queue, check_reads
+from fdbqueue.spark.options import DEAD, FAIL, WAIT, Options
 from fdbqueue.spark.stream.claim_splits import EPOCH
 from fdbqueue.verbs.queue import Queue
 
@@ -89,7 +89,7 @@ class StreamSource:
     def __init__(
         self,
         db: Database,
-        options: StreamOptions,
+        options: Options,
         *,
         bad: Callable[[bytes], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -99,7 +99,7 @@ class StreamSource:
     ) -> None:
         self._db = db
         self._options = options
-        self._bad = bad if options.on_bad == DEAD else None
+        self._bad = bad if options.on_bad_item == DEAD else None
         self._clock = clock
         self._rest = rest
         self._wait_seconds = wait_seconds
@@ -133,7 +133,7 @@ class StreamSource:
             pass
         self._look = self._stream.look(self._db)
         there = self._look.stats.available
-        if self._options.on_lost == "redeliver":
+        if self._options.on_lost_checkpoint == "redeliver":
             there += self._lost_items(self._look)
         self._left = min(there, self._options.limit or UNLIMITED)
 
@@ -245,11 +245,11 @@ class StreamSource:
             return False
         if self._left is not None:
             return self._left > 0
-        if look.stats.available >= self._options.min_items:
+        if look.stats.available >= self._options.min_items_per_trigger:
             return True
         if self._since is None:
             self._since = self._clock()
-        if self._clock() - self._since >= self._options.max_delay:
+        if self._clock() - self._since >= self._options.max_trigger_delay:
             return True
         self._rest(SHORT_SECONDS)
         return False
@@ -268,13 +268,13 @@ class StreamSource:
             return StreamPlace(place.epoch, max(place.batch, acked) + 1)
         if record is None or record.epoch == self._epoch:
             return StreamPlace(self._epoch, 1)
-        if record.epoch == EPOCH or (record.released <= record.acked and self._options.on_lost == FAIL):
+        if record.epoch == EPOCH or (record.released <= record.acked and self._options.on_lost_checkpoint == FAIL):
             raise self._refusals.foreign(record)
         return StreamPlace(self._epoch, 1, replaces=record.epoch)
 
     def _terms(self, place: StreamPlace) -> Terms:
         options = self._options
-        items, size = options.max_items, options.max_bytes
+        items, size = options.max_items_per_trigger, options.max_bytes_per_trigger
         if self._unlimited and self._asked == place.batch and self._look is not None:
             items, size = max(1, self._look.stats.available), UNLIMITED
         if self._left is not None and self._asked == place.batch:
@@ -287,9 +287,9 @@ class StreamSource:
             items=items,
             size_bytes=size,
             at_least_splits=options.min_partitions,
-            split_items=options.split_items,
+            split_items=options.max_items_per_partition,
             replaces=place.replaces,
-            open_batch="drop" if options.on_lost == "drop" else "redeliver",
+            open_batch="drop" if options.on_lost_checkpoint == "drop" else "redeliver",
             strict=options.fail_on_data_loss,
             bad=self._bad,
             waits=self._waits,

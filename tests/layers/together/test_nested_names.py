@@ -21,8 +21,7 @@ from fdbqueue.layers import Sessions
 from fdbqueue.spark.job.job import begin_job, report_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.record import JobHeader
-from fdbqueue.spark.sink.at_once import begin_batch
-from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, begin_batch
 from fdbqueue.stored import known
 from fdbqueue.stored.layout import CATALOGUE, Layout
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
@@ -172,7 +171,7 @@ HEADER = JobHeader(
 SPARK: dict[str, Callable[[Any, Layout], object]] = {
     "job": lambda db, layout: begin_job(db, JobKeys(layout, "j"), HEADER),
     "report": lambda db, layout: report_job(db, JobKeys(layout, "j"), HEADER, 1, []),
-    "batch": lambda db, layout: begin_batch(db, SinkKeys(layout, "s"), query="q", batch=0, run_id="r"),
+    "batch": lambda db, layout: begin_batch(db, SinkBatch(SinkKeys(layout, "s"), "q", 0), "r"),
 }
 
 

@@ -16,8 +16,7 @@ from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.subscriptions.waiters import DISPATCHER
 from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.sink.at_once import logs_of
-from fdbqueue.spark.sink.record import SinkKeys
+from fdbqueue.spark.sink_batches import SinkKeys
 from fdbqueue.stored.layout import CATALOGUE, is_own
 from tests.helpers.nightly import at_night
 from tests.helpers.verbs import Scene
@@ -45,7 +44,7 @@ def test_keys_that_few_programs_write_are_own(db: Any, space: Subspace) -> None:
     sessions = Sessions(queue)
     sessions.enqueue(db, "x", session=("a", 7, None, 1.5))
     job, sink = JobKeys(layout, "load"), SinkKeys(layout, "s")
-    logs = logs_of(sink, "query", 3)
+    logs = sink.logs("query", 3)
     for name in (7, None, ("a", 1.5), b"x"):
         TokenBucket(queue, name, count=1).take(db)
     keys = [
