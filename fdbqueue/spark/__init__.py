@@ -12,25 +12,24 @@
 
 General layout
 --------------
-Spark calls `source.py` (the DataSource, and the batch sink). `optionvalues.py` checks the values of all options.
-`opening.py` opens what must be there. `telling.py` puts the sentence of an error in front of its traceback.
+Spark calls `source.py` (the DataSource, and the batch sink). `options.py` is the one table of all options. `opening.py`
+opens what must be there. `telling.py` puts the sentence of an error in front of its traceback.
 
-Bulk loads: `batch/options.py` and `batch/schema.py` refuse bad arguments on the driver. `batch/columns.py` turns Arrow
-batches into rows, and `dataframe.py` has `enqueue_dataframe`. The folders `job` and `rows` know no Spark.
-`job/attempt.py` is one attempt at one partition. `job/partition.py` has the partition's log and its owner. `job/job.py`
-begins, commits and reports jobs. `job/resubmitted.py` is for jobs that are submitted again. `job/record.py` and
-`job/keys.py` define the stored data.
+Loads: `batch/schema.py` refuses a wrong schema on the driver. `batch/columns.py` turns Arrow batches into rows,
+`appenders.py` writes rows, and `dataframe.py` has `enqueue_dataframe`. The folders `job` and `rows` know no Spark.
+`job/attempt.py` has the attempts at one partition, of loads and of streams. `job/partition.py` has the partition's log
+and its owner. `job/job.py` begins, commits and reports jobs. `job/resubmitted.py` is for jobs that are submitted again.
+`job/record.py` and `job/keys.py` define the stored data.
 
-Looks: `look/reader.py` calls `look/ranges.py`, which knows no Spark. `look/options.py` has the options, and
-`look/item_columns.py` the columns, of looks and of streams.
+Looks: `look/reader.py` calls `look/ranges.py`, which knows no Spark. `look/item_columns.py` has the columns of looks
+and of streams.
 
 Streams out of a queue: `stream/reader.py` is what Spark calls. `stream/source.py` has its answers, without Spark, on
 top of `fdbqueue.layers.streams`. `stream/operators.py` is for operators. `claims.py` and `stream/claim_reader.py` have
 named claims. `draining.py` has `drain_to_table`, `redrive` and `started`.
 
-Streams into a queue: `sink/writer.py` is what Spark calls, `sink/staging.py` the protocol without Spark, and
-`sink/options.py` the options. The guides under docs say where the guarantees of looks and streams end. The rest of this
-text is about bulk loads.
+Streams into a queue: `sink/writer.py` is what Spark calls, `sink_batches.py` has the protocol without Spark. The guides
+under docs say where the guarantees of looks and streams end. The rest of this text is about bulk loads.
 
 Guarantees: with ``exactlyOnce``, each row of the DataFrame is in the queue once when the job has succeeded. This holds
 with retried tasks, speculative copies, killed workers, a killed driver and a job that is submitted again. Each

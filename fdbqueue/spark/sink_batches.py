@@ -38,7 +38,7 @@ from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams.records import decode, encode
-from fdbqueue.spark.job.attempt import BATCH_ROWS, Holder, PartitionReport
+from fdbqueue.spark.job.attempt import BATCH_ROWS, PartitionReport, RowHolder
 from fdbqueue.spark.job.job import difference
 from fdbqueue.spark.job.keys import PartitionKeys
 from fdbqueue.spark.job.partition import JobIsCommitted, RowLog, counted, entries
@@ -216,7 +216,7 @@ def batch_log(db: Database, batch: SinkBatch, partition: int, record: bytes) -> 
 
 def stage(
     db: Database, batch: SinkBatch, partition: int, *, part_rows: int = BATCH_ROWS, codec: str | None = None
-) -> Holder:
+) -> RowHolder:
     """Return an attempt at one partition that stores its rows aside.
 
     Args:
@@ -241,7 +241,7 @@ def stage(
         return keys.part(batch.query, batch.number, token, number, at)
 
     stopped = run(attempts(db, begin))
-    return Holder(db, keys.record, batch.check_undecided, key, partition, part_rows=part_rows, stopped=stopped)
+    return RowHolder(db, keys.record, batch.check_undecided, key, partition, part_rows=part_rows, stopped=stopped)
 
 
 def commit_at_once(db: Database, batch: SinkBatch, reports: Sequence[PartitionReport], run_id: str) -> bool:

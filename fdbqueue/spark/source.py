@@ -32,7 +32,7 @@ from fdbqueue.errors import FdbQueueError, JobError
 from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
 from fdbqueue.spark.batch.schema import header_of, value_columns
-from fdbqueue.spark.job.attempt import Attempt, JobAttempt, PartitionReport
+from fdbqueue.spark.job.attempt import JobAttempt, PartitionAttempt, PartitionReport
 from fdbqueue.spark.job.job import BegunJob, begin_job, check_report, commit_job, now_us, refuse_bypass, report_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import NoLog, job_log
@@ -194,7 +194,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
     def at(self, point: str) -> None:
         """Do nothing. `write` calls this at each point where tests make a task fail."""
 
-    def _taking(self, db: Database, partition: int) -> Attempt:
+    def _taking(self, db: Database, partition: int) -> PartitionAttempt:
         begun = self._begun
         if begun is None or not (begun.resumed or begun.committed):
             return self._attempt(db, partition)

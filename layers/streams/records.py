@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -69,7 +69,9 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many of its items have a completion, follow-ups or a group."""
 
 
-_decoder = cache(msgspec.msgpack.Decoder)
+@cache
+def _decoder(kind: type[R]) -> msgspec.msgpack.Decoder[R]:
+    return msgspec.msgpack.Decoder(kind)
 
 
 def encode(record: msgspec.Struct) -> bytes:
@@ -92,7 +94,8 @@ def decode(kind: type[R], stored: bytes, what: str) -> R:
     try:
         if stored[:1] != _FIRST_BYTE:
             raise FormatError(f"The record of {what} does not begin as one: it was not written by fdbqueue.")
-        return cast(R, _decoder(kind).decode(stored[1:]))
+        record: R = _decoder(kind).decode(stored[1:])
+        return record
     except UNREADABLE as error:
         raise FormatError(f"The record of {what} is damaged: {error}.") from error
 

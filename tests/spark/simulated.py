@@ -10,7 +10,7 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.spark.job.attempt import At, Attempt, JobAttempt, PartitionReport
+from fdbqueue.spark.job.attempt import At, JobAttempt, PartitionAttempt, PartitionReport
 from fdbqueue.spark.job.job import begin_job, commit_job
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import job_log
@@ -90,7 +90,7 @@ class Job:
             return self.run(values, partition, db=db)
         return self._fed(hold(db or self.db, self.keys, partition, self.begun, self.submission), values)
 
-    def _fed(self, attempt: Attempt, values: Sequence[bytes]) -> PartitionReport:
+    def _fed(self, attempt: PartitionAttempt, values: Sequence[bytes]) -> PartitionReport:
         for start in range(0, len(values), 25):
             attempt.add(rows(values[start : start + 25]))
         return attempt.finish()

@@ -1,7 +1,7 @@
 """Attempts at one partition: each receives its rows, and writes those that are not in the queue yet, or holds them.
 
-All loads and streams into queues use the same `Attempt`. A `JobAttempt` writes to the queue at once, and a `Holder`
-stores rows aside until it is known that they are the right ones. Both stop when they find the job committed.
+All loads and streams into queues use the same `PartitionAttempt`. A `JobAttempt` writes to the queue at once. A
+`RowHolder` stores rows aside until it is known that they are the right ones. Both stop when they find the job committed.
 
     ahead    digests of rows that are in the queue and that this attempt has not met in its input
     backlog  rows that it met and that are not in, as far as it knows
@@ -90,7 +90,7 @@ class HeldRows:
     """The number of batches of rows that are not in."""
 
 
-class Attempt:
+class PartitionAttempt:
     """One attempt at one partition: receives its rows, and tells those that are in already from those that are not.
 
     Args:
@@ -199,7 +199,7 @@ class _SentRows:
     commit: Future[None]
 
 
-class JobAttempt(Attempt):
+class JobAttempt(PartitionAttempt):
     """Writes one partition's rows into their queues.
 
     Args:
@@ -392,7 +392,7 @@ class JobAttempt(Attempt):
         run(again(self._patience, FDBError(code)))
 
 
-class Holder(Attempt):
+class RowHolder(PartitionAttempt):
     """Stores one partition's rows aside, until its job or its batch is decided; or only counts them.
 
     Args:

@@ -20,7 +20,7 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.attempt import HeldRows, Holder, JobAttempt, PartitionReport
+from fdbqueue.spark.job.attempt import HeldRows, JobAttempt, PartitionReport, RowHolder
 from fdbqueue.spark.job.job import BegunJob, clear
 from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.job.partition import JobIsCommitted, check_record, counted, entries
@@ -28,7 +28,7 @@ from fdbqueue.spark.rows.digests import DIGEST_BYTES
 from fdbqueue.spark.rows.rows import unpack
 
 
-def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submission: bytes) -> Holder:
+def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submission: bytes) -> RowHolder:
     """Return an attempt at one partition of a job that was submitted before.
 
     It compares its rows with those that are in, and stores the others aside. Of a committed job it only counts them,
@@ -37,7 +37,7 @@ def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submissio
     Args:
         submission: identifies the rows that this submission of the job stores.
     """
-    return Holder(
+    return RowHolder(
         db,
         keys.record,
         partial(check_record, keys, partition, begun.stored),

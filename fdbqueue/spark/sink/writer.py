@@ -19,7 +19,7 @@ import fdbqueue
 from fdbqueue.errors import JobError
 from fdbqueue.spark.appenders import writing_of
 from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.job.attempt import Attempt, PartitionReport
+from fdbqueue.spark.job.attempt import PartitionAttempt, PartitionReport
 from fdbqueue.spark.options import Options
 from fdbqueue.spark.sink_batches import (
     SinkBatch,
@@ -61,7 +61,7 @@ class FdbQueueStreamWriter(DataSourceStreamArrowWriter):
             batch = self._batch(task.query, task.batch)
             record = begin_batch(db, batch, task.run) if options.at_once else None
             if record is None:
-                attempt: Attempt = stage(db, batch, task.partition, part_rows=way.rows, codec=options.codec)
+                attempt: PartitionAttempt = stage(db, batch, task.partition, part_rows=way.rows, codec=options.codec)
             else:
                 log = batch_log(db, batch, task.partition, record)
                 attempt = way.attempt(db, log, task.partition)
