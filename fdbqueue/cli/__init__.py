@@ -1,4 +1,4 @@
-"""LEVEL 3: the command line, one command a file.
+"""LEVEL 3: the command line. A file is a page of commands.
 
 Values go in and out as JSON lines, one a line, so that commands can be piped into each other. On a terminal the answers
 are tables. Exit codes are in `errors.py`.

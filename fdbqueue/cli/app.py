@@ -7,42 +7,21 @@ from typing import Annotated
 import typer
 
 import fdbqueue
-from fdbqueue.cli.ack import ack
 from fdbqueue.cli.agents import agents
-from fdbqueue.cli.backup import backup
-from fdbqueue.cli.browse import browse
-from fdbqueue.cli.bury import bury
-from fdbqueue.cli.byposition import cancel, get, reschedule, update
-from fdbqueue.cli.check import check
-from fdbqueue.cli.clear import clear
-from fdbqueue.cli.copy import copy
-from fdbqueue.cli.dead import dead
-from fdbqueue.cli.dequeue import dequeue
+from fdbqueue.cli.dead import bury, dead, purge, redrive
 from fdbqueue.cli.enqueue import enqueue
 from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
-from fdbqueue.cli.export import export, import_
-from fdbqueue.cli.groups import groups
-from fdbqueue.cli.health import health
 from fdbqueue.cli.helptext import Command, reflowed
-from fdbqueue.cli.inspecting import inspect
-from fdbqueue.cli.lease import lease
-from fdbqueue.cli.metrics import metrics
-from fdbqueue.cli.nack import nack
-from fdbqueue.cli.peek import peek
-from fdbqueue.cli.purge import purge
-from fdbqueue.cli.queues import pause, queues, quota, register, rename, resume
-from fdbqueue.cli.redrive import redrive
-from fdbqueue.cli.schedules import schedules
+from fdbqueue.cli.items import browse, cancel, clear, get, peek, reschedule, update
+from fdbqueue.cli.looking import check, health, top, troubles
+from fdbqueue.cli.parts import groups, schedules, streams, subscribe, subscriptions, unsubscribe
+from fdbqueue.cli.queues import inspect, pause, queues, quota, register, rename, resume, stats
+from fdbqueue.cli.serving import metrics, web
 from fdbqueue.cli.sessions import sessions
-from fdbqueue.cli.stats import stats
-from fdbqueue.cli.streams import streams
-from fdbqueue.cli.subscribing import subscribe, subscriptions, unsubscribe
-from fdbqueue.cli.sweep import sweep
-from fdbqueue.cli.top import top
-from fdbqueue.cli.troubles import troubles
-from fdbqueue.cli.watch import watch
-from fdbqueue.cli.watchdog import watchdog
-from fdbqueue.cli.web import web
+from fdbqueue.cli.settling import ack, nack
+from fdbqueue.cli.taking import dequeue, lease, watch
+from fdbqueue.cli.transfer import backup, copy, export, import_
+from fdbqueue.cli.watchdog import sweep, watchdog
 from fdbqueue.cli.worker import worker
 
 app = typer.Typer(

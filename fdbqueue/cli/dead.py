@@ -1,26 +1,46 @@
-"""``fdbqueue dead``."""
+"""``fdbqueue dead``, ``redrive``, ``purge`` and ``bury``: dead letters."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fdbqueue.arrow.stored import Range, pages
-from fdbqueue.cli import errors
-from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import headers_shown, rank_of, wants_table, writing
-from fdbqueue.cli.sessioning import tell_none
-from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, print_rows, time_text, value_text
-from fdbqueue.cli.values import to_json
-from fdbqueue.cli.where import ErrorBegins, Where, error_in, item_test, wanted_rows
-from fdbqueue.layers.leases import StoredItem
+from fdbqueue.base.reprs import counted
+from fdbqueue.cli.errors import end, end_if, noted, tell
+from fdbqueue.cli.items import Selection, confirm_removal, error_in, item_test, present_state, wanted_rows
+from fdbqueue.cli.naming import tell_none
+from fdbqueue.cli.opening import CodecName, opened_queue
+from fdbqueue.cli.options import (
+    AllDead,
+    AsJson,
+    Codec,
+    DeadItems,
+    DeadLimit,
+    ErrorBegins,
+    Items,
+    QueueName,
+    Url,
+    Where,
+    Yes,
+    position,
+)
+from fdbqueue.cli.output import SCREENFUL, TableColumn, item_columns, item_record, print_rows, say, wants_table
+from fdbqueue.engine.api import Database
+from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.browsing import browse
 from fdbqueue.stored.layout import Layout
+
+LETTER = "item value error attempt consumer died_at rank? headers?"
+"""A dead letter as JSON has it. Its life has no end any more, as after a redrive."""
+BY_ERROR: tuple[TableColumn[tuple[str, int]], ...] = (
+    TableColumn("items", lambda one: f"{one[1]:,}", number=True),
+    TableColumn("error", lambda one: one[0]),
+)
 
 
 def dead(
@@ -47,24 +67,23 @@ def dead(
     Example: fdbqueue dead orders --limit 5
     """
     table = wants_table(as_json)
-    source = queue_of(queue, codec)
-    with opened_queue(url, source) as db:
+    with opened_queue(url, queue, codec) as (db, source):
         if by_error:
             printed = _print_errors(db, source.layout, item_test(where, error, source.layout), limit, table=table)
         else:
-            wanted = wanted_rows(where, source.layout, source.layout.dead, error)
+            wanted = wanted_rows(where, source.layout, "dead", error)
             most = limit or (SCREENFUL if table else None)
             letters = browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted)
-            printed = print_rows(letters, _columns(codec), partial(_line, codec=codec), table=table)
+            columns = item_columns(codec, "item value error attempt died")
+            printed = print_rows(letters, columns, partial(item_record, codec=codec, fields=LETTER), table=table)
         if not printed:
             fitting = " that fit" if where is not None or error is not None else ""
             tell_none(db, source, f"dead letters{fitting}", "dead")
-    if not printed:
-        raise typer.Exit(errors.EMPTY)
+    end_if(not printed)
 
 
 def _print_errors(
-    db: Any, layout: Layout, wanted: Callable[[bytes, bytes], bool], limit: int | None, *, table: bool
+    db: Database, layout: Layout, wanted: Callable[[bytes, bytes], bool], limit: int | None, *, table: bool
 ) -> int:
     """Print the first lines of errors with their numbers, and return how many.
 
@@ -76,39 +95,102 @@ def _print_errors(
             if wanted(layout.available.key(page.packed(at)), value):
                 found[error_in(value).partition("\n")[0]] += 1
     listed = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit]
-    return print_rows(listed, BY_ERROR, lambda one: line_of({"error": one[0], "items": one[1]}), table=table)
+    return print_rows(listed, BY_ERROR, lambda one: {"error": one[0], "items": one[1]}, table=table)
 
 
-def _columns(codec: CodecName) -> tuple[TableColumn[StoredItem], ...]:
-    return (
-        TableColumn("item", lambda one: place(one.position), whole=True),
-        TableColumn("value", lambda one: "null" if one.value is None else value_text(one, codec)),
-        TableColumn("error", lambda one: one.error),
-        TableColumn("attempt", lambda one: str(one.attempt)),
-        TableColumn("died", lambda one: time_text(one.died_at or 0.0)),
-    )
+def redrive(
+    queue: QueueName,
+    items: DeadItems = None,
+    limit: DeadLimit = None,
+    tail: Annotated[
+        bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
+    ] = False,
+    where: Where = None,
+    error: ErrorBegins = None,
+    everything: AllDead = False,
+    url: Url = None,
+) -> None:
+    """Make dead letters available again, with their attempts reset to 0. Exits with 1 if there was none.
+
+    Example: fdbqueue redrive orders --where "color = 'red'" --limit 100
+    """
+    selection = Selection(items, where, everything, error, ("dead",), limit)
+    chosen = selection.named
+    note = "Some dead letters may be redriven already; `fdbqueue dead` prints those that are left."
+    with opened_queue(url, queue) as (db, own), noted(note):
+        redriven = partial(Leases(own).dead.redrive, db, to="tail" if tail else "place")
+        if selection.has_condition:
+            moved = sum(redriven(found) for found in selection.found(db, own.layout))
+        else:
+            moved = redriven(chosen or None, limit=limit)
+        if not moved:
+            tell_none(db, own, f"{'' if everything else 'such '}dead letters to redrive", "dead")
+            end()
+    say(f"{counted(moved, 'dead letter')} redriven")
 
 
-BY_ERROR: tuple[TableColumn[tuple[str, int]], ...] = (
-    TableColumn("items", lambda one: f"{one[1]:,}", number=True),
-    TableColumn("error", lambda one: one[0]),
-)
+def purge(
+    queue: QueueName,
+    items: DeadItems = None,
+    limit: DeadLimit = None,
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0.0, help="Only those that died at least this many seconds ago.")
+    ] = 0.0,
+    where: Where = None,
+    error: ErrorBegins = None,
+    everything: AllDead = False,
+    url: Url = None,
+    yes: Yes = False,
+) -> None:
+    """Remove dead letters for good. Asks first, with their number. Exits with 1 if there was none.
+
+    Example: fdbqueue purge orders --all --older-than 604800
+    """
+    selection = Selection(items, where, everything, error, ("dead",), limit)
+    chosen = selection.named
+    with opened_queue(url, queue) as (db, own):
+        purged, there = partial(Leases(own).dead.purge, db, older_than=older_than), own.stats(db).dead
+        if not there:
+            tell_none(db, own, "dead letters to remove", "dead")
+            end()
+        wanted = list(selection.found(db, own.layout)) if selection.has_condition else None
+        if wanted is not None:
+            there = sum(map(len, wanted))
+        elif chosen:
+            there = len(set(chosen))
+        if there:
+            confirm_removal(f"up to {min(filter(None, (there, limit))):,} dead letters of {queue}", yes=yes)
+        with noted("Some dead letters may be removed already; `fdbqueue dead` prints those that are left."):
+            removed = purged(chosen or None, limit=limit) if wanted is None else sum(map(purged, wanted))
+        if not removed:
+            such = "" if everything and not older_than else "such "
+            tell_none(db, own, f"{such}dead letters to remove", "dead")
+            end()
+    say(f"{counted(removed, 'dead letter')} removed")
 
 
-def _value(letter: StoredItem, codec: CodecName) -> Any:
-    return None if letter.value is None else to_json(letter.value, codec)
+def bury(
+    queue: QueueName,
+    items: Items,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", help="Why, for people who look at the dead letters. Default: the item's last error."),
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Make available items dead letters, also one that can't be read. Exits with 1 if one is not available.
 
+    For an item that holds up the queue: the error of a take names it. `fdbqueue dead` shows it, and `fdbqueue cancel`
+    removes it for good.
 
-def _line(letter: StoredItem, codec: CodecName) -> bytes:
-    with writing(letter.position):
-        shown = {
-            "item": place(letter.position),
-            "value": _value(letter, codec),
-            "error": letter.error,
-            "attempt": letter.attempt,
-            "consumer": letter.consumer,
-            "died_at": letter.died_at,
-            **rank_of(letter.position),
-            **headers_shown(letter.headers),  # its life has no end any more, as after a redrive
-        }
-        return line_of(shown)
+    Example: fdbqueue bury orders 7:72616e646f6d --error "of an older program"
+    """
+    chosen = [position(item) for item in items]
+    with opened_queue(url, queue) as (db, own):
+        buried = [Leases(own).dead.bury(db, one, error=error) for one in chosen]
+        missing = [one for one, done in zip(chosen, buried, strict=True) if not done]
+        states = {one: present_state(db, own, one) for one in missing}
+    say(f"{counted(sum(buried), 'item')} buried")
+    for one, state in states.items():
+        tell(f"The item {one.text} is not available{state and f': it {state}'}.")
+    end_if(missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,37 +13,64 @@ from typing import Annotated, Any
 import typer
 
 from fdbqueue.base.reprs import counted
-from fdbqueue.cli.errors import BadValue
-from fdbqueue.cli.grouping import GroupOption
-from fdbqueue.cli.input import groups_of_lines
-from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import Codec, CodecName, QueueName, Raw, Url, check_raw, queue_of
-from fdbqueue.cli.ordering import LevelCount, Priority, levels_of
-from fdbqueue.cli.output import say, wants_table
-from fdbqueue.cli.records import enqueue_records, record_of
-from fdbqueue.cli.sessioning import (
-    USUAL_LEVEL,
-    GateOption,
-    Level,
-    Plain,
-    SessionOption,
+from fdbqueue.cli import errors
+from fdbqueue.cli.errors import BadValue, DoneItems, end_if, noted, refuse_if, tell
+from fdbqueue.cli.input import (
+    ItemTerms,
+    ItemToEnqueue,
+    Way,
+    enqueue_records,
+    groups_of_lines,
+    parse,
+    record_of,
+    terms_of,
+    to_json,
+)
+from fdbqueue.cli.naming import (
     check_gates,
+    check_level,
     gates_named,
+    levels_of,
     refuse_among_sessions,
     session_named,
     sessions_of,
 )
-from fdbqueue.cli.terms import At, Delay, HeadersText, ItemTerms, Ttl, terms_of
-from fdbqueue.cli.tracking import Tracked
-from fdbqueue.cli.values import parse
-from fdbqueue.cli.waiting import Wait
-from fdbqueue.engine import FDBError
-from fdbqueue.errors import FdbQueueError
+from fdbqueue.cli.opening import CodecName, opened, queue_of
+from fdbqueue.cli.options import (
+    At,
+    Codec,
+    Delay,
+    GateOption,
+    GroupOption,
+    HeadersText,
+    Level,
+    LevelCount,
+    Plain,
+    Priority,
+    QueueName,
+    Raw,
+    SessionOption,
+    Ttl,
+    Url,
+    Wait,
+    check_raw,
+)
+from fdbqueue.cli.output import print_json, say, wants_table, write_lines
+from fdbqueue.cli.parts import held_open, until_ended
+from fdbqueue.engine.api import Database
+from fdbqueue.errors import CodecError, CompletionError, ItemTooLarge
 from fdbqueue.layers.common.levels import PRIORITY
+from fdbqueue.layers.groups import Groups
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
+from fdbqueue.layers.results import Completion, Results
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.verbs.queue import Queue
+
+EXIT_CODES = {"dead": errors.DEAD, "expired": errors.EXPIRED}
+"""The exit codes for ends without a result. Every other such end is `errors.REMOVED`."""
+USUAL_LEVEL = 1
+"""The level of items that are not urgent, with the two levels that sessions have by default."""
 
 AreRecords = Annotated[
     bool, typer.Option("--records", help="Each line is an item with headers and times, as --records prints it.")
@@ -97,74 +125,57 @@ def enqueue(
     Example: fdbqueue enqueue orders '{"sku": "teapot"}' --delay 60
     """
     check_raw(raw, codec)
-    if raw and records:
-        raise typer.BadParameter("a record is JSON, and no raw value", param_hint="--raw")
-    if session is None and level is not None:
-        raise typer.BadParameter("a level is one of a session: give --session too", param_hint="--level")
-    if session is None and gate is not None:
-        raise typer.BadParameter("a gate is one of a session: give --session too", param_hint="--gate")
-    if session is not None and plain:
-        raise typer.BadParameter("a plain item is in no session: leave --session or --plain out", param_hint="--plain")
-    if session is not None and (records or priority is not None or levels is not None):
-        wrong = "--records" if records else "--priority and --levels"
-        raise typer.BadParameter(f"items of a session have --level, and take no {wrong}", param_hint="--session")
-    if as_json and wait is None:
-        raise typer.BadParameter("it prints how items ended: give --wait too", param_hint="--json")
+    refuse_if(raw and records, "a record is JSON, and no raw value", "--raw")
+    check_level(session, level)
+    refuse_if(session is None and gate is not None, "a gate is one of a session: give --session too", "--gate")
+    alone = "a plain item is in no session: leave --session or --plain out"
+    refuse_if(session is not None and plain, alone, "--plain")
+    wrong = "--records" if records else "--priority and --levels"
+    is_odd = session is not None and (records or priority is not None or levels is not None)
+    refuse_if(is_odd, f"items of a session have --level, and take no {wrong}", "--session")
+    refuse_if(as_json and wait is None, "it prints how items ended: give --wait too", "--json")
     if wait is not None:
         wants_table(as_json)  # it raises if there is no standard output
     terms = terms_of(headers, delay, at, ttl)
     in_arguments = partial(parse, codec=codec, raw=raw or codec in (CodecName.str, CodecName.bytes))
     read = partial(record_of, codec=codec) if records else in_arguments
-    items = 0
-    try:
+    code = 0
+    with DoneItems("enqueued", "Nothing was") as progress:
         given = iter([iter([read(value) for value in values])]) if values else _in_lines(codec, raw, records)
-    except BadValue as error:
-        raise BadValue(f"{error} Nothing was enqueued.") from error
-    with opened(url, create=True) as db:
-        leases, sessions, more = Leases(queue_of(queue, codec)), None, {}
-        if session is None:
-            if not plain:
-                refuse_among_sessions(db, leases.queue, "Give --session NAME")
-            leases, terms = _ordered(db, leases.queue, priority, levels, terms)
-        else:
-            name, gates = session_named(session, "--session"), gates_named(gate, "--gate")
-            sessions = sessions_of(leases.queue, gates=(lambda _: gates) if gates else None)
-            if gate is None:
-                check_gates(db, sessions, name)
-            more = {"session": name, "level": USUAL_LEVEL if level is None else level}
-        tracked = Tracked(
-            db,
-            leases,
-            sessions,
-            terms,
-            more,
-            group=group,
-            wait=wait,
-            as_json=as_json,
-            tells=bool(values) and sys.stdout is not None,
-            is_plain=terms == ItemTerms() and not records,
-        )
-        is_tracked = bool(values) or group is not None or wait is not None
-        enqueue_all = tracked.enqueue if is_tracked else _way_in(db, leases, sessions, terms, more, records)
-        try:
-            for lines in given:
-                for number in enqueue_all(lines):
-                    items += number
-        except BadValue as error:
-            raise BadValue(
-                f"{error} {counted(items, 'item was', 'items were') if items else 'Nothing was'} enqueued."
-            ) from error
-        except (FdbQueueError, FDBError, KeyboardInterrupt):
-            if items:
-                typer.echo(f"{counted(items, 'item was', 'items were')} enqueued before.", err=True)
-            raise
-    say(f"{counted(items, 'item')} enqueued")
-    if tracked.code:
-        raise typer.Exit(tracked.code)
+        with opened(url, create=True) as db:
+            leases, sessions, more = Leases(queue_of(queue, codec)), None, {}
+            if session is None:
+                if not plain:
+                    refuse_among_sessions(db, leases.queue, "Give --session NAME")
+                leases, terms = _ordered(db, leases.queue, priority, levels, terms)
+            else:
+                name, gates = session_named(session, "--session"), gates_named(gate, "--gate")
+                sessions = sessions_of(leases.queue, gates=(lambda _: gates) if gates else None)
+                if gate is None:
+                    check_gates(db, sessions, name)
+                more = {"session": name, "level": USUAL_LEVEL if level is None else level}
+            if not values and group is None and wait is None:
+                enqueue_all = _way_in(db, leases, sessions, terms, more, records)
+                for lines in given:
+                    for number in enqueue_all(lines):
+                        progress.items += number
+            else:
+                way = _tracked(leases, sessions, more, group, wait, is_plain=terms == ItemTerms() and not records)
+                for lines in given:
+                    items = (_record(leases, value) for value in lines)
+                    for entered in enqueue_records(db, leases, items, terms, way):
+                        progress.items += len(entered)
+                        if wait is not None:
+                            ended = print_results([one.at(db) for one in entered], wait, as_json=as_json)
+                            code = code or ended
+                        elif values and sys.stdout is not None:
+                            write_lines(b"%b\n" % one.text.encode() for one in entered)
+    say(f"{counted(progress.items, 'item')} enqueued")
+    end_if(code, code)
 
 
 def _ordered(
-    db: Any, queue: Queue, priority: int | None, levels: str | None, terms: ItemTerms
+    db: Database, queue: Queue, priority: int | None, levels: str | None, terms: ItemTerms
 ) -> tuple[Leases, ItemTerms]:
     """Return the leases of a queue, in its order, and the terms with the priority."""
     order = levels_of(db, queue, priority, levels)
@@ -176,7 +187,7 @@ def _ordered(
 
 
 def _way_in(
-    db: Any, leases: Leases, sessions: Sessions | None, terms: ItemTerms, more: dict[str, Any], records: bool
+    db: Database, leases: Leases, sessions: Sessions | None, terms: ItemTerms, more: dict[str, Any], records: bool
 ) -> Callable[[Iterable[Any]], Iterator[int]]:
     """Return a function that enqueues values or records. It yields the number that is in after each commit."""
     if records:
@@ -186,6 +197,72 @@ def _way_in(
         given = {**terms.arguments(leases.clock()), **more}
         return lambda lines: iter([source.enqueue_many(db, lines, **given).items])
     return lambda lines: iter([leases.queue.enqueue_many(db, lines).items])
+
+
+def _tracked(
+    leases: Leases,
+    sessions: Sessions | None,
+    more: dict[str, Any],
+    group: str | None,
+    wait: float | None,
+    *,
+    is_plain: bool,
+) -> Way:
+    """Return how items are enqueued whose positions or results the command prints, or that belong to a group.
+
+    Args:
+        more: other arguments of the enqueue: session and level.
+        is_plain: whether the items are values without terms. They are stored as by `Queue.enqueue`.
+    """
+    source: Any = leases if sessions is None else sessions
+    if wait is not None:
+        source = Results(source)
+    begin = None
+    if group is not None:
+        source = Groups(source)
+        begin = partial(held_open, source, group)
+        more = {**more, "group": group}
+    if is_plain and source is leases:
+        return Way(lambda tr, value, **_: leases.queue.enqueue.steps(tr, value))
+    return Way(partial(source.enqueue.steps, **more), begin)
+
+
+def _record(leases: Leases, value: Any) -> ItemToEnqueue:
+    if isinstance(value, ItemToEnqueue):
+        return value
+    try:
+        return ItemToEnqueue("", len(leases.queue.encode(value)), value, ItemTerms())
+    except (CodecError, ItemTooLarge) as error:
+        raise BadValue(str(error)) from error
+
+
+def print_results(completions: Iterable[Completion[Any]], seconds: float, *, as_json: bool) -> int:
+    """Wait for items, and print the result of each. Return the exit code: that of the first one that has no result.
+
+    Args:
+        seconds: the longest wait for all of them.
+        as_json: whether to print how each item ended, as an object, in place of its result.
+    """
+    deadline = time.monotonic() + seconds
+    first = 0
+    for completion in completions:
+        code, told = 0, {"item": str(completion)}
+        try:
+            with noted(f"The item {completion} is enqueued. Its result was not printed."):
+                result = until_ended(completion.wait, deadline)
+            told |= {"state": "done", "result": to_json(result, CodecName.msgpack)}
+        except CompletionError as error:
+            code = EXIT_CODES.get(error.outcome, errors.REMOVED)
+            told |= {"state": error.outcome, "error": error.error}
+            tell(f"Error: {error}")
+        except TimeoutError:
+            code = errors.TIMED_OUT
+            told |= {"state": "pending"}
+            tell(f"Error: The item {completion} is enqueued, and has not ended in {seconds:g} s.")
+        if as_json or not code:
+            print_json(told if as_json else told["result"])
+        first = first or code
+    return first
 
 
 def _in_lines(codec: CodecName, raw: bool, records: bool) -> Iterator[Iterator[Any]]:

@@ -1,5 +1,7 @@
 """Opens the database of a command, and finds the queue that it names.
 
+A queue's name is a text, or its key tuple as JSON.
+
 No command makes a database or a queue by a mistyped name. `enqueue` and `import` make what they need; others do if they
 are told to by --create. No opening waits for ever.
 """
@@ -9,19 +11,26 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from fdbqueue.cli.errors import ENGINE
+from fdbqueue.cli.errors import ENGINE, refused, tell
+from fdbqueue.cli.helptext import in_shell
 from fdbqueue.engine import open
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import run
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.keys import beginning, within
+from fdbqueue.engine.steps import rows, run, value_of
+from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import has_database, parse
-from fdbqueue.errors import StorageError, UnknownQueue, UrlError
-from fdbqueue.stored.layout import Layout
+from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
+from fdbqueue.observe.troubles import troubles_of
+from fdbqueue.stored.catalogue import read_about
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name
+from fdbqueue.stored.names import FORMS, queue_named, queue_text
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.settings import check_decodes
 from fdbqueue.verbs.queue import Queue
@@ -31,15 +40,44 @@ PATIENCE_SECONDS = 30.0
 """How long one transaction may take, including its retries, before the command gives up."""
 _REMEDY = "Give file:PATH, or fdb: or fdb:CLUSTER_FILE."
 
-Create = Annotated[
-    bool, typer.Option("--create", help="Make the queue, and its database, if there is none of this name.")
-]
+
+class CodecName(StrEnum):
+    """The library's own codecs."""
+
+    json = "json"
+    msgpack = "msgpack"
+    tuple = "tuple"
+    str = "str"
+    bytes = "bytes"
+
+
+def named(text: str, hint: str = "QUEUE") -> Name:
+    """Return the name of a queue from its text: the text itself, or a tuple as JSON.
+
+    >>> named("orders"), named('["shop", "orders"]')
+    ('orders', ('shop', 'orders'))
+    """
+    with refused(hint):
+        return queue_named(text)
+
+
+def name_below(text: str | None, hint: str) -> Name | None:
+    """Return the name that an option gives, if it does."""
+    return None if text is None else named(text, hint)
+
+
+def queue_of(name: str, codec: CodecName | None = None) -> Queue:
+    """Return the queue that the arguments name. Without a codec it shows values as bytes, and registers nothing."""
+    queue: Queue = Queue(named(name), codec=(codec or CodecName.bytes).value)
+    if codec is None:
+        queue.layout.known.registration = None
+    return queue
 
 
 @contextmanager
 def opened(
     url: str | None, *, create: bool = False, patience: float = PATIENCE_SECONDS, names_queue: bool = False
-) -> Iterator[Any]:
+) -> Iterator[Database]:
     """Open the database that `url` names, while the command needs it.
 
     Args:
@@ -74,18 +112,19 @@ def opened(
 @contextmanager
 def opened_queue(
     url: str | None,
-    queue: Queue[Any],
+    name: str,
+    codec: CodecName | None = None,
     *,
     create: bool = False,
     renamed: bool = False,
     decodes: bool = True,
     patience: float = PATIENCE_SECONDS,
-) -> Iterator[Any]:
-    """Open the database that `url` names, and check that the queue is there.
+) -> Iterator[tuple[Database, Queue]]:
+    """Open the database that `url` names, and the queue in it.
 
     Args:
         url: as on the command line.
-        queue: the queue that the command names.
+        name, codec: as `queue_of`.
         create: whether the command may make the database and the queue.
         renamed: whether the command takes the old name of a queue that was renamed.
         decodes: whether the command needs the codec of the queue's items.
@@ -97,11 +136,12 @@ def opened_queue(
         QueueRenamed: it has another name now.
         OtherCodec: it is registered with another codec, and this one is not bytes.
     """
+    queue = queue_of(name, codec)
     with opened(url, create=create, patience=patience, names_queue=True) as db:
         run(queue.read(db, partial(check_known, layout=queue.layout, create=create, renamed=renamed)))
         if decodes:
             run(check_decodes(db, queue.layout))
-        yield db
+        yield db, queue
 
 
 async def check_known(tr: Transaction, layout: Layout, *, create: bool = False, renamed: bool = False) -> None:
@@ -147,9 +187,73 @@ def _waiting_for(folder: str) -> Iterator[None]:
 
 
 def _give_up(folder: str) -> None:
-    typer.echo(
+    tell(
         f"Error: {folder}: another process has held its lock for {PATIENCE_SECONDS:g} s, and may be stopped."
-        f" `fuser -v {folder}/data.mdb` says which have it open.",
-        err=True,
+        f" `fuser -v {folder}/data.mdb` says which have it open."
     )
     os._exit(ENGINE)
+
+
+COMPLETION_SECONDS = 2.0
+"""How long the shell waits for names."""
+MOST_NAMES = 10_000
+"""How many names it looks at."""
+
+
+def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the registered names that begin with the typed text; none if the database can't be read."""
+    url = ctx.params.get("url") or os.environ.get("FDBQUEUE_URL")
+    if url is None:
+        return []
+    with suppress(Exception), opened(url, patience=COMPLETION_SECONDS) as db:
+        names = run(attempts(db, partial(_names, begins=incomplete)))
+        return [name for name in names if name.startswith(incomplete)]
+    return []
+
+
+async def _names(tr: Transaction, begins: str) -> list[str]:
+    """Return registered names. Of those that are plain text, only names that begin so: their keys do, too."""
+    span = beginning(begins, CATALOGUE) if begins and begins[0] not in FORMS else within(CATALOGUE)
+    found = await rows(tr.snapshot, *span, limit=MOST_NAMES)
+    return [queue_text(row.key[len(CATALOGUE) :]) for row in found]
+
+
+def registered_codec(layout: Layout, url: str | None) -> str:
+    """Return the name of the codec that a queue is registered with; "" if it is not, or if there is no database."""
+    try:
+        with opened(url) as db:
+            return run(attempts(db, partial(_codec, layout=layout)))
+    except (StorageError, UrlError):
+        return ""  # the command opens it, too: it makes the folder, or reports the error
+
+
+async def _codec(tr: Transaction, layout: Layout) -> str:
+    value = await value_of(tr.snapshot.get(layout.catalogue_key))
+    with suppress(FormatError):
+        return read_about(layout, bytes(value))[1].codec if value.present() else ""
+    return ""
+
+
+def tell_if_paused(db: Database, queue: Queue) -> None:
+    """Say on standard error that a queue is paused, where a command found no more items to take."""
+    if (pause := queue.paused(db)) is not None:
+        tell(in_shell(f"The queue {queue.layout.describe()} is paused {pause.text}. Queue.resume ends that."))
+
+
+@contextmanager
+def beside_troubles(db: Database, queue: Queue) -> Iterator[None]:
+    """Say on standard error what the troubles of a queue are, if its page or its numbers can't be read."""
+    try:
+        yield
+    except FormatError as error:
+        for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
+            if str(error) not in one.text:
+                tell(f"{in_shell(one.text)}{one.told_since} Next: `{one.command}`.")
+        raise
+
+
+def tell_troubles(db: Database, queue: Queue, *kinds: str) -> None:
+    """Say on standard error what the troubles of these kinds are, where a command found no more items to take."""
+    for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
+        if one.kind in kinds:
+            tell(f"{one.text}{one.told_since} Next: `{one.command}`.")

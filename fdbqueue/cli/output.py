@@ -13,22 +13,34 @@ import termios
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from fdbqueue.base.position import Position
-from fdbqueue.cli.errors import BadValue, OutputFailed
-from fdbqueue.cli.input import is_terminal
-from fdbqueue.cli.options import CodecName
-from fdbqueue.cli.values import encode_json, to_json
+from fdbqueue.cli.errors import BadValue, OutputFailed, tell
+from fdbqueue.cli.input import encode_json, is_terminal, to_json
+from fdbqueue.cli.opening import CodecName
 from fdbqueue.layers.leases import Lease, StoredItem
+from fdbqueue.reads.inspecting import SeenItem
+from fdbqueue.reads.trouble import Severity, Trouble, Troubles
 from fdbqueue.stored.items import Blob, Item
+from fdbqueue.stored.names import session_json
 
 T = TypeVar("T")
-Shown: TypeAlias = Item | Lease | StoredItem
+Shown: TypeAlias = Item | Lease | StoredItem | SeenItem
+RECORD = "item rank? index random value headers? ttl_at?"
+"""All that is known of an item and that another queue may take."""
+TAKEN = "item rank?# value headers?"
+"""The columns of items that are taken out or looked at."""
 CUT_OFF = " The last line of the output is cut off: its item is among these."
 LOOK_SECONDS = 0.1
 """How often a command that waits for the reader of its output checks for a signal."""
@@ -67,9 +79,10 @@ def line(item: Shown, codec: CodecName, *, records: bool = False, raw: bool = Fa
         )
     if raw:
         return (item.value if isinstance(item.value, bytes) else str(item.value).encode()) + b"\n"
+    if records:
+        return item_line(item, codec, RECORD)
     with writing(item.position):
-        value = to_json(item.value, codec)
-        return encode_json(record(item, value) if records else value).encode() + b"\n"
+        return line_of(to_json(item.value, codec))
 
 
 def lines_of(items: Iterable[T], show: Callable[[T], bytes]) -> tuple[list[bytes], BadValue | None]:
@@ -96,28 +109,42 @@ def writing(position: Position) -> Iterator[None]:
         raise BadValue(f"The item {position.text} can't be written as JSON: {error}") from error
 
 
-def record(item: Shown, value: Any) -> dict[str, Any]:
-    """Return an item as JSON can hold it: all that is known of it and that another queue may take."""
-    rank = rank_of(item.position)
-    parts = {"index": item.position.index, "random": item.position.random.hex()}
-    shown = {"item": item.position.text, **rank, **parts, "value": value}
-    return {**shown, **terms_shown(item)}
+_GETTERS: Mapping[str, Callable[[Any, CodecName], Any]] = {
+    "item": lambda one, _: one.position.text,
+    "lease": lambda one, _: str(one.handle),
+    "rank": lambda one, _: one.position.rank,
+    "index": lambda one, _: one.position.index,
+    "random": lambda one, _: one.position.random.hex(),
+    "value": lambda one, codec: None if one.value is None else to_json(one.value, codec),
+    "headers": lambda one, _: to_json(dict(one.headers), CodecName.msgpack),
+    "session": lambda one, _: session_json(one.session),
+}
+"""How a field of an item is got, if it is more than an attribute. A value that can't be read is null."""
 
 
-def rank_of(position: Position) -> dict[str, int]:
-    """Return the rank as a record has it; empty in a queue without an order."""
-    return {} if position.rank is None else {"rank": position.rank}
+def item_record(one: Shown, codec: CodecName, fields: str) -> dict[str, Any]:
+    """Return an item as JSON can hold it.
+
+    Args:
+        fields: the names of its fields. One with a "?" is left out if the item does not have it.
+
+    Raises:
+        BadValue: JSON can't hold it.
+    """
+    shown: dict[str, Any] = {}
+    with writing(one.position):
+        for field in fields.split():
+            name = field.rstrip("?")
+            own = {name: _GETTERS[name](one, codec) if name in _GETTERS else getattr(one, name, None)}
+            shown |= own if field == name else present(own)
+    return shown
 
 
-def terms_shown(item: Shown) -> dict[str, Any]:
-    """Return the headers and the end of life as a record has them; empty if there are none."""
-    ttl_at = None if isinstance(item, Item) else item.ttl_at
-    return {**headers_shown(item.headers), **({} if ttl_at is None else {"ttl_at": ttl_at})}
-
-
-def headers_shown(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return headers as a record has them; empty if there are none."""
-    return {"headers": to_json(dict(headers), CodecName.msgpack)} if headers else {}
+def item_line(one: Shown, codec: CodecName, fields: str) -> bytes:
+    """Return an item as a line of JSON, as `item_record`."""
+    shown = item_record(one, codec, fields)
+    with writing(one.position):
+        return line_of(shown)
 
 
 class Output:
@@ -253,3 +280,239 @@ def _descriptor() -> int | None:
         return sys.stdout.fileno()
     except io.UnsupportedOperation:
         return None
+
+
+NO_WORDS: Mapping[str, str] = {}
+SCREENFUL = 20
+"""So many rows a terminal shows if no number is given."""
+BESIDE_COLUMNS = 30
+"""The least width of a table's other columns and lines, next to a column that is to be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn(Generic[T]):
+    """A column of a table."""
+
+    head: str
+    cell: Callable[[T], str]
+    """Returns the text of a row; "" if it has none."""
+    number: bool = False
+    """Whether to align it at the right."""
+    whole: bool = False
+    """Whether it stays in one line, to be copied. Others fold."""
+    optional: bool = False
+    """Whether to leave it out if no row has a text in it."""
+    least: int | None = None
+    """Its least width."""
+
+
+def print_rows(
+    found: Iterable[T],
+    columns: Sequence[TableColumn[T]],
+    record: Callable[[T], Mapping[str, Any]],
+    *,
+    table: bool,
+) -> int:
+    """Print rows as a table, or each as a line of JSON as soon as it is there. Return how many.
+
+    If a narrow terminal would cut a first column that is to be copied, it prints the lines instead.
+
+    Args:
+        record: returns a row as JSON has it.
+        table: whether to print a table.
+
+    Raises:
+        OutputFailed: as `Output.write`.
+    """
+    rows: list[T] = []
+    lines: list[bytes] = []
+    printed = 0
+    for one in found:
+        printed += 1
+        if not table:
+            print_json(record(one))
+            continue
+        rows.append(one)
+        if columns[0].whole:
+            lines.append(line_of(record(one)))
+    if rows:
+        write_lines([shown_rows(rows, columns, lines)])
+    return printed
+
+
+def present(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record has: without the fields that are None, False, or empty."""
+    return {name: value for name, value in record.items() if not (value is None or value is False or value in ("", {}))}
+
+
+def line_of(record: Any) -> bytes:
+    """Return a record, or another value that JSON can hold, as a line of JSON."""
+    return encode_json(record).encode() + b"\n"
+
+
+def print_json(record: Any) -> None:
+    """Print a record, or another value that JSON can hold, as a line of JSON."""
+    write_lines([line_of(record)])
+
+
+def print_or_tell(record: Mapping[str, Any]) -> None:
+    """Print a record, in a command that goes on if nobody can read it: it says so."""
+    try:
+        print_json(record)
+    except OutputFailed as error:
+        tell(f"Error: {error}")
+
+
+def shown_rows(rows: Iterable[T], columns: Sequence[TableColumn[T]], lines: Sequence[bytes] = ()) -> bytes:
+    """Return the terminal's text of a table.
+
+    Args:
+        lines: what to return instead if a narrow terminal would cut the first column, which is to be copied.
+    """
+    table = table_of(rows, columns)
+    if lines and max(len(str(cell)) for cell in table.columns[0].cells) + BESIDE_COLUMNS > Console().width:
+        return b"".join(lines)
+    return rendered(table)
+
+
+def table_of(rows: Iterable[T], columns: Sequence[TableColumn[T]], *, live: bool = False) -> Table:
+    """Return rows as a table.
+
+    Args:
+        live: whether it is shown again and again; it has few lines then.
+    """
+    cells = [[one.cell(row) for one in columns] for row in rows]
+    shown = [at for at, one in enumerate(columns) if not one.optional or any(row[at] for row in cells)]
+    if live:
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", collapse_padding=True, pad_edge=False)
+    else:
+        table = Table(header_style="bold")
+    for one in (columns[at] for at in shown):
+        table.add_column(
+            Text(one.head),
+            justify="right" if one.number else "left",
+            overflow="ellipsis" if one.whole else "fold",
+            no_wrap=one.whole,
+            min_width=one.least,
+        )
+    for row in cells:
+        table.add_row(*(Text(row[at]) for at in shown))
+    return table
+
+
+def item_columns(codec: CodecName, columns: str) -> tuple[TableColumn[Any], ...]:
+    """Return the columns of items.
+
+    Args:
+        columns: their names. One with a "?" is left out if no item has a text there, one with a "#" is aligned at the
+            right. The first stays in one line, to be copied.
+
+    A cell raises BadValue if JSON can't hold what it shows.
+    """
+    found = []
+    for at, column in enumerate(columns.split()):
+        name = column.rstrip("?#")
+        cell = partial(_item_cell, codec=codec, name=name)
+        found.append(TableColumn(name, cell, number="#" in column, whole=not at, optional="?" in column))
+    return tuple(found)
+
+
+def _item_cell(one: Shown, codec: CodecName, name: str) -> str:
+    if name == "died":
+        return time_text(getattr(one, "died_at", None) or 0.0)
+    with writing(one.position):
+        got = _GETTERS[name](one, codec) if name in _GETTERS else getattr(one, name)
+        if name == "value":
+            return encode_json(got)
+        return encode_json(got) if isinstance(got, dict) and got else str("" if got in (None, {}) else got)
+
+
+def print_pairs(title: str, pairs: dict[str, Any], words: Mapping[str, str] = NO_WORDS) -> None:
+    """Print names and numbers as a table. `words` has what to print for a name that is not a word itself."""
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in pairs.items():
+        shown = f"{value:,}" if isinstance(value, int | float) else Text(str(value or ""), justify="left")
+        table.add_row(words.get(name, name.replace("_", " ")), shown)
+    print_shown(table)
+
+
+def print_shown(shown: RenderableType) -> None:
+    """Print a table, or another object for a terminal.
+
+    Raises:
+        OutputFailed: as `Output.write`.
+    """
+    write_lines([rendered(shown)])
+
+
+def rendered(shown: RenderableType) -> bytes:
+    """Return the terminal's text of a table."""
+    console = Console(highlight=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get().encode(sys.stdout.encoding, sys.stdout.errors or "strict")
+
+
+def number_text(number: int) -> str:
+    """Return a number for a cell; "" for 0."""
+    return f"{number:,}" if number else ""
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a time for a cell; "" for None."""
+    return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+STYLES: dict[Severity, str] = {"problem": "bold red", "warning": "bold yellow", "note": "bold"}
+MOST_SHOWN = 50
+"""So many troubles a terminal shows."""
+
+
+def trouble_record(one: Trouble) -> dict[str, Any]:
+    """Return a trouble in a form that JSON can hold."""
+    record = one.record()
+    return record if one.session is None else {**record, "session": session_json(one.session)}
+
+
+def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:
+    """Return the troubles of one queue as a record has them; empty if there are none."""
+    told = [trouble_record(one) for one in found]
+    return {"troubles": told} if told else {}
+
+
+def next_step(one: Trouble) -> str:
+    """Return a trouble in one line, with the command that comes next.
+
+    >>> next_step(Trouble("dead_letters", "warning", "orders", "2 dead letters.", command="fdbqueue dead orders"))
+    'orders: 2 dead letters. Next: `fdbqueue dead orders`.'
+    """
+    return f"{one.sentence} Next: `{one.command}`." if one.command else one.sentence
+
+
+def print_troubles(found: Troubles, sentences: Sequence[str] = ()) -> None:
+    """Print troubles on a terminal, each with its next command on a line of its own.
+
+    Args:
+        sentences: what to print above them.
+    """
+    print_shown(troubles_text(found, sentences))
+
+
+def troubles_text(found: Troubles, sentences: Sequence[str] = ()) -> Text:
+    """Return what `print_troubles` prints."""
+    text = Text(found.heading, style="bold")
+    for sentence in sentences:
+        text.append("\n").append(sentence, style="red")
+    for one in found[:MOST_SHOWN]:
+        text.append("\n").append_text(trouble_line(one))
+    if len(found) > MOST_SHOWN:
+        text.append(f"\n… and {len(found) - MOST_SHOWN:,} more: `fdbqueue troubles --json` has all", style="not bold")
+    return text
+
+
+def trouble_line(one: Trouble) -> Text:
+    """Return a trouble for a terminal: its sentence, since when, and its next command on a line of its own."""
+    line = Text.assemble((f"{one.severity} ", STYLES[one.severity]), (f"{one.sentence}{one.told_since}", "not bold"))
+    return line.append(f"\n    {one.command}", style="not bold") if one.command else line

@@ -1,10 +1,11 @@
-"""``fdbqueue queues``, ``fdbqueue register``, ``fdbqueue pause`` and ``fdbqueue resume``: whole queues."""
+"""``fdbqueue queues``, ``register``, ``rename``, ``pause``, ``resume``, ``quota``, ``stats``, ``inspect``."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum, StrEnum
+from functools import partial
 from itertools import islice
 from textwrap import wrap
 from typing import Annotated, Any
@@ -12,21 +13,39 @@ from typing import Annotated, Any
 import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
-from fdbqueue.cli.errors import noted
-from fdbqueue.cli.opening import Create, opened, opened_queue
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, named, queue_of
-from fdbqueue.cli.output import say, wants_table, write_lines
-from fdbqueue.cli.troubling import troubles_shown
-from fdbqueue.cli.values import encode_json
+from fdbqueue.cli.errors import end, end_if, noted, refuse, refuse_if, tell
+from fdbqueue.cli.naming import order_of, session_stats
+from fdbqueue.cli.opening import CodecName, beside_troubles, name_below, named, opened, opened_queue
+from fdbqueue.cli.options import AsJson, Codec, Create, QueueName, Url, Within
+from fdbqueue.cli.output import (
+    item_record,
+    present,
+    print_json,
+    print_pairs,
+    print_shown,
+    say,
+    troubles_shown,
+    wants_table,
+    write_lines,
+)
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.steps import run
+from fdbqueue.layers.blobs import Blobs
+from fdbqueue.layers.common.levels import levels_named
+from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
+from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import LEAST_BYTES, Quota
-from fdbqueue.observe.troubles import listed, listed_these
-from fdbqueue.reads.trouble import Troubles
+from fdbqueue.observe.troubles import Listed, listed, listed_these
+from fdbqueue.reads.inspecting import Inspection, SeenItem
+from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.names import queue_text, session_json
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
@@ -51,9 +70,7 @@ COLUMNS = ("codec", "order", *STATES, "in sessions")
 
 
 def queues(
-    within: Annotated[
-        str | None, typer.Option("--within", metavar="NAME", help="Only queues below this name, or key tuple as JSON.")
-    ] = None,
+    within: Within = None,
     scan: Annotated[
         bool, typer.Option("--scan", help="Also find queues that are not registered, by reading the whole database.")
     ] = False,
@@ -73,11 +90,10 @@ def queues(
     Example: fdbqueue queues --within shop
     """
     table = wants_table(as_json)
-    below = None if within is None else named(within, "--within")
-    if scan and after is not None:
-        raise typer.BadParameter("--scan reads the whole database, from its first key on", param_hint="--after")
-    behind = None if after is None else named(after, "--after")
-    shown: list[tuple[QueueInfo, Troubles]] = []
+    below = name_below(within, "--within")
+    refuse_if(scan and after is not None, "--scan reads the whole database, from its first key on", "--after")
+    behind = name_below(after, "--after")
+    shown: list[Listed] = []
     is_empty = True
     with opened(url) as db:
         if scan:
@@ -85,14 +101,13 @@ def queues(
             found = listed_these(db, (Registered(_prefix(info)) for info in there))
         else:
             found = listed(db, within=below, after=behind, limit=limit)
-        for info, troubles in found:
+        for one in found:
             is_empty = False
             if table:
-                shown.append((info, troubles))
+                shown.append(one)
             else:
-                write_lines([encode_json({**_record(info), **troubles_shown(troubles)}).encode() + b"\n"])
-    if is_empty:
-        raise typer.Exit(errors.EMPTY)
+                print_json({**_record(one.info), **troubles_shown(one.troubles)})
+    end_if(is_empty)
     if table:
         write_lines([_table(shown, Console().width)])
 
@@ -113,8 +128,7 @@ def register(
 
     Example: fdbqueue register orders --codec msgpack
     """
-    own = queue_of(queue, codec)
-    with opened_queue(url, own, create=create, decodes=False) as db:
+    with opened_queue(url, queue, codec, create=create, decodes=False) as (db, own):
         own.register(db, on_codec=on_codec.value)
     say(f"{queue} is registered with the codec {codec.value}")
 
@@ -130,8 +144,7 @@ def pause(
 
     Example: fdbqueue pause orders --reason stocktaking
     """
-    own = queue_of(queue)
-    with opened_queue(url, own, create=create) as db:
+    with opened_queue(url, queue, create=create) as (db, own):
         own.pause(db, reason=reason, by=by)
     say(f"{queue} is paused; fdbqueue resume ends that")
 
@@ -141,13 +154,12 @@ def resume(queue: QueueName, url: Url = None) -> None:
 
     Example: fdbqueue resume orders
     """
-    own = queue_of(queue)
-    with opened_queue(url, own) as db:
+    with opened_queue(url, queue) as (db, own):
         was = own.paused(db)
         own.resume(db)
     if was is None:
-        typer.echo(f"The queue {own.layout.describe()} was not paused.", err=True)
-        raise typer.Exit(errors.EMPTY)
+        tell(f"The queue {own.layout.describe()} was not paused.")
+        end()
     say(f"{queue} goes on")
 
 
@@ -196,44 +208,31 @@ def quota(
     Example: fdbqueue quota orders --items 100000 --when-full wait
     """
     limited = items is not None or size is not None
-    if none and limited:
-        raise typer.BadParameter("give a number or --none, not both", param_hint="--items / --bytes / --none")
-    if none and when_full is not None:
-        raise typer.BadParameter("without a quota the queue is never full", param_hint="--when-full / --none")
-    own = queue_of(queue)
-    with opened_queue(url, own, create=create and limited) as db:
+    refuse_if(none and limited, "give a number or --none, not both", "--items / --bytes / --none")
+    refuse_if(none and when_full is not None, "without a quota the queue is never full", "--when-full / --none")
+    with opened_queue(url, queue, create=create and limited) as (db, own):
         if when_full is not None and not limited:
-            items, size = _limits(db, own)
+            before = own.quota(db)
+            if before is None:
+                refuse("the queue has no quota: give --items or --bytes, too", "--when-full")
+            items, size = before.items, before.size_bytes
         if none or limited or when_full is not None:
             own.set_quota(db, items, size_bytes=size, when_full=(when_full or WhenFull.refuse).value)
         found = own.quota(db)
     if found is None:
         say(f"{queue} has no quota")
-        raise typer.Exit(0 if none else errors.EMPTY)
+        end(0 if none else errors.EMPTY)
     if wants_table(as_json):
         say(f"{queue}: {found.text}")
     else:
-        write_lines([encode_json({"queue": queue, **quota_shown(found)}).encode() + b"\n"])
-
-
-def _limits(db: Any, queue: Queue) -> tuple[int | None, int | None]:
-    """Return the limits of a queue's quota, in items and in bytes.
-
-    Raises:
-        BadParameter: it has none.
-    """
-    found = queue.quota(db)
-    if found is None:
-        raise typer.BadParameter("the queue has no quota: give --items or --bytes, too", param_hint="--when-full")
-    return found.items, found.size_bytes
+        print_json({"queue": queue, **quota_shown(found)})
 
 
 def quota_shown(quota: Quota | None) -> dict[str, Any]:
     """Return a quota as a record has it; empty if there is none."""
     if quota is None:
         return {}
-    shown = {"items": quota.items, "size_bytes": quota.size_bytes, "when_full": quota.when_full}
-    return {"quota": {name: part for name, part in shown.items() if part is not None}}
+    return {"quota": present({"items": quota.items, "size_bytes": quota.size_bytes, "when_full": quota.when_full})}
 
 
 def pause_shown(pause: Pause | None) -> dict[str, Any]:
@@ -248,25 +247,22 @@ def _prefix(info: QueueInfo) -> bytes:
 
 
 def _record(info: QueueInfo) -> dict[str, Any]:
-    texts = {name: text for name in ("codec", "order", "policy") if (text := getattr(info, name))}
-    path = {"path": list(info.path)} if info.path else {}
-    since = {} if info.registered_at is None else {"registered_at": info.registered_at}
+    own = {name: getattr(info, name) for name in ("codec", "order", "policy")}
+    own |= {"path": list(info.path) if info.path else None, "registered_at": info.registered_at}
     figures = {name: getattr(info.stats, name) for name in (*STATES, "enqueued", "dequeued")}
-    sessions = {} if info.sessions is None else {"sessions": asdict(info.sessions)}
+    sessions = None if info.sessions is None else asdict(info.sessions)
+    settings = {**quota_shown(info.quota), **pause_shown(info.paused)}
     return {
         "queue": info.text,
-        **texts,
-        **path,
-        **since,
+        **present(own),
         **figures,
-        **sessions,
-        **quota_shown(info.quota),
-        **pause_shown(info.paused),
-        **({"problem": info.problem} if info.problem else {}),
+        **present({"sessions": sessions}),
+        **settings,
+        **present({"problem": info.problem}),
     }
 
 
-def _table(listed: list[tuple[QueueInfo, Troubles]], width: int) -> bytes:
+def _table(listed: list[Listed], width: int) -> bytes:
     """Return queues as a table. A name that does not fit has a line of its own, as in `df`; so has each trouble."""
     rows = [_figures(info) for info, _ in listed]
     shown = [at for at, column in enumerate(COLUMNS) if column in ("codec", *STATES) or any(row[at] for row in rows)]
@@ -305,3 +301,127 @@ def _figures(info: QueueInfo) -> tuple[str, ...]:
     within = "" if info.sessions is None else f"{info.sessions.available:,}"
     figures = (f"{getattr(info.stats, figure):,}" for figure in STATES)
     return info.codec or "not registered", info.order, *figures, within
+
+
+WORDS = {
+    "oldest_age_s": "first item waits, seconds",
+    "oldest_age_at_least_s": "first item waits at least, seconds",
+    "overdue": "timers overdue",
+    "requests": "waiting requests",
+    "wanted": "items that they want",
+    "outcomes": "results kept",
+    "blob_bytes": "bytes of blobs",
+    "uploads": "uploads under way",
+}
+"""What a terminal calls a number whose name does not say it."""
+
+
+def stats(
+    queue: QueueName,
+    zeros: Annotated[bool, typer.Option("--all", "-a", help="Print also the rows that are 0.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the number of items in each state, totals, the age of the first item, and the waiting processes.
+
+    A terminal shows the rows that are not 0, and the number of available items. JSON has all of them.
+
+    For a queue with an order it prints the order's name and the number of available items of each level. It counts up
+    to 1,000 subscriptions. For a queue with blobs it prints how many there are, their size, and the uploads under way.
+    The numbers of a queue's sessions, and of the items in them, begin with "sessions_".
+
+    Example: fdbqueue stats orders
+    """
+    with opened_queue(url, queue) as (db, own), beside_troubles(db, own):
+        staged = StagedQueue(own).stats(db)
+        paused, quota = own.paused(db), own.quota(db)
+        order = order_stats(db, own)
+        subscribed = Subscriptions(own).count(db)
+        blobs = Blobs(own).stats(db)
+        sessions = session_stats(db, own)
+    found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
+    if subscribed:
+        found["subscriptions"] = subscribed
+    if blobs.blobs or blobs.uploads:
+        found |= {"blobs": blobs.blobs, "blob_bytes": blobs.size_bytes}
+        found |= {"uploads": blobs.uploads, "overdue_uploads": blobs.overdue}
+    if sessions is not None:
+        found |= {f"sessions_{name}": number for name, number in asdict(sessions).items()}
+    if wants_table(as_json):
+        found |= {"quota": quota.text} if quota else {}
+        found |= {"paused": paused.text} if paused else {}
+        levels = found.pop("levels", {})
+        rows = {**found, **{f"level {rank}": there for rank, there in levels.items()}}
+        print_pairs(queue, {name: row for name, row in rows.items() if row or zeros or name == "available"}, WORDS)
+    else:
+        print_json({"queue": queue, **found, **quota_shown(quota), **pause_shown(paused)})
+
+
+def order_stats(db: Database, queue: Queue) -> dict[str, Any]:
+    """Return the order of a queue, if it has its own, and the number of available items of each level."""
+    order = order_of(db, queue)
+    if order is None:
+        return {}
+    counts = run(queue.read(db, partial(read_level_counts, layout=queue.layout)))
+    levels = levels_named(order)
+    ranks = sorted(counts) if levels is None else range(levels.count)
+    return {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
+
+
+def inspect(
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of items to show at each end.")] = 5,
+    url: Url = None,
+    codec: Codec = CodecName.json,
+    as_json: AsJson = False,
+) -> None:
+    """Print a page about a queue: its troubles, its states, the ages of items, who has leases, why items died.
+
+    It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
+    there has no age. Of sessions it prints the totals, who works on what, and the largest of those that it
+    counted; `fdbqueue sessions` lists all.
+
+    Example: fdbqueue inspect orders
+    """
+    with opened_queue(url, queue, codec) as (db, source), beside_troubles(db, source):
+        page = source.inspect(db, limit=limit)
+    if wants_table(as_json):
+        shown = replace(page, queue=f"{queue_text(source.layout.prefix)} ({source.codec.name})")
+        print_shown(Text(shown.text(Console().width)))
+    else:
+        print_json({"queue": queue, **_page(page, codec)})
+
+
+def _page(page: Inspection, codec: CodecName) -> dict[str, Any]:
+    return {
+        "at": page.at,
+        **troubles_shown(page.troubles),
+        "order": page.order,
+        "states": asdict(page.stats),
+        **quota_shown(page.quota),
+        **pause_shown(page.paused),
+        "overdue": page.overdue,
+        "next_due_at": page.next_due_at,
+        "requests": page.waiting,
+        "first": [_item(one, codec) for one in page.head],
+        "last": [_item(one, codec) for one in page.tail],
+        "ages": page.age_counts,
+        "ages_sampled": page.sampled,
+        "holders": [asdict(one) for one in page.holders],
+        "leased_read": page.leased_read,
+        "errors": [asdict(one) for one in page.errors],
+        "other_errors": page.other_errors,
+        "dead_read": page.dead_read,
+        **({} if page.sessions is None else {"sessions": _sessions(page.sessions)}),
+    }
+
+
+def _sessions(page: SessionsPage) -> dict[str, Any]:
+    def named(one: BusySession | LargeSession) -> dict[str, Any]:
+        return {**asdict(one), "session": session_json(one.session)}
+
+    return {**asdict(page), "busy": [*map(named, page.busy)], "largest": [*map(named, page.largest)]}
+
+
+def _item(one: SeenItem, codec: CodecName) -> dict[str, Any]:
+    return item_record(one, codec, f"item {'note' if one.note else 'value'} age_s attempt error? rank? headers?")

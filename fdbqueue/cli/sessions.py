@@ -8,16 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fdbqueue import FormatError
 from fdbqueue.base.reprs import counted
-from fdbqueue.cli import errors
-from fdbqueue.cli.byposition import print_stored
-from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import AsJson, Codec, CodecName, QueueName, Url, Yes, place, queue_of
-from fdbqueue.cli.output import wants_table
-from fdbqueue.cli.sessioning import no_session, session_named, sessions_of, tell_none
-from fdbqueue.cli.tables import SCREENFUL, TableColumn, line_of, number_text, print_rows, time_text
-from fdbqueue.cli.where import confirm_removal
+from fdbqueue.cli.errors import end, end_if, refuse_if, tell
+from fdbqueue.cli.items import confirm_removal, print_stored
+from fdbqueue.cli.naming import no_session, session_named, sessions_of, tell_none
+from fdbqueue.cli.opening import CodecName, opened_queue
+from fdbqueue.cli.options import AsJson, Codec, Listed, QueueName, Url, Yes, only_one
+from fdbqueue.cli.output import SCREENFUL, TableColumn, number_text, present, print_rows, time_text, wants_table
+from fdbqueue.engine.api import Database
+from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import SessionInfo, Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.stored.layout import name_of
@@ -51,9 +50,7 @@ class Later(StrEnum):
 def sessions(
     queue: QueueName,
     status: Annotated[Status | None, typer.Option("--status", help="Only sessions in this state.")] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all; on a terminal, 20.")
-    ] = None,
+    limit: Listed = None,
     after: Annotated[str | None, typer.Option("--after", help="Only sessions behind this name.")] = None,
     items: Annotated[
         str | None, typer.Option("--items", metavar="NAME", help="Print the items and dead letters of this session.")
@@ -95,34 +92,27 @@ def sessions(
 
     Example: fdbqueue sessions orders --status busy
     """
-    actions = {"pause": pause, "resume": resume, "remove": remove, "skip": skip, "redrive": redrive, "purge": purge}
-    given = {verb: name for verb, name in actions.items() if name is not None}
-    if len(given) > 1:
-        raise typer.BadParameter("give one of them at a time", param_hint=" / ".join(f"--{verb}" for verb in given))
-    if later is not None and remove is None:
-        raise typer.BadParameter("it goes with --remove only", param_hint="--later")
-    own = queue_of(queue) if items is None else queue_of(queue, codec)
-    source = sessions_of(own)
+    given = only_one(pause=pause, resume=resume, remove=remove, skip=skip, redrive=redrive, purge=purge)
+    refuse_if(later is not None and remove is None, "it goes with --remove only", "--later")
     table = wants_table(as_json)
-    if items is not None:
-        if given or status is not None or after is not None:
-            raise typer.BadParameter("it goes with --limit, --codec and --json only", param_hint="--items")
-        with opened_queue(url, own) as db:
-            at_most = limit or (SCREENFUL if table else MOST_ITEMS)
-            name = session_named(items, "--items")
-            if not _print_items(db, source, name, codec, at_most, table=table):
-                typer.echo(no_session(db, own, name, items), err=True)
-                raise typer.Exit(errors.EMPTY)
-        return
-    with opened_queue(url, own) as db:
+    is_alone = not given and status is None and after is None
+    refuse_if(items is not None and not is_alone, "it goes with --limit, --codec and --json only", "--items")
+    with opened_queue(url, queue, None if items is None else codec) as (db, own):
+        source = sessions_of(own)
+        if items is not None:
+            name, most = session_named(items, "--items"), limit or (SCREENFUL if table else MOST_ITEMS)
+            if not _print_items(db, source, name, codec, most, table=table):
+                tell(no_session(db, own, name, items))
+                end()
+            return
         if given:
-            [(verb, text)] = given.items()
+            verb, text = given
             name = session_named(text, f"--{verb}")
             there = _info(source, db, name, is_mended=verb in ("resume", "remove"))
             # Probably a mistyped name. A program may pause a session before its first item.
             if verb == "pause" and there is None:
-                typer.echo(no_session(db, own, name, text), err=True)
-                raise typer.Exit(errors.EMPTY)
+                tell(no_session(db, own, name, text))
+                end()
             if verb == "purge" and there is not None and there.dead:
                 confirm_removal(f"the {counted(there.dead, 'dead letter')} of the session {text}", yes=yes)
             if verb in ("purge", "redrive"):
@@ -135,25 +125,23 @@ def sessions(
             info = source.info(db, name)
             is_changed = verb == "resume" and there != info  # it may have been mended
             if info is not None and there is not None and not is_changed and (why := _idle_verb(verb, there)):
-                typer.echo(f"{text} {why}{_present(db, source, name, info)}.", err=True)
+                tell(f"{text} {why}{_present(db, source, name, info)}.")
             if info is None:
                 gone = f"The session {text} has nothing any more."
-                typer.echo(no_session(db, own, name, text) if there is None else gone, err=True)
+                tell(no_session(db, own, name, text) if there is None else gone)
             found: Iterable[SessionInfo] = [] if info is None else [info]
         else:
             behind = None if after is None else session_named(after, "--after")
-            most = limit or (SCREENFUL if table else None)
-            found = source.list(db, status=None if status is None else status.value, after=behind, limit=most)
-        printed = print_rows(found, COLUMNS, lambda one: line_of({"queue": queue, **_record(one)}), table=table)
+            chosen: Any = None if status is None else status.value
+            found = source.list(db, status=chosen, after=behind, limit=limit or (SCREENFUL if table else None))
+        printed = print_rows(found, COLUMNS, lambda one: {"queue": queue, **_session(one)}, table=table)
         if not printed and not given:
-            chosen = status is not None or after is not None
-            tell_none(db, own, "sessions that fit" if chosen else "sessions", "")
-    if not printed:
-        raise typer.Exit(errors.EMPTY)
+            tell_none(db, own, "sessions" if is_alone else "sessions that fit", "")
+    end_if(not printed)
 
 
 def _print_items(
-    db: Any, source: Sessions[Any], name: SessionName, codec: CodecName, limit: int, *, table: bool
+    db: Database, source: Sessions, name: SessionName, codec: CodecName, limit: int, *, table: bool
 ) -> bool:
     """Print what waits in a session, and then its dead letters. Return whether there was something."""
     found = list(source.scheduled(db, name, limit=limit, on_bad="null"))
@@ -163,7 +151,7 @@ def _print_items(
     return bool(found)
 
 
-def _info(source: Sessions[Any], db: Any, name: SessionName, *, is_mended: bool) -> SessionInfo | None:
+def _info(source: Sessions, db: Database, name: SessionName, *, is_mended: bool) -> SessionInfo | None:
     """Describe a session; None if there is none, or if it can't be read and the verb mends it."""
     try:
         return source.info(db, name)
@@ -184,7 +172,7 @@ def _idle_verb(verb: str, there: SessionInfo) -> str:
     return "has no dead letters" if verb in ("redrive", "purge") and not there.dead and not is_mended else ""
 
 
-def _present(db: Any, source: Sessions[Any], name: SessionName, one: SessionInfo) -> str:
+def _present(db: Database, source: Sessions, name: SessionName, one: SessionInfo) -> str:
     """Return what a session does instead, and how to change that."""
     own, word = queue_word(name_of(source.queue.layout.prefix)), session_word(name)
     if one.status == "paused":
@@ -195,28 +183,22 @@ def _present(db: Any, source: Sessions[Any], name: SessionName, one: SessionInfo
     first = source.scheduled(db, name, limit=1)
     if not first:
         return told
-    command = f"fdbqueue reschedule {own} {place(first[0].position)} --session {word} --delay 0"
+    command = f"fdbqueue reschedule {own} {first[0].position.text} --session {word} --delay 0"
     return f"{told}. To try it now: `{command}`"
 
 
-def _record(one: SessionInfo) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "session": session_json(one.session),
-        "status": one.status,
-        "items": one.items,
-        "delayed": one.delayed,
-        "dead": one.dead,
-    }
+def _session(one: SessionInfo) -> dict[str, Any]:
+    own = {"session": session_json(one.session), "status": one.status, "items": one.items}
     optional = {
-        "worker": one.consumer or None,
+        "worker": one.consumer,
         "since": one.since,
         "until": one.until,
-        "reason": one.reason or None,
+        "reason": one.reason,
         "gate": None if one.gate is None else session_json(one.gate),
-        "paused": one.paused or None,
-        "closing": one.closing or None,
+        "paused": one.paused,
+        "closing": one.closing,
     }
-    return record | {name: value for name, value in optional.items() if value is not None}
+    return {**own, "delayed": one.delayed, "dead": one.dead, **present(optional)}
 
 
 def _reason(one: SessionInfo) -> str:
@@ -228,12 +210,8 @@ def _status(one: SessionInfo) -> str:
     return f"{one.status}{paused}{', closing' if one.closing else ''}"
 
 
-def _name(one: SessionInfo) -> str:
-    return session_text(one.session)
-
-
 COLUMNS: tuple[TableColumn[SessionInfo], ...] = (
-    TableColumn("session", _name),
+    TableColumn("session", lambda one: session_text(one.session)),
     TableColumn("status", _status),
     TableColumn("items", lambda one: f"{one.items:,}", number=True),
     TableColumn("delayed", lambda one: number_text(one.delayed), number=True, optional=True),

@@ -1,4 +1,4 @@
-"""``fdbqueue watchdog``."""
+"""``fdbqueue watchdog`` and ``fdbqueue sweep``: what ends with time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fdbqueue.cli.errors import OutputFailed
-from fdbqueue.cli.opening import Create, opened_queue
-from fdbqueue.cli.options import MaxAttempts, QueueName, Url, place, queue_of
-from fdbqueue.cli.output import say, write_lines
-from fdbqueue.cli.sessioning import sessions_of
-from fdbqueue.cli.stopping import OnSignals
-from fdbqueue.cli.values import encode_json
+from fdbqueue.agents.queues import Locks
+from fdbqueue.cli.errors import OnSignals, refuse, refuse_if, tell
+from fdbqueue.cli.input import encode_json
+from fdbqueue.cli.naming import sessions_of
+from fdbqueue.cli.opening import opened_queue
+from fdbqueue.cli.options import Create, MaxAttempts, QueueName, Url
+from fdbqueue.cli.output import print_json, print_or_tell, say
 from fdbqueue.engine import FDBError
+from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
+from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import Leases, Reclaimed
 from fdbqueue.stored.names import session_json
@@ -54,19 +56,17 @@ def watchdog(
     try:
         words = None if command is None else shlex.split(command)
     except ValueError as error:
-        raise typer.BadParameter(f"{error} in {command!r}", param_hint="--exec") from error
-    if words == []:
-        raise typer.BadParameter("the command is empty", param_hint="--exec")
+        refuse(f"{error} in {command!r}", "--exec")
+    refuse_if(words == [], "the command is empty", "--exec")
     hook = _hook(words)
-    own = queue_of(queue)
-    sources = (Leases(own, max_attempts=max_attempts), sessions_of(own, max_attempts=max_attempts))
-    dogs = [Watchdog(source, hook=hook, interval=interval) for source in sources]
+    with opened_queue(url, queue, create=create, patience=PATIENCE_SECONDS) as (db, own):
+        sources = (Leases(own, max_attempts=max_attempts), sessions_of(own, max_attempts=max_attempts))
+        dogs = [Watchdog(source, hook=hook, interval=interval) for source in sources]
 
-    def stop() -> None:
-        for dog in dogs:
-            dog.stop()
+        def stop() -> None:
+            for dog in dogs:
+                dog.stop()
 
-    with opened_queue(url, own, create=create, patience=PATIENCE_SECONDS) as db:
         if once:
             for dog in dogs:
                 dog.sweep(db)
@@ -76,11 +76,11 @@ def watchdog(
         # waits for that event.
         with OnSignals(stop), ThreadPoolExecutor(len(dogs)) as threads:
             # Said only now: a program that reads it may send the signal at once.
-            typer.echo(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.", err=True)
+            tell(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.")
             for ended in as_completed([threads.submit(_run, dog, db) for dog in dogs]):
                 stop()  # if one of them fails, both end
                 ended.result()
-    typer.echo(_done(dogs), err=True)
+    tell(_done(dogs))
 
 
 def _done(dogs: Iterable[Watchdog]) -> str:
@@ -88,7 +88,7 @@ def _done(dogs: Iterable[Watchdog]) -> str:
     return f"Leases that had expired: {leases:,}. Delays that were over: {delays:,}. Expired items: {expired:,}."
 
 
-def _run(dog: Watchdog, db: Any) -> None:
+def _run(dog: Watchdog, db: Database) -> None:
     """Run the watchdog until it is stopped, even while the database does not answer."""
     while True:
         try:
@@ -97,23 +97,20 @@ def _run(dog: Watchdog, db: Any) -> None:
         except FDBError as error:
             if error.code != TRANSACTION_TIMED_OUT:
                 raise
-            typer.echo("The database did not answer in time.", err=True)
+            tell("The database did not answer in time.")
 
 
 def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
-    def tell(found: Reclaimed) -> None:
+    def report(found: Reclaimed) -> None:
         told = {
-            "item": place(found.position),
+            "item": found.position.text,
             "consumer": found.consumer,
             "attempt": found.attempt,
             "fate": found.fate.value,
         }
         if found.session is not None:
             told = {"session": session_json(found.session), **told}
-        try:
-            write_lines([encode_json(told).encode() + b"\n"])
-        except OutputFailed as error:
-            typer.echo(f"Error: {error}", err=True)
+        print_or_tell(told)
         if command:
             texts = {name: value if isinstance(value, str) else encode_json(value) for name, value in told.items()}
             names = {f"FDBQUEUE_{name.upper()}": text for name, text in texts.items()}
@@ -121,6 +118,20 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
                 # The command's output must not get between the JSON lines.
                 subprocess.run(command, env={**os.environ, **names}, stdout=2, timeout=HOOK_SECONDS, check=True)
             except (OSError, subprocess.SubprocessError) as error:
-                typer.echo(f"Error: the command of --exec failed for {told['item']}: {error}", err=True)
+                tell(f"Error: the command of --exec failed for {told['item']}: {error}")
 
-    return tell
+    return report
+
+
+def sweep(queue: QueueName, url: Url = None) -> None:
+    """Remove what interrupted uploads of blobs left, and the IDs of agents' locks that are over.
+
+    New uploads and new locks do this little by little. This command does all of it, for a queue that gets no more.
+    Prints how many of each it removed. It changes no item: that is the work of `fdbqueue watchdog`.
+
+    Example: fdbqueue sweep '["agents", 5]'
+    """
+    with opened_queue(url, queue) as (db, own):
+        leases = Leases(own)
+        removed = {"uploads": Blobs(leases).sweep(db).swept, "locks": Locks(leases).sweep(db)}
+    print_json(removed)

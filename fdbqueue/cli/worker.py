@@ -7,30 +7,178 @@ import difflib
 import importlib
 import logging
 import os
+import select
 import signal
+import subprocess
 import sys
 import sysconfig
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 import fdbqueue
-from fdbqueue.cli.errors import USAGE, system_errors
-from fdbqueue.cli.metrics import check_free, listening, metrics_server
+from fdbqueue.cli.errors import ENGINE, USAGE, end_if, refuse, system_errors, tell
+from fdbqueue.cli.input import encode_json
 from fdbqueue.cli.opening import opened
 from fdbqueue.cli.options import AsJson, Url
-from fdbqueue.cli.values import encode_json
-from fdbqueue.cli.workers import Supervisor
+from fdbqueue.cli.serving import check_free, listening, metrics_server
 from fdbqueue.layers.consumer.health import FILE, Probe
 from fdbqueue.layers.tasks import Tasks, Worker
 
 if TYPE_CHECKING:
     from fdbqueue.observe.serving import MetricsServer
+
+
+LOOK_SECONDS = 0.5
+"""How often changed files are looked for."""
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 30.0
+"""The waits before a process that died is started again double from the one to the other."""
+HEALTHY_SECONDS = 10.0
+"""A process that lived for so long is started again after the shortest wait."""
+REFUSALS = (USAGE, ENGINE)
+"""How the first process ends if its arguments or its database are wrong."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process, or the place of one that died."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    began: float
+    wait: float = FIRST_WAIT_SECONDS
+    first: bool = True
+    """Whether it is the first process in this place."""
+    again_at: float | None = None
+    """When it is started again, if it has ended by then; None: it runs."""
+
+
+class Supervisor:
+    """Processes that run the same command.
+
+    Args:
+        arguments: the arguments of ``fdbqueue``, to which the number of each process is added, from 0 on.
+        number: how many processes.
+        watched: the folder whose Python files start them again when they change; None: none does.
+    """
+
+    def __init__(self, arguments: list[str], number: int, *, watched: str | None = None) -> None:
+        self._command = [sys.executable, "-m", "fdbqueue", *arguments]
+        self._number = number
+        self._watched = watched
+        self._files = dict(self._times())
+        self._children: list[Child] = []
+        self._stops = 0
+        self._told = 0
+        self._refused = 0
+        """The exit code of the process that could not begin."""
+
+    def run(self) -> int:
+        """Run the processes until SIGTERM or SIGINT. Return the exit code."""
+        awake, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._note) for number in heard}
+        wakeup = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        try:
+            self._children = [Child(one, self._start(one), time.monotonic()) for one in range(self._number)]
+            while self._look():
+                select.select([awake], [], [], self._seconds())
+                if select.select([awake], [], [], 0)[0]:
+                    os.read(awake, 1_000)
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for child in self._children:
+                if child.process.poll() is None:
+                    child.process.kill()
+                    child.process.wait()
+            os.close(awake)
+            os.close(wakes)
+        if self._refused:
+            return self._refused
+        ran = [child.process.returncode for child in self._children if child.again_at is None]
+        return int(any(code not in self._clean for code in ran))
+
+    @property
+    def _clean(self) -> tuple[int, ...]:
+        """How a process ends that was told to: also by the signal, if it had no handler yet."""
+        return (0, -signal.SIGTERM) if self._stops else (0,)
+
+    def _note(self, number: int, _: Any) -> None:
+        if number != signal.SIGCHLD:
+            self._stops += 1
+
+    def _look(self) -> bool:
+        """Do what there is to do now. Return whether a process runs, or will."""
+        now = time.monotonic()
+        if self._told < self._stops:
+            self._told = self._stops
+            self._end()
+        elif not self._stops and self._changed():
+            tell("A file has changed: the workers start again.")
+            self._end()
+            for child in self._children:
+                child.wait, child.again_at = FIRST_WAIT_SECONDS, now
+        for child in self._children:
+            code = child.process.poll()
+            if code is None or self._stops:
+                continue
+            if child.again_at is None:
+                if child.first and code in REFUSALS and self._watched is None and now - child.began < HEALTHY_SECONDS:
+                    # It has told why, and another one would tell the same.
+                    self._refused, self._stops, self._told = code, 1, 1
+                    self._end()
+                    break
+                if now - child.began > HEALTHY_SECONDS:
+                    child.wait = FIRST_WAIT_SECONDS
+                child.again_at = now + child.wait
+                child.wait = min(LONGEST_WAIT_SECONDS, child.wait * 2)
+                told = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
+                tell(f"The worker {child.process.pid} {told}. Another one starts soon.")
+            elif now >= child.again_at:
+                child.process, child.began, child.again_at = self._start(child.number), now, None
+                child.first = False
+        return not self._stops or any(child.process.poll() is None for child in self._children)
+
+    def _seconds(self) -> float | None:
+        dead = [child.again_at for child in self._children if child.process.poll() is not None]
+        due = [again_at - time.monotonic() for again_at in dead if again_at is not None]
+        if self._watched is not None:
+            due.append(LOOK_SECONDS)
+        return None if self._stops or not due else max(0.0, min(due))
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        # Its standard input ends when this process dies. A terminal's signals go to this process only.
+        return subprocess.Popen([*self._command, "--child", str(number)], stdin=subprocess.PIPE, start_new_session=True)
+
+    def _end(self) -> None:
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.terminate()
+
+    def _changed(self) -> bool:
+        if self._watched is None:
+            return False
+        before, self._files = self._files, dict(self._times())
+        return before != self._files
+
+    def _times(self) -> Iterator[tuple[str, float]]:
+        for path in Path(self._watched).rglob("*.py") if self._watched is not None else ():
+            try:
+                yield str(path), path.stat().st_mtime
+            except OSError:
+                continue  # it was just removed
+
 
 FIELDS = ("task", "item", "attempt", "seconds")
 
@@ -88,8 +236,7 @@ def worker(
         if not reload:
             Worker(found(app), **terms)  # a mistake is told once
         code = Supervisor(["worker", app, *options], processes, watched=os.getcwd() if reload else None).run()
-        if code:
-            raise typer.Exit(code)
+        end_if(code, code)
         return
     working = Worker(found(app), **terms)
     _log(as_json=as_json)
@@ -110,23 +257,23 @@ def found(name: str) -> Tasks:
     """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise typer.BadParameter(f"{name!r} is not MODULE:APP, as shop.tasks:app", param_hint="MODULE:APP")
+        refuse(f"{name!r} is not MODULE:APP, as shop.tasks:app", "MODULE:APP")
     try:
         app: Any = importlib.import_module(module)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-            raise typer.BadParameter(f"there is no module {error.name!r} here", param_hint="MODULE:APP") from error
+            refuse(f"there is no module {error.name!r} here", "MODULE:APP")
         for line in _why_not_imported(module, error):
-            typer.echo(line, err=True)
+            tell(line)
         raise typer.Exit(USAGE) from error
     for part in attribute.split("."):
         if not hasattr(app, part):
             near = difflib.get_close_matches(part, [one for one in dir(app) if not one.startswith("_")], n=1)
             meant = f": perhaps you mean {near[0]!r}" if near else ""
-            raise typer.BadParameter(f"{module} has no {part!r}{meant}", param_hint="MODULE:APP")
+            refuse(f"{module} has no {part!r}{meant}", "MODULE:APP")
         app = getattr(app, part)
     if not isinstance(app, Tasks):
-        raise typer.BadParameter(f"{attribute!r} of {module} is {app!r}, and not Tasks", param_hint="MODULE:APP")
+        refuse(f"{attribute!r} of {module} is {app!r}, and not Tasks", "MODULE:APP")
     return app
 
 
@@ -171,7 +318,7 @@ def _probed(where: str | None, number: int) -> str | int | None:
     try:
         Probe(given)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--health") from error
+        refuse(str(error), "--health")
     return given
 
 

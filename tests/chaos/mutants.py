@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "an error in the shell names an object of Python",
-        "fdbqueue/cli/remedies.py",
+        "fdbqueue/cli/helptext.py",
         (("    text = _OBJECT.sub(lambda found: found[1], text)\n", ""),),
         tests=("tests/cli/test_remedies.py::test_an_error_about_a_closing_session_names_no_argument_of_python",),
     ),
@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         "a worker that can't begin is started for ever",
-        "fdbqueue/cli/workers.py",
+        "fdbqueue/cli/worker.py",
         (("child.first and code in REFUSALS", "False and code in REFUSALS"),),
         tests=("tests/cli/test_worker.py::test_a_database_that_can_not_be_opened_is_told_and_no_process_starts_again",),
     ),
@@ -1370,13 +1370,13 @@ MUTANTS = (
     ),
     Mutant(
         "a name within another one is told as a bad value",
-        "fdbqueue/cli/records.py",
+        "fdbqueue/cli/input.py",
         (("        except NestedQueue:\n            raise  # it is about the queue, and not about this value\n", ""),),
         tests=("tests/cli/test_queues.py::test_a_name_within_a_queue_is_wrong_usage_and_the_remedy_is_a_command",),
     ),
     Mutant(
         "the page ends by the signal that stopped it",
-        "fdbqueue/cli/web.py",
+        "fdbqueue/cli/serving.py",
         (('        with OnSignals(lambda: setattr(server, "should_exit", True)):\n', "        if True:\n"),),
         tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
     ),
@@ -1404,7 +1404,7 @@ MUTANTS = (
     ),
     Mutant(
         "a signal at a question is taken for a no",
-        "fdbqueue/cli/where.py",
+        "fdbqueue/cli/items.py",
         (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),
         tests=("tests/cli/test_terminal.py::test_a_signal_at_a_question_ends_the_command_by_its_own_exit_code",),
     ),
@@ -2142,7 +2142,7 @@ MUTANTS = (
     ),
     Mutant(
         "a page that can not be read tells no other trouble",
-        "fdbqueue/cli/known.py",
+        "fdbqueue/cli/opening.py",
         (("            if str(error) not in one.text:", "            if False:"),),
         tests=("tests/cli/test_checking.py::test_a_damaged_counter_is_named_with_its_remedy_beside_other_troubles",),
     ),

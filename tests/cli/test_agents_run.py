@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue.agents import AgentClient, queue_of_type
 from fdbqueue.cli import app
-from fdbqueue.cli.stopping import SIGNALS
+from fdbqueue.cli.errors import SIGNALS
 from fdbqueue.layers.leases import Leases
 from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving

@@ -15,7 +15,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli import errors
-from fdbqueue.cli.checkfile import harmed
+from fdbqueue.cli.looking import harmed
 from fdbqueue.engine.embedded.store.disk import data_file, layout
 from fdbqueue.engine.embedded.store.disk.pages import FREE, Damage, PagesReport, check_pages
 from fdbqueue.stored.layout import Layout

@@ -13,10 +13,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors
-from fdbqueue.cli.dequeue import Drain
-from fdbqueue.cli.options import CodecName
+from fdbqueue.cli.errors import StopSignals
+from fdbqueue.cli.opening import CodecName
 from fdbqueue.cli.output import line
-from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.cli.taking import Drain
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import MessageType

@@ -18,7 +18,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.cli import errors, input
-from fdbqueue.cli.stopping import SIGNALS
+from fdbqueue.cli.errors import SIGNALS
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run, deep
 from tests.cli.test_leasing import lines

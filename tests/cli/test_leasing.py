@@ -17,7 +17,7 @@ import pytest
 import fdbqueue
 from fdbqueue import LeaseLost, Position
 from fdbqueue.cli import errors
-from fdbqueue.cli.handles import with_those_held
+from fdbqueue.cli.settling import with_those_held
 from fdbqueue.cli.watchdog import _run
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.consumer import Watchdog
@@ -152,7 +152,7 @@ def bundles_given_back(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_many_leases_are_given_back_in_batches_and_each_is_reported(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 3)
+    monkeypatch.setattr("fdbqueue.cli.settling.NACKED_AT_ONCE", 3)
     sizes = bundles_given_back(monkeypatch)
     leases.enqueue_many(db, range(8))
     handles = [str(lease.handle) for lease in leases.lease_many(db)]
@@ -185,7 +185,7 @@ def test_leases_before_a_bad_handle_are_given_back(run: Run, name: str) -> None:
 def test_large_items_are_given_back_in_several_transactions(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.cli.nack.BUNDLE_ITEMS", 200)
+    monkeypatch.setattr("fdbqueue.cli.settling.NACKED_AT_ONCE", 200)
     sizes = bundles_given_back(monkeypatch)
     leases.queue.enqueue_many(db, ["x" * 85_000] * 130)
     leased = run("lease", name, "--limit", "130", "--duration", "600").stdout
@@ -404,7 +404,8 @@ def test_a_watchdog_outlives_a_database_that_does_not_answer(
     db: Any, leases: Leases, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dog = Watchdog(leases)
-    _run(dog, SilentAtFirst(db, dog))
+    silent: Any = SilentAtFirst(db, dog)
+    _run(dog, silent)
     assert capsys.readouterr().err == "The database did not answer in time.\n" * 2
 
 

@@ -20,12 +20,11 @@ import pytest
 import fdbqueue
 from fdbqueue import LeaseLost
 from fdbqueue.base.reprs import counted
-from fdbqueue.cli import dequeue, errors
-from fdbqueue.cli.dequeue import Drain
-from fdbqueue.cli.errors import OutputFailed, Stopped
-from fdbqueue.cli.options import CodecName
+from fdbqueue.cli import errors, taking
+from fdbqueue.cli.errors import OutputFailed, Stopped, StopSignals
+from fdbqueue.cli.opening import CodecName
 from fdbqueue.cli.output import line
-from fdbqueue.cli.stopping import StopSignals
+from fdbqueue.cli.taking import Drain
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
@@ -86,7 +85,7 @@ def drain_of(db: Any, leases: Leases, signals: StopSignals) -> Drain:
 def test_an_interruption_at_any_point_loses_no_item(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 20)
+    monkeypatch.setattr(taking, "BATCH_ITEMS", 20)
     every = values(50)
     for look in range(100):
         queue.clear(db)
@@ -112,7 +111,7 @@ def test_an_output_that_fails_at_any_point_loses_no_item(
     monkeypatch: pytest.MonkeyPatch,
     fails: int,
 ) -> None:
-    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(taking, "BATCH_ITEMS", 10)
     every = values(30)
     queue.enqueue_many(db, every)
     writes = iter(range(100))
@@ -183,7 +182,7 @@ def test_items_taken_over_from_a_stopped_command_are_reported_and_left(
 def test_a_silent_database_is_reported_with_the_unknown_items(
     db: Any, queue: fdbqueue.Queue, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dequeue, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(taking, "BATCH_ITEMS", 10)
     every, clock = values(30), Clock(1_000.0)
     queue.enqueue_many(db, every)
 
@@ -279,7 +278,7 @@ def test_items_of_a_killed_command_return_and_none_is_lost(url: str, name: str, 
         process.kill()
         printed = lines((first + process.stdout.read()).decode().rpartition("\n")[0])
 
-    Leases(queue, clock=lambda: time.time() + dequeue.LEASE_SECONDS + 1).reclaim(db)
+    Leases(queue, clock=lambda: time.time() + taking.LEASE_SECONDS + 1).reclaim(db)
     assert sorted({*printed, *left(db, queue)}) == every
 
 

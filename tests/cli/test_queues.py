@@ -13,8 +13,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.cli import known
-from fdbqueue.cli.known import complete_queue
+from fdbqueue.cli import opening
+from fdbqueue.cli.opening import complete_queue
 from fdbqueue.cli.output import Output
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
@@ -137,7 +137,7 @@ def test_a_command_that_is_stopped_by_a_pause_says_so_behind_what_it_took(
         write(self, lines)
 
     monkeypatch.setattr(Output, "write", pause_and_write)
-    monkeypatch.setattr("fdbqueue.cli.dequeue.BATCH_ITEMS", 2)
+    monkeypatch.setattr("fdbqueue.cli.taking.BATCH_ITEMS", 2)
 
     taken = run("dequeue", name, "--all")
 
@@ -217,7 +217,7 @@ def test_the_shell_reads_only_names_that_begin_as_typed(tmp_path: Path, monkeypa
     with fdbqueue.open(url) as many:
         for number in range(300):
             Queue(f"q{number:03}", codec="str").enqueue(many, "a")
-    monkeypatch.setattr(known, "MOST_NAMES", 10)
+    monkeypatch.setattr(opening, "MOST_NAMES", 10)
     assert complete_queue(SimpleNamespace(params={"url": url}), "q12") == [f"q12{n}" for n in range(10)]  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue import Queue, QueueFull, UnknownQueue
 from fdbqueue.cli import app, errors
-from fdbqueue.cli.remedies import COMMANDS, OPTIONS, PLAIN, in_shell
+from fdbqueue.cli.helptext import COMMANDS, OPTIONS, PLAIN, in_shell
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.engine.url import THREE
@@ -116,7 +116,7 @@ def test_no_remedy_in_the_shell_is_pythons() -> None:
     pythons = [(place, text) for place, text in told if PYTHON.search(text)]
 
     assert pythons == [], (
-        "Add what a shell says to fdbqueue/cli/remedies.py; or NOT_IN_THE_SHELL, if no command raises it"
+        "Add what a shell says to fdbqueue/cli/helptext.py; or NOT_IN_THE_SHELL, if no command raises it"
     )
     assert [start for start in starts if not any(text.startswith(start) for _, text in raised())] == []
 

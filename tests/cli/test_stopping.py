@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.cli import errors, stopping
-from fdbqueue.cli.errors import Stopped
-from fdbqueue.cli.stopping import SIGNALS, StopSignals
+from fdbqueue.cli import errors
+from fdbqueue.cli.errors import SIGNALS, Stopped, StopSignals
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.helpers import forked
@@ -40,7 +39,7 @@ def test_the_first_signal_takes_effect_where_the_command_checks_for_it(number: s
 
 
 def test_a_second_signal_later_ends_the_command_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "INSISTS_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(errors, "INSISTS_AFTER_SECONDS", 0.0)
     with StopSignals():
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
@@ -80,8 +79,8 @@ def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
         "def interrupted(*_, **__): raise KeyboardInterrupt\n"
         f"DeadLetters.{command} = interrupted\n"
         "Queue.stats = lambda *_: type('Stats', (), {'dead': 1})\n"
-        f"from fdbqueue.cli import {command}\n"
-        f"{command}.opened_queue = lambda url, queue: contextlib.nullcontext()\n"
+        "from fdbqueue.cli import dead\n"
+        "dead.opened_queue = lambda url, queue: contextlib.nullcontext((None, Queue(queue)))\n"
         f"fdbqueue.cli.app(['{command}', 'q', '--all'] + ['--yes'] * {command == 'purge'})\n"
     )
     told = forked.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -156,12 +155,20 @@ def killed(number: signal.Signals) -> Callable[..., None]:
 
 
 BEGUN = {
-    "backup": ("fdbqueue.cli.backup.back_up", ["{url}", "{folder}/other"], "No backup was made."),
+    "backup": ("fdbqueue.cli.transfer.back_up", ["{url}", "{folder}/other"], "No backup was made."),
     "cancel": ("fdbqueue.verbs.queue.Queue.cancel_many", ["{queue}", "--where", "a = 1", "--yes"], "Some items may be"),
-    "copy": ("fdbqueue.cli.copy.copy_queue", ["{queue}", "{url}", "file:{folder}/other"], "Run the same command again"),
-    "enqueue": ("fdbqueue.cli.records.run", ["{queue}", "8", "9"], ""),
-    "export": ("fdbqueue.cli.export.export_items", ["{queue}", "--to", "{folder}/out.jsonl"], "goes on where it was"),
-    "import": ("fdbqueue.cli.export.import_items", ["{queue}", "--from", "{folder}/in.jsonl"], "goes on where it was"),
+    "copy": (
+        "fdbqueue.cli.transfer.copy_queue",
+        ["{queue}", "{url}", "file:{folder}/other"],
+        "Run the same command again",
+    ),
+    "enqueue": ("fdbqueue.cli.input.run", ["{queue}", "8", "9"], ""),
+    "export": ("fdbqueue.cli.transfer.export_items", ["{queue}", "--to", "{folder}/out.jsonl"], "goes on where it was"),
+    "import": (
+        "fdbqueue.cli.transfer.import_items",
+        ["{queue}", "--from", "{folder}/in.jsonl"],
+        "goes on where it was",
+    ),
     "rename": ("fdbqueue.cli.queues.rename_queue", ["{queue}", "new"], "Run the same command again"),
     "watch": ("fdbqueue.layers.subscriptions.Follower.next_many", ["{queue}"], ""),
 }

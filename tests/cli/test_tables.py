@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fdbqueue.cli.tables import TableColumn, line_of, print_rows, shown_rows, table_of
+from fdbqueue.cli.output import TableColumn, line_of, print_rows, shown_rows, table_of
 
 Row = tuple[str, str, int]
 HANDLE = "h" * 60
@@ -18,8 +18,12 @@ COLUMNS: tuple[TableColumn[Row], ...] = (
 )
 
 
+def record(one: Row) -> dict[str, str]:
+    return {"lease": one[0], "value": one[1]}
+
+
 def line(one: Row) -> bytes:
-    return line_of({"lease": one[0], "value": one[1]})
+    return line_of(record(one))
 
 
 @pytest.mark.parametrize(("columns", "is_cut"), [(80, True), (120, False)])
@@ -52,11 +56,11 @@ def test_lines_are_printed_as_soon_as_their_rows_are_there(capfdbinary: pytest.C
         seen.append(capfdbinary.readouterr().out)
         yield "b", "y", 0
 
-    assert print_rows(rows(), COLUMNS, line, table=False) == 2
+    assert print_rows(rows(), COLUMNS, record, table=False) == 2
     assert [json.loads(one) for one in seen] == [{"lease": "a", "value": "x"}]
     assert json.loads(capfdbinary.readouterr().out) == {"lease": "b", "value": "y"}
 
 
 def test_no_row_is_no_table(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    assert print_rows([], COLUMNS, line, table=True) == 0
+    assert print_rows([], COLUMNS, record, table=True) == 0
     assert capfdbinary.readouterr().out == b""

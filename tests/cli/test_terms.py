@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.cli import errors, records
-from fdbqueue.cli.records import ItemToEnqueue
-from fdbqueue.cli.terms import ItemTerms
+from fdbqueue.cli import errors, input
+from fdbqueue.cli.input import ItemTerms, ItemToEnqueue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run, beside
@@ -194,7 +193,7 @@ def test_bytes_in_headers_and_in_messagepack_come_out_of_a_pipe_as_bytes(
 def test_records_are_enqueued_in_batches_in_their_order(
     run: Run, db: Any, name: str, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "BATCH_ITEMS", 3)
+    monkeypatch.setattr(input, "BATCH_ITEMS", 3)
     given = [{"value": n, "headers": {"n": n}} for n in range(8)]
 
     assert run("enqueue", name, "--records", stdin="\n".join(map(json.dumps, given))).exit_code == 0
@@ -203,11 +202,11 @@ def test_records_are_enqueued_in_batches_in_their_order(
 
 
 def test_a_batch_has_so_many_records_or_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "BATCH_ITEMS", 3)
-    monkeypatch.setattr(records, "BATCH_BYTES", 100)
+    monkeypatch.setattr(input, "BATCH_ITEMS", 3)
+    monkeypatch.setattr(input, "BATCH_BYTES", 100)
     sizes = [10, 10, 10, 10, 80, 20, 500, 1]
 
-    batches = records._batches(ItemToEnqueue("", size, None, ItemTerms()) for size in sizes)
+    batches = input._batches(ItemToEnqueue("", size, None, ItemTerms()) for size in sizes)
 
     assert [[one.size_bytes for one in batch] for batch in batches] == [[10, 10, 10], [10, 80], [20], [500], [1]]
 

@@ -12,9 +12,9 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.cli import errors, waiting
-from fdbqueue.cli.grouping import HOLD_SECONDS
+from fdbqueue.cli import errors, parts
 from fdbqueue.cli.helptext import with_limits
+from fdbqueue.cli.parts import HOLD_SECONDS
 from fdbqueue.layers import Groups, Leases, Results, Sessions, StagedQueue
 from tests.cli.conftest import Run
 
@@ -110,7 +110,7 @@ def test_an_item_that_has_not_ended_in_time_stays_and_is_named(run: Run, name: s
 def test_a_wait_outlasts_the_time_of_a_transaction(
     run: Run, name: str, db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(parts, "LOOK_SECONDS", 0.01)
     assert run("enqueue", name, "7", "--wait", "0.1").exit_code == errors.TIMED_OUT
 
 
@@ -296,7 +296,7 @@ def test_a_terminal_shows_a_table_of_groups(
     run: Run, name: str, db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Groups(Leases(queue)).open(db, "book").enqueue_many(db, range(1_000))
-    monkeypatch.setattr("fdbqueue.cli.groups.wants_table", lambda as_json: True)
+    monkeypatch.setattr("fdbqueue.cli.parts.wants_table", lambda as_json: True)
     shown = run("groups", name)
     assert shown.exit_code == 0
     assert "book" in shown.stdout

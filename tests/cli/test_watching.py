@@ -69,7 +69,7 @@ def test_items_that_watch_did_not_print_come_again_under_its_name(
 ) -> None:
     Queue(space, codec="json").enqueue_many(db, range(3))
     with monkeypatch.context() as patched:
-        patched.setattr("fdbqueue.cli.watch.write_lines", lambda lines: (_ for _ in ()).throw(error))
+        patched.setattr("fdbqueue.cli.taking.write_lines", lambda lines: (_ for _ in ()).throw(error))
         assert run("watch", name, "--name", "audit", "--head", "--timeout", "0").exit_code != 0
 
     assert values(run("watch", name, "--name", "audit", "--timeout", "0").stdout) == [0, 1, 2]

@@ -30,7 +30,7 @@ ROOM = {
 }
 OWN = {
     "fdbqueue/verbs/queue.py": "Queue.stats",
-    "fdbqueue/cli/ordering.py": "fdbqueue stats, of a queue with an order",
+    "fdbqueue/cli/queues.py": "fdbqueue stats, of a queue with an order",
     "layers/blobs/_blobs.py": "Blobs.stats",
     "layers/leases/_stats.py": "Leases.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
@@ -39,7 +39,7 @@ OWN = {
 }
 """Verbs of layers that return the numbers of their own keys."""
 DECIDES = {
-    "fdbqueue/cli/clear.py": "whether to ask before a clear",
+    "fdbqueue/cli/items.py": "whether to ask before a clear",
     "fdbqueue/moves/quotas.py": "whether an item fits",
     "fdbqueue/reads/check.py": "compares counters with items",
     "fdbqueue/spark/look/ranges.py": "how many partitions read a queue",

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from fdbqueue.agents import words as agent_words
-from fdbqueue.cli.metrics import metrics
-from fdbqueue.cli.web import DEFAULT as WEB_DEFAULT
+from fdbqueue.cli.serving import DEFAULT as WEB_DEFAULT
+from fdbqueue.cli.serving import metrics
 from fdbqueue.layers.consumer.health import Probe
 from fdbqueue.observe import serving
 
@@ -72,7 +72,7 @@ def test_yaml_and_shells_are_not_used_on_what_is_read(repository: Path) -> None:
 LISTENERS = frozenset(
     {
         "fdbqueue/agents/server.py",  # the agent server
-        "fdbqueue/cli/metrics.py",  # it only looks whether a port is free
+        "fdbqueue/cli/serving.py",  # it only looks whether a port is free
         "fdbqueue/base/http.py",  # the web page, metrics, Consumer(health=PORT)
     }
 )

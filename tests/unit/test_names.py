@@ -183,7 +183,7 @@ SHOWING = (
 """Where names are shown to people. Elsewhere errors have them as a program gives them."""
 READS_OTHERS = {
     "fdbqueue/stored/names.py": "the one that may",
-    "fdbqueue/cli/remedies.py": "finds names in messages, as a program gives them",
+    "fdbqueue/cli/helptext.py": "finds names in messages, as a program gives them",
     "fdbqueue/agents/words.py": "a host in brackets",
     "fdbqueue/spark/stream/operators.py": "what Spark left in a checkpoint",
 }

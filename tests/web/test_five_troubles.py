@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.cli import app
-from fdbqueue.cli.options import queue_of
+from fdbqueue.cli.opening import queue_of
 from fdbqueue.layers import Leases, Sessions, constant
 from tests.helpers.staging import wait_until
 from tests.web.test_served import Server, _stops_servers, browser

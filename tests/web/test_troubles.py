@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import fdbqueue
-from fdbqueue.cli.options import queue_of
+from fdbqueue.cli.opening import queue_of
 from fdbqueue.layers import Leases, Sessions, constant
 from fdbqueue.stored.layout import name_of
 from fdbqueue.stored.names import name_text

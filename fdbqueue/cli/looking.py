@@ -1,0 +1,406 @@
+"""``fdbqueue troubles``, ``health``, ``check`` and ``top``: what is wrong, and how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+import fdbqueue
+from fdbqueue.base.reprs import counted, sparkline
+from fdbqueue.cli.errors import end_if, refuse_if, refused
+from fdbqueue.cli.opening import check_known, complete_queue, name_below, opened, opened_queue, queue_of
+from fdbqueue.cli.options import AsJson, Exclude, Include, MaxAge, QueueName, Url, Within
+from fdbqueue.cli.output import (
+    TableColumn,
+    line_of,
+    next_step,
+    print_json,
+    print_pairs,
+    print_troubles,
+    table_of,
+    trouble_record,
+    troubles_shown,
+    troubles_text,
+    wants_table,
+    write_lines,
+)
+from fdbqueue.engine.api import Database
+from fdbqueue.engine.embedded.store.disk.layout import DATA
+from fdbqueue.engine.embedded.store.disk.pages import Damage, check_pages
+from fdbqueue.engine.keys import below
+from fdbqueue.engine.steps import run
+from fdbqueue.layers.sessions import SessionStats
+from fdbqueue.layers.staged import StagedQueue, StagedStats
+from fdbqueue.observe.figures import read_these
+from fdbqueue.observe.judging import GRACE_SECONDS
+from fdbqueue.reads.trouble import Troubles, worst_first
+from fdbqueue.stored.layout import CATALOGUE
+from fdbqueue.stored.names import queue_text
+from fdbqueue.verbs.queues import Registered
+
+
+def troubles(
+    queue: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[QUEUE]", help="Only this queue: its name, or key tuple as JSON.", autocompletion=complete_queue
+        ),
+    ] = None,
+    within: Within = None,
+    max_age: MaxAge = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the troubles of all queues, the worst first, each with the next command.
+
+    A problem needs somebody now. A warning wants a look. A note tells of a pause, or of something that ends soon.
+    Exits with 1 if there is a problem.
+
+    Example: fdbqueue troubles
+    """
+    refuse_if(queue is not None and within is not None, "give a queue or --within, and not both", "--within")
+    with opened(url) as db:
+        if queue is not None:
+            own = queue_of(queue)
+            run(own.read(db, partial(check_known, layout=own.layout)))
+        one, below = name_below(queue, "QUEUE"), name_below(within, "--within")
+        found = fdbqueue.troubles(db, one, within=below, max_age=max_age)
+    if wants_table(as_json):
+        print_troubles(found)
+    else:
+        write_lines([line_of(trouble_record(trouble)) for trouble in found])
+    end_if(found.worst == "problem")
+
+
+FIGURES = {
+    "commit_s": "a commit took, seconds",
+    "ahead_s": "times are ahead, seconds",
+    "queues": "queues",
+    "oldest_age_s": "oldest first item, seconds",
+    "oldest_queue": "which is of the queue",
+    "version": "version of fdbqueue",
+}
+"""What a terminal shows beside the troubles, and its words."""
+
+
+def health(
+    max_age: MaxAge = None,
+    max_commit: Annotated[
+        float, typer.Option("--max-commit", min=0.001, help="Longest time of a commit, in seconds.")
+    ] = 2.0,
+    max_skew: Annotated[
+        float,
+        typer.Option("--max-skew", min=0.0, help="How far an item's time may be ahead of this clock, in seconds."),
+    ] = 5.0,
+    patience: Annotated[
+        float, typer.Option("--patience", min=0.1, help="How many seconds the database may take for an answer.")
+    ] = 5.0,
+    include: Include = None,
+    exclude: Exclude = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether the database answers, and whether its queues are well. For probes, and for people at night.
+
+    Exits with 0 if all is well, with 1 if there is a problem, and with 3 if the database does not answer. The troubles
+    are those of `fdbqueue troubles`, and a slow commit.
+
+    Only problems change the exit code. Warnings, such as dead letters, and notes, such as pauses, are printed.
+
+    Example: fdbqueue health --max-age 600
+    """
+    from fdbqueue.observe.figures import Wanted
+    from fdbqueue.observe.health import Limits, check_health
+
+    with refused("--include / --exclude"):
+        wanted = Wanted(include or (), exclude or ())
+    with opened(url, patience=patience) as db:
+        report = check_health(db, wanted=wanted, limits=Limits(max_age, max_commit, max_skew))
+    if wants_table(as_json):
+        print_troubles(report.troubles, report.unmatched)
+        shown = {name: value for name, value in report.record().items() if name in FIGURES and value not in (None, "")}
+        print_pairs("health", {"well": "yes" if report.ok else "no", **shown}, FIGURES)
+    else:
+        steps = [next_step(one) for one in report.troubles if one.severity == "problem"]
+        told = {"troubles": [trouble_record(one) for one in report.troubles]}
+        print_json({**report.record(), **told, "problems": [*report.unmatched, *steps]})
+    end_if(not report.ok)
+
+
+ALL = "a part that all queues use"
+UNREGISTERED = "keys of no queue that is registered"
+
+
+def check_file(folder: Path, *, as_json: bool) -> None:
+    """Print what is damaged in the data file of a folder, and end the command with 1 if anything is."""
+    queues: list[bytes] = []
+
+    def see(key: bytes) -> None:
+        prefix = key.removeprefix(CATALOGUE)
+        if prefix != key:
+            queues.append(prefix)
+
+    report = check_pages(os.path.abspath(folder.expanduser()), see)
+    told = [(damage, harmed(damage, queues)) for damage in report.damages]
+    if wants_table(as_json):
+        console = Console(highlight=False)
+        for damage, names in told:
+            what = f"page {damage.page} of {damage.database.decode(errors='replace')}: {damage.what}."
+            console.print(f"[red]✗[/red] {escape(what)} Affected: {escape(', '.join(names))}.")
+        if not told:
+            console.print(f"[green]✓[/green] {counted(report.pages, 'page')}, {counted(report.rows, 'key')}, all well")
+            if report.checked is False:
+                console.print(
+                    "This folder's rows have no checksums: a value that was changed in its place is not found."
+                )
+        elif all(damage.is_row for damage in report.damages):
+            console.print("A read of such a row raises an error. Restore a backup.")
+        else:
+            console.print("Do not open this folder: a damaged page ends the process that reads it. Restore a backup.")
+    else:
+        damages = [
+            {"page": damage.page, "database": damage.database.decode(errors="replace"), "what": damage.what}
+            | {"begin": damage.begin.hex(), "end": None if damage.end is None else damage.end.hex(), "affected": names}
+            for damage, names in told
+        ]
+        answer = {"folder": str(folder), "ok": not told, "pages": report.pages, "keys": report.rows}
+        answer |= {"checksums": report.checked, "damaged": damages}
+        write_lines([msgspec.json.encode(answer) + b"\n"])
+    end_if(told)
+
+
+def harmed(damage: Damage, queues: list[bytes]) -> list[str]:
+    """Return the names of the queues, among the registered ones, that may have keys in a damaged page."""
+    if damage.database != DATA:
+        return [ALL]
+    names = []
+    for prefix in queues:
+        end = below(prefix)[1]
+        if end > damage.begin and (damage.end is None or prefix < damage.end):
+            names.append(queue_text(prefix))
+    if damage.end is None or damage.end > CATALOGUE:
+        names.append("the list of queues")
+    return names or [UNREGISTERED]
+
+
+def check(
+    queue: QueueName = "",
+    url: Url = None,
+    remove_foreign: Annotated[
+        bool,
+        typer.Option("--remove-foreign", help="First remove keys among the queue's own that fdbqueue did not write."),
+    ] = False,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="FOLDER", help="Read every page of an embedded folder instead, to find damaged ones."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check the whole queue for inconsistencies. Exits with 1 if there are any.
+
+    It also checks the keys of the layers: leases, requests, subscriptions, streams, priorities and sessions. Of a smart
+    queue it checks the part that needs none of the program's own types. SmartQueue.check does the rest.
+
+    The queue may be in use. If reading it takes more than five seconds, and it changes meanwhile, what looked wrong is
+    told apart, as "unsure".
+
+    Keys below the queue's name that fdbqueue did not write are problems, too. --remove-foreign removes them: use the
+    newest version of fdbqueue that this queue is used with, since a newer one may have written them. If programs keep
+    keys of their own below the queue's name, look at the list first: this command does not know these.
+
+    --file reads a folder's data file without opening it, and says which queues its damaged pages belong to. No program
+    may write there meanwhile. A damaged page ends a process that opens the folder and reads it.
+
+    Example: fdbqueue check orders
+    """
+    if file is not None:
+        refuse_if(queue or remove_foreign, "--file reads a whole folder: leave the queue and --remove-foreign out.")
+        check_file(file, as_json=as_json)
+        return
+    refuse_if(not queue, "Name a queue, or a folder by --file.")
+    with opened_queue(url, queue) as (db, checked):
+        report = fdbqueue.check(db, checked, remove_foreign=remove_foreign)
+    problems = report.problems
+    if wants_table(as_json):
+        console = Console(highlight=False)
+        if remove_foreign:
+            console.print(f"{counted(report.removed, 'foreign key')} removed.")
+        for problem in problems:
+            console.print(f"[red]✗[/red] {escape(problem)}")
+        if not problems:
+            console.print(f"[green]✓[/green] {counted(report.items, 'item')}, all well")
+        for unsure in report.unsure:
+            console.print(f"? {escape(unsure)}")
+        if not report.counted:
+            console.print("The queue is long, and changed while it was read: it was not compared at one time.")
+        if report.unsure:
+            console.print("What has a ? is a problem only if a check finds it at rest.")
+        console.print(f"Looked at: {', '.join(report.looked_at)}.")
+        if report.not_looked_at:
+            console.print(f"Not looked at: {', '.join(report.not_looked_at)}.")
+    else:
+        found = {"items": report.items, "problems": problems, "unsure": report.unsure, "counted": report.counted}
+        foreign = {"foreign": [key.hex() for key in report.foreign], "removed": report.removed}
+        told = {"looked_at": report.looked_at, "not_looked_at": report.not_looked_at}
+        print_json({"queue": queue, "ok": not problems, **found, **foreign, **told})
+    end_if(problems)
+
+
+FLOWS = ("enqueued", "dequeued")
+DEPTHS = 16
+"""How many of its last reads a terminal shows as a line of bars."""
+COLUMNS = {
+    **{state: state for state in ("available", "leased", "claimed", "delayed", "dead", "overdue")},
+    "in/s": "enqueued_per_s",
+    "out/s": "dequeued_per_s",
+    "age s": "oldest_age_at_least_s",
+    "wait": "requests",
+}
+DEPTH = "depth"
+WIDE_COLUMNS = 110
+"""A narrower terminal would cut off the names of queues."""
+
+
+def top(
+    queues: Annotated[
+        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Names, or key tuples as JSON.")
+    ] = None,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two reads.")] = 2.0,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of reads. Default: no end.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the items, rates, waiting processes and troubles of queues. Repeats until Ctrl-C.
+
+    Without a queue it shows what is wrong with all of them, as `fdbqueue troubles`.
+
+    The items of sessions are counted with the others. Those in progress are the leased ones.
+
+    On a terminal, "depth" draws the available items of the last reads, from 0 to their maximum.
+
+    If an item has no stored time, its age is a lower bound: the time since this command first counted it.
+
+    Example: fdbqueue top orders invoices
+    """
+    looks = itertools.count() if count is None else range(count)
+    with opened(url) as db:
+        if not queues:
+            _show_troubles(db, looks, interval, as_json)
+            return
+        watched = {name: StagedQueue(queue_of(name)) for name in queues}
+        for staged in watched.values():
+            own = staged.leases.queue
+            run(own.read(db, partial(check_known, layout=own.layout)))
+        shown = _looks(db, watched, looks, interval)
+        if not wants_table(as_json):
+            for look, told in shown:
+                for name, row in look.items():
+                    print_json({"queue": name, **row, **troubles_shown(told[name])})
+            return
+        with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+            depths: dict[str, list[float]] = {name: [] for name in watched}
+            for look, told in shown:
+                for name, row in look.items():
+                    depths[name] = [*depths[name], row["available"] or 0][-DEPTHS:]
+                table = _table(look, depths, live.console.width)
+                every = worst_first(chain.from_iterable(told.values()))
+                live.update(Group(troubles_text(every), table), refresh=True)
+
+
+def _show_troubles(db: Database, looks: Iterable[int], interval: float, as_json: bool) -> None:
+    """Show the troubles of all queues, again and again."""
+
+    def read() -> Iterator[Troubles]:
+        for look in looks:
+            if look:
+                time.sleep(interval)
+            yield fdbqueue.troubles(db)
+
+    if not wants_table(as_json):
+        for found in read():
+            write_lines([line_of(trouble_record(one)) for one in found])
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
+        for found in read():
+            live.update(troubles_text(found), refresh=True)
+
+
+def _looks(
+    db: Database, watched: dict[str, StagedQueue], looks: Any, interval: float
+) -> Iterator[tuple[dict[str, dict[str, float | int | None]], dict[str, Troubles]]]:
+    """Yield the rows of queues, and their troubles, by their names."""
+    chosen = [Registered(staged.leases.queue.layout.prefix) for staged in watched.values()]
+    before: dict[str, StagedStats] = {}
+    since = time.monotonic()
+    for look in looks:
+        if look:
+            time.sleep(interval)
+        read = dict(zip(watched, read_these(db, chosen, grace=GRACE_SECONDS), strict=True))
+        now = {name: _stats(db, staged, read[name].sessions) for name, staged in watched.items()}
+        passed, since = time.monotonic() - since, time.monotonic()
+        told = {name: worst_first(one.troubles) for name, one in read.items()}
+        yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}, told
+        before = now
+
+
+def _stats(db: Database, staged: StagedQueue, sessions: SessionStats | None) -> StagedStats:
+    """Return the numbers of a queue, with the items of its sessions."""
+    stats = staged.stats(db)
+    if sessions is None:
+        return stats
+    own, busy = stats.items, min(sessions.busy, sessions.available)
+    items = replace(
+        own,
+        available=own.available + sessions.available - busy,
+        leased=own.leased + busy,
+        delayed=own.delayed + sessions.delayed,
+        dead=own.dead + sessions.dead,
+        enqueued=own.enqueued + sessions.enqueued,
+        dequeued=own.dequeued + sessions.dequeued,
+    )
+    return replace(stats, items=items)
+
+
+def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[str, float | int | None]:
+    row: dict[str, float | int | None] = {**asdict(stats.items), "requests": stats.requests, "wanted": stats.wanted}
+    for flow in FLOWS:
+        change = None if before is None else getattr(stats.items, flow) - getattr(before.items, flow)
+        row[f"{flow}_per_s"] = None if change is None else change / passed
+    return row
+
+
+def _table(look: dict[str, dict[str, float | int | None]], depths: dict[str, list[float]], width: int) -> Table:
+    """Return the table: a row for each queue, or a column on a narrow terminal."""
+
+    def cell(name: str, head: str) -> str:
+        return sparkline(depths[name]) if head == DEPTH else _number(look[name][COLUMNS[head]])
+
+    heads = [*COLUMNS, DEPTH]
+    if width < WIDE_COLUMNS:
+        names = [TableColumn(name, partial(cell, name), number=True) for name in look]
+        return table_of(heads, [TableColumn("queue", str, whole=True), *names], live=True)
+    columns = [TableColumn(head, partial(cell, head=head), number=head != DEPTH, whole=True) for head in heads]
+    return table_of(look, [TableColumn("queue", str, least=8), *columns], live=True)
+
+
+def _number(number: float | int | None) -> str:
+    if number is None:
+        return ""
+    return f"{number:,.1f}" if isinstance(number, float) and number < 100 else f"{number:,.0f}"
