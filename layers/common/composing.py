@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from fdbqueue import Item, Position, Queue
-from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Transaction, V, verb
+from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Transaction, V, check_limit, verb
 
 from ..leases import Head, Leases
 from ..leases.done import takes_transactions
@@ -71,6 +71,31 @@ class QueueWithLeases(ByPosition[V]):
     async def clear(self, tr: Transaction | Database) -> None:
         """Remove all items and everything else that the queue owns, as `Queue.clear`."""
         await (self.leases.queue if self.sessions is None else self.sessions).clear.steps(tr)
+
+
+class TakenFromFront(QueueWithLeases[V]):
+    """A kind of queue whose next items can be taken out, in the order of its leases."""
+
+    @verb
+    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
+        """Take the next item out; None if there is none. Items whose life is over are removed and not returned.
+
+        As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
+        items that must not be lost.
+
+        Raises:
+            FormatError, CodecError: the item can't be read; it stays in its place.
+
+        *Conflicts* and *Cost:* as the class says.
+        """
+        one: Steps[list[Item[V]]] = self.leases.taking.first(tr, 1)
+        return next(iter(await one), None)
+
+    @verb
+    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
+        """Take up to `limit` next items out, in order; otherwise as `dequeue`."""
+        check_limit(limit, "items to take")
+        return await self.leases.taking.first(tr, limit)
 
 
 class Enqueues(Protocol):

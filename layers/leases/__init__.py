@@ -44,13 +44,13 @@ from __future__ import annotations
 
 from ._backoff import Backoff, constant, exponential, immediately
 from ._dead_letters import DeadLetters
-from ._head import Head
 from ._stats import LeaseStats
 from .browsing import State, StoredItem
 from .done import Done, FollowUp
 from .lease import Disposition, Lease, LeaseHandle, LeaseRef
 from .leases import Leases
 from .reclaiming import ReclaimReport
+from .taking import Head
 from .timers import Reclaimed
 
 __all__ = [

@@ -11,7 +11,7 @@ from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction
 T = TypeVar("T")
 
 
-class _NothingWritten(Exception):
+class NothingWritten(Exception):
     """Ends a transaction that has nothing to commit; carries its result out."""
 
     def __init__(self, result: Any) -> None:
@@ -34,11 +34,11 @@ async def commit_if_written(
     async def commit_or_leave(tr: Transaction) -> T:
         result, written = await body(tr)
         if not written:
-            raise _NothingWritten(result)
+            raise NothingWritten(result)
         return result
 
     try:
         return await queue.transact(db, commit_or_leave, on_retry=on_retry, takes=takes)
-    except _NothingWritten as nothing:
+    except NothingWritten as nothing:
         result: T = nothing.result
         return result

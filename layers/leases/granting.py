@@ -12,17 +12,16 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.members import has_mark
-from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, notes_of, pack, rows, value_of
-from fdbqueue.moves.moves import at_rest
+from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, pack, rows, value_of
 from fdbqueue.stored.layout import GRANT
-from fdbqueue.stored.own_values import decoded, of_item
+from fdbqueue.stored.own_values import decoded
 
+from .holding import held_by
 from .lease import Disposition, LeaseHandle
-from .transitions import Transitions
+from .transitions import Transitions, uncounted
 
 TAKE_SECONDS = 0.75
 """A client takes a grant within so many seconds."""
@@ -130,16 +129,14 @@ async def take_back(
         return []
     returned = []
     for lease in grant.leases:
-        packed = pack(lease.position)
-        value = await value_of(tr.get(layout.leased.key(packed)))
-        notes = of_item(layout, packed, bytes(value), notes_of) if value.present() else None
+        [held] = await held_by(tr, layout, [lease])
         # Another end than the granted one: the client has extended the lease, so it has the item.
-        if notes is None or notes.token != lease.token or notes.expires_at_us != grant.ends_at_us:
+        if held is None or held[2].expires_at_us != grant.ends_at_us:
             continue
+        packed, stored, notes = held
         moves.leave_leased(packed, notes)
-        before = at_rest(replace(notes, attempt=notes.attempt - 1))
-        fate = moves.put_back(packed, bytes(value), before, now_us=now_us, delay_us=0)
-        returned.append((lease.position, fate, bytes(value)))
+        fate = moves.put_back(packed, stored, uncounted(notes), now_us=now_us, delay_us=0)
+        returned.append((lease.position, fate, stored))
     return returned
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from msgspec import structs
 
 from fdbqueue import FormatError, LeaseLost, Position, Queue
-from fdbqueue.lowlevel import Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
+from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.outcomes import encode_result
-from fdbqueue.stored.own_values import unreadable_item
+from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.rename_marks import renamed
 from fdbqueue.verbs.editing import why_lost
 
 from .done import Done
 from .lease import Disposition, Lease, LeaseHandle, LeaseRef
-from .transitions import Retry, Transitions
+from .transitions import Retry, Transitions, uncounted
 
 RANGE_READ_ITEMS = 4
 """From this number of leases on, one read of the whole range is tried."""
@@ -64,6 +64,10 @@ def check_refs(leases: Iterable[object]) -> None:
             raise TypeError(
                 f"Give a lease, or its handle, not {lease!r}. (Where there is no item, `lease` returns None.)"
             )
+
+
+Held: TypeAlias = tuple[bytes, bytes, Notes]
+"""An item that a lease holds: its packed position, its stored bytes, and its notes during the lease."""
 
 
 class Live(NamedTuple):
@@ -155,8 +159,7 @@ class Holding:
         fates = {}
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
-            uncounted = structs.replace(notes, attempt=notes.attempt - 1)
-            fates[packed] = moves.put_back(packed, stored, uncounted, now_us=now_us, delay_us=delay_us)
+            fates[packed] = moves.put_back(packed, stored, uncounted(notes), now_us=now_us, delay_us=delay_us)
         await moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]
@@ -178,12 +181,12 @@ class Holding:
         moves.finish()
         return [dataclasses.replace(lease, expires_at=expires_at_us / 1e6) for lease in leases]
 
-    def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[tuple[bytes, bytes, Notes]]]:
+    def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Held]]:
         """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
         check_refs(leases)
         return self._held_alone(tr, leases[0]) if len(leases) == 1 else self._held_together(tr, leases)
 
-    async def _held_alone(self, tr: Transaction, lease: LeaseRef) -> list[tuple[bytes, bytes, Notes]]:
+    async def _held_alone(self, tr: Transaction, lease: LeaseRef) -> list[Held]:
         packed = pack(lease.position)
         read: Any = tr.get(self._layout.leased.key(packed))
         # As in `rows`: a value that is there already need not resume every caller in between.
@@ -198,24 +201,12 @@ class Holding:
                 return [(packed, stored, notes)]
         raise await self._lost(tr, [lease.position])
 
-    async def _held_together(self, tr: Transaction, leases: list[LeaseRef]) -> list[tuple[bytes, bytes, Notes]]:
-        places = [pack(lease.position) for lease in leases]
-        found = await read_leased(tr, self._layout.leased, sorted(set(places)))
-        held = {}
-        lost = []
-        for packed, lease in zip(places, leases, strict=True):
-            stored = found.get(packed, b"")
-            try:
-                notes = notes_of(stored) if stored else None
-            except FormatError as error:
-                raise unreadable_item(self._layout, packed, error) from error
-            if notes is None or notes.token != lease.token:
-                lost.append(lease.position)
-            else:
-                held[packed] = (packed, stored, notes)
+    async def _held_together(self, tr: Transaction, leases: list[LeaseRef]) -> list[Held]:
+        found = await held_by(tr, self._layout, leases)
+        lost = [lease.position for lease, one in zip(leases, found, strict=True) if one is None]
         if lost:
             raise await self._lost(tr, lost)
-        return list(held.values())
+        return list({one[0]: one for one in found if one is not None}.values())
 
     async def _lost(self, tr: Transaction, lost: list[Position]) -> LeaseLost:
         """Return the error of lost leases. It says why they are lost, if that is known."""
@@ -262,15 +253,32 @@ def mostly_lost(*lost: Position, taker: str = "another consumer took the item") 
     )
 
 
-async def read_leased(tr: Transaction, leased: Place, places: list[bytes], *, keeps: bool = True) -> dict[bytes, bytes]:
-    """Read leased items by their packed positions, sorted.
+async def held_by(
+    tr: Transaction, layout: Layout, leases: Sequence[LeaseRef], *, keeps: bool = True
+) -> list[Held | None]:
+    """Return what each lease holds; None if it is lost.
 
     Args:
-        leased: the place of leased items.
-        places: the packed positions.
+        leases: the leases.
         keeps: whether to conflict with a transaction that meanwhile ends one of these leases, or takes it away: on each
             of these keys and on nothing else.
+
+    Raises:
+        FormatError: an item can't be read.
+
+    *Cost:* one read each, in parallel, or one of all.
     """
+    places = [pack(lease.position) for lease in leases]
+    found = await _read_leased(tr, layout.leased, sorted(set(places)), keeps)
+    held: list[Held | None] = []
+    for packed, lease in zip(places, leases, strict=True):
+        stored = found.get(packed, b"")
+        notes = of_item(layout, packed, stored, notes_of) if stored else None
+        held.append(None if notes is None or notes.token != lease.token else (packed, stored, notes))
+    return held
+
+
+async def _read_leased(tr: Transaction, leased: Place, places: list[bytes], keeps: bool) -> dict[bytes, bytes]:
     if len(places) >= RANGE_READ_ITEMS:
         # Leases of one consumer are mostly adjacent, and one range read costs less than many reads of keys. By
         # snapshot: keys between them belong to others.

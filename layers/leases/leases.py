@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
-from fdbqueue import BulkReport, CheckReport, LeaseLost, Position, Queue
+from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
 from fdbqueue.base.arguments import check_text
 from fdbqueue.base.reprs import function_text
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.engine.finishing import in_thread
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Browser,
@@ -30,8 +29,6 @@ from fdbqueue.lowlevel import (
     V,
     check_limit,
     is_database,
-    keep_out,
-    leaves_in_doubt,
     only_transaction,
     verb,
 )
@@ -39,7 +36,6 @@ from fdbqueue.stored.rename_marks import check_renamed
 
 from ._backoff import Backoff
 from ._dead_letters import DeadLetters
-from ._head import Head
 from ._stats import LeaseStats, Looks, read_lease_stats
 from .browsing import State, StoredItem, browse
 from .commit_if_written import commit_if_written
@@ -49,7 +45,7 @@ from .holding import Holding, Live, several
 from .lease import Disposition, Lease, LeaseRef
 from .policies import note_policy
 from .reclaiming import ReclaimReport, reclaim
-from .taking import Taken, TakeTerms, Taking
+from .taking import Head
 from .timer_check import check_leases
 from .timers import next_due_us
 from .times import LONGEST_SECONDS, clock_us, not_negative, positive, visible_at
@@ -57,7 +53,6 @@ from .transitions import Custody, Retry, check_failure, cut
 
 T = TypeVar("T")
 
-TOKEN_BYTES = 8
 TERMS = frozenset({"delay", "at", "ttl", "headers"})
 COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_column", "ttl_column"})
 CONSUMER_BYTES = 200
@@ -129,10 +124,11 @@ class Leases(Named, ByPosition[V]):
         if not callable(clock):
             raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.clock = clock
-        if head is not None and not hasattr(head, "first"):
+        if not isinstance(head, Head | None):
             raise TypeError(f"head is a Head, the order of taking items, or None, not {head!r}.")
         self.head = head or Head(queue.layout)
-        self._taking = Taking(queue, self.head, self.retry)
+        self.taking = self.head.taking(queue, self.retry, self.now_us)
+        """Takes the first items; for layers."""
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
@@ -151,7 +147,7 @@ class Leases(Named, ByPosition[V]):
     def _with_retry(self, retry: Retry) -> Leases[V]:
         own = copy.copy(self)
         own.retry = retry
-        own._taking = Taking(own.queue, own.head, retry)
+        own.taking = own.head.taking(own.queue, retry, own.now_us)
         return own
 
     def __repr__(self) -> str:
@@ -289,8 +285,9 @@ class Leases(Named, ByPosition[V]):
         caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
         for each due timer, up to 64, one read and about four writes.
         """
-        one = self._lease(tr, 1, duration, consumer)
-        return next(iter(await one), None)  # on the line of the call: Ctrl-C behind it would lose the lease
+        terms = positive(duration, "duration"), this_consumer(consumer)
+        one: Steps[list[Lease[V]]] = self.taking.first(tr, 1, *terms)
+        return next(iter(await one), None)  # on the line of the wait: Ctrl-C behind it would lose the lease
 
     @verb
     async def lease_many(
@@ -310,67 +307,8 @@ class Leases(Named, ByPosition[V]):
         If that is the first item, its error is raised.
         """
         check_limit(limit, "items to lease")
-        return await self._lease(tr, limit, duration, consumer)
-
-    async def _lease(
-        self, tr: Transaction | Database, limit: int, duration: float, consumer: str | None
-    ) -> list[Lease[V]]:
-        own_transactions = is_database(tr)
-        terms = TakeTerms(
-            limit,
-            positive(duration, "duration"),
-            this_consumer(consumer),
-            os.urandom(TOKEN_BYTES),
-            strict=own_transactions,
-        )
-
-        adaptive = AdaptiveLimit(limit)
-        known = self.layout.known
-        tried: list[Lease[V]] = []  # what the last attempt takes, whatever becomes of its commit
-
-        async def take(tr: Transaction) -> tuple[Taken, bool]:
-            nonlocal tried
-            is_open = known.is_open and known.relies(tr)
-            if not is_open and await keep_out(tr, self.layout, self.now_us):
-                return Taken([], again=False), False
-            found = await self._taking.take(tr, terms.with_limit(adaptive.limit), self.now_us())
-            tried = found[0].leases
-            return found
-
-        if not own_transactions:
-            own = cast(Transaction, tr)
-            taken, _ = await take(own)
-            while taken.again:  # so far only items whose life was over
-                taken, _ = await take(own)
-            if not taken.leases:
-                self.head.found_nothing(own)
-            return taken.leases
-        try:
-            while True:
-                taken = await commit_if_written(
-                    self.queue, cast(Database, tr), take, on_retry=adaptive.note, takes=True
-                )
-                if not taken.again:
-                    return taken.leases
-        except BaseException as error:
-            # The caller gets an error, or is cancelled or interrupted, and will never know these leases.
-            if tried and (leaves_in_doubt(error) or not isinstance(error, Exception)):
-                in_thread(self.queue.transact(cast(Database, tr), partial(self._undo, leases=tried)))
-            raise
-
-    async def _undo(self, tr: Transaction, leases: list[Lease[V]]) -> None:
-        """Give back what a call took, uncounted. Its commit may have taken effect, or be still under way.
-
-        That commit conflicts with changes of the items that it takes. So it took effect before this transaction, which
-        then sees the leases, or it never does.
-        """
-        try:
-            await self.snooze_many.steps(tr, leases, delay=0.0)
-        except LeaseLost as error:
-            lost = set(error.lost)
-            await self.snooze_many.steps(tr, [lease for lease in leases if lease.position not in lost], delay=0.0)
-            for position in lost:
-                tr.add_write_conflict_key(self.layout.item_key(position))
+        terms = positive(duration, "duration"), this_consumer(consumer)
+        return await self.taking.first(tr, limit, *terms)
 
     @verb
     def ack(

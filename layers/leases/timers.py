@@ -125,6 +125,21 @@ def readable(layout: Layout, found: list[KeyValue]) -> Iterator[tuple[int, Posit
             yield timer
 
 
+async def fire_first(
+    tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], retry: Retry, now_us: int, strict: bool
+) -> tuple[list[Reclaimed], bool]:
+    """Fire due timers before items are taken. Return the moved items, and whether the next transaction must take items.
+
+    Args:
+        strict: whether it must while more timers are due.
+    """
+    if strict:
+        due = await all_outcomes(tr, layout, due, now_us)
+    fired, all_fired = await fire_due(tr, layout, moves, due, now_us=now_us, retry=retry)
+    # Timers of unreadable items stay. If nothing was moved, another attempt would find the same timers, without end.
+    return fired, strict and moves.any and (not all_fired or len(due) >= FIRE_LIMIT)
+
+
 async def fire_due(
     tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> tuple[list[Reclaimed], bool]:

@@ -35,6 +35,7 @@ __all__ = [
     "check_failure",
     "cut",
     "size_beside",
+    "uncounted",
 ]
 
 
@@ -172,6 +173,11 @@ class Transitions(Moves):
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
             return Disposition.dead
         return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+
+
+def uncounted(notes: Notes) -> Notes:
+    """Return the notes of a leased item at rest, as if its lease had not been."""
+    return at_rest(notes, attempt=notes.attempt - 1)
 
 
 def check_failure(error: object, last: object = False) -> None:

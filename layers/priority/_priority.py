@@ -15,11 +15,10 @@ from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transactio
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.verbs.by_position import packed_position
 
-from ..common.composing import QueueWithLeases
+from ..common.composing import TakenFromFront
 from ..common.levels import Levels, with_priority
 from ..leases import Backoff, Head, Leases, LeaseStats
 from ..leases.policies import note_bare, note_policy
-from ..staged.delivery import HeadDelivery
 from ._weighted import WeightedHead
 
 _GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."
@@ -35,11 +34,13 @@ class PriorityStats(Shown):
     """The number of available items in each level, the soonest level first."""
 
 
-class PriorityQueue(Named, QueueWithLeases[V]):
+class PriorityQueue(Named, TakenFromFront[V]):
     """A queue whose items have priorities.
 
     `leases` leases, acks and gives back its items, and every layer on top of the priority queue takes them. Every verb
-    accepts a transaction to run in, or a database, and has an awaitable form.
+    accepts a transaction to run in, or a database, and has an awaitable form. A dequeue conflicts with a consumer that
+    takes the same item, and with an item that arrives in front of it. It costs two reads in parallel for all levels and
+    four writes; with weights, two more reads if the turn's level has no item.
 
     Args:
         queue: the queue, without an order.
@@ -101,7 +102,6 @@ class PriorityQueue(Named, QueueWithLeases[V]):
         head = Head(layout) if weights is None else WeightedHead(layout, weights)
         self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
         """Leases of its items: lease, ack, nack and the rest."""
-        self._delivery = HeadDelivery(self.leases)
 
     def __repr__(self) -> str:
         return f"PriorityQueue({self.queue.layout.describe()}, levels={self.levels!r})"
@@ -171,27 +171,6 @@ class PriorityQueue(Named, QueueWithLeases[V]):
                 "ttl_column": ttl_column,
             },
         )
-
-    @verb
-    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
-        """Take the next item out. Returns None if there is none.
-
-        As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
-        items that must not be lost.
-
-        Raises:
-            FormatError, CodecError: the item can't be read. It stays where it is.
-
-        *Conflicts:* with a consumer that takes the same item, and with an item that arrives in front of it. *Cost:* two
-        reads in parallel for all levels, four writes. With weights, two more reads if the turn's level has no item.
-        """
-        items = await self._delivery.dequeue(tr, limit=1)
-        return items[0] if items else None
-
-    @verb
-    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
-        """Take the next items out, up to `limit`, in order. Otherwise as `dequeue`."""
-        return await self._delivery.dequeue(tr, limit=limit)
 
     @verb
     async def next_item(self, tr: Transaction | Database, position: Position) -> Item[V] | None:

@@ -29,7 +29,7 @@ from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
 from fdbqueue.stored.own_values import decoded
 
 from ..leases import Leases
-from ..leases.timers import FIRE_LIMIT, due_timers, fire_due, next_due_us
+from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us
 from ..leases.transitions import Transitions
 
 # The registry of the recipients that fetch copies of a smart queue's items.
@@ -299,8 +299,8 @@ class Fetching:
         haul = _Fetched(limit, Takes(tr, self._queue, now_us), moves, strict)
         try:
             if overdue:
-                _, settled = await fire_due(tr, self._layout, moves, overdue, now_us=now_us, retry=self._leases.retry)
-                if strict and moves.any and not (settled and len(overdue) < FIRE_LIMIT):
+                _, later = await fire_first(tr, self._layout, moves, overdue, self._leases.retry, now_us, strict)
+                if later:
                     return Fetched([], again=True), True
             known = started(_get(tr, self._copies.known_key(number)))
             await self._first_unsent(tr, number, haul)

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from fdbqueue import CheckReport, Item, Queue
+from fdbqueue import CheckReport, Queue
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
 from fdbqueue.stored.items import check_headers, with_header
 
-from ..common.composing import QueueWithLeases, leases_of
+from ..common.composing import QueueWithLeases, TakenFromFront, leases_of
 from ..common.levels import PRIORITY, Levels
 from ..leases import Leases
 from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, check_waits, positive, visible_at
-from ..staged.delivery import HeadDelivery
 from ._resend import Resend
 from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, admit_all
 from .capacity import Capacity, until_room
@@ -33,7 +32,7 @@ MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue(Named, QueueWithLeases[Any]):
+class SmartQueue(Named, TakenFromFront[Any]):
     """A queue whose items decide about incoming items.
 
     As everywhere, a verb takes a transaction or a database. In a transaction it commits nothing. Given a database, it
@@ -113,7 +112,6 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             Recipients(self.queue.layout),
             Bounds(max_items, max_bytes),
         )
-        self._delivery = HeadDelivery(self.leases)
         self.queue.layout.known.made.is_smart = True
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -205,24 +203,6 @@ class SmartQueue(Named, QueueWithLeases[Any]):
             return await batches.enqueue(cast(Database, tr), values)
         incomings = [self._incoming(message) for message in values]
         return await admit_all(cast(Transaction, tr), incomings, admit)
-
-    @verb
-    async def dequeue(self, tr: Transaction | Database) -> Item | None:
-        """Take the first item out; None if there is none. Outdated items are removed and not returned.
-
-        Raises:
-            FormatError, CodecError: the first item can't be read; it stays where it is.
-
-        *Conflicts:* with a transaction that takes the same item, with an item placed in front of it, and with incoming
-        items that ask it. *Cost:* two reads in parallel, and a write for each key of the item.
-        """
-        items = await self.dequeue_many.steps(tr, limit=1)
-        return items[0] if items else None
-
-    @verb
-    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item]:
-        """Take up to `limit` first items out, in order; otherwise as `dequeue`."""
-        return await self._delivery.dequeue(tr, limit=limit)
 
     @verb
     async def stats(self, tr: Transaction | Database) -> SmartStats:

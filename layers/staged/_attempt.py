@@ -10,9 +10,8 @@ from fdbqueue.engine.waiting import Promise
 from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction
 
 from ..common.batcher import Alarm, PendingCall
+from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got
 from ._prefetch import Prefetch
-from .allotments import Allotment, Got
-from .delivery import ITEMS_AT_ONCE
 from .requests import Request, Wish, granted_us
 
 

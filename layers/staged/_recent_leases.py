@@ -21,7 +21,7 @@ from fdbqueue.lowlevel import Database, Transaction
 from ..leases import Lease, LeaseRef
 from ..leases.granting import UNMARKED
 from ..leases.holding import Live
-from .allotments import Got
+from ..leases.taking import Got
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""

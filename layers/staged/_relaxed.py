@@ -29,17 +29,18 @@ Source
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from fdbqueue import Item, Queue
-from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Layout, Named, Transaction, V, rows, started, verb
+from fdbqueue import Queue
+from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Named, Transaction, V, rows, started
 from fdbqueue.stored.layout import rank_of
 
-from ..common.composing import QueueWithLeases, leases_of, strict
+from ..common.composing import QueueWithLeases, TakenFromFront, leases_of, strict
 from ..leases import Head, Leases
-from .allotments import HeadRead
-from .delivery import HeadDelivery
+from ..leases.taking import HeadRead, Taking
+from ..leases.transitions import Retry
+from .delivery import TRY_AGAIN_LOOKS
 
 WINDOW = 32
 
@@ -68,6 +69,9 @@ class RelaxedHead(Head):
             return await super().first(tr, limit=limit, after=after)
         start = self.start(limit)
         return self.pick(await super().first(tr, limit=start + limit), start, limit)
+
+    def taking(self, queue: Queue, retry: Retry, clock_us: Callable[[], int]) -> RelaxedTaking:
+        return RelaxedTaking(queue, self, retry, clock_us)
 
     def start(self, limit: int) -> int:
         """Return how many of the first items are in front of a run of `limit`, if there are so many.
@@ -104,19 +108,21 @@ class RelaxedHead(Head):
         tr.clear_range(begin, last + TAKEN)
 
 
-class RelaxedDelivery(HeadDelivery):
+class RelaxedTaking(Taking):
     """Takes items of a relaxed head, with one read for them and for the timers, in a queue without timers."""
 
-    __slots__ = ("_relaxed", "_without_timers")
+    __slots__ = ("_looks", "_relaxed", "_without_timers")
 
-    def __init__(self, leases: Leases, head: RelaxedHead) -> None:
-        super().__init__(leases)
+    def __init__(self, queue: Queue, head: RelaxedHead, retry: Retry, clock_us: Callable[[], int]) -> None:
+        super().__init__(queue, head, retry, clock_us)
         self._relaxed = head
+        self._looks = 0
         self._without_timers = True
         """Whether the last look found no due timer, and no timer behind it."""
 
     def look(self, tr: Transaction, *, limit: int) -> HeadRead:
-        if not self._without_timers and not self._tries_again():
+        self._looks += 1
+        if not self._without_timers and self._looks % TRY_AGAIN_LOOKS:
             return super().look(tr, limit=limit)
         now_us = self._clock_us()
         return HeadRead(now_us, None, limit, started(self._timers_and_run(tr, now_us, limit)))
@@ -129,24 +135,13 @@ class RelaxedDelivery(HeadDelivery):
         self._without_timers = not found or found[0].key >= self._layout.begin
         return self._relaxed.pick(found, start, limit) if self._without_timers else found
 
-    async def _take_out(self, tr: Transaction, limit: int) -> list[Item]:
-        """Take out as any delivery does, in fewer steps if one item is wanted and nothing is in front of the items."""
-        known = self._layout.known
-        if limit == 1 and self._without_timers and known.is_open and known.relies(tr):
-            found = await self._timers_and_run(tr, self._clock_us(), limit)
-            if found and found[0].key >= self._layout.begin:
-                # In front of the clear: a conflict with a key that this transaction has cleared counts for nothing.
-                tr.add_read_conflict_key(found[0].key)
-                got = await self.take_next(tr, found[0])
-                if got is not None:
-                    return [cast(Item, got.given)]
-        return await super()._take_out(tr, limit)
 
-
-class RelaxedQueue(Named, QueueWithLeases[V]):
+class RelaxedQueue(Named, TakenFromFront[V]):
     """A queue whose consumers pick among its first items.
 
-    Its verbs take a database, or a transaction that they become part of; every verb has an awaitable form.
+    Its verbs take a database, or a transaction that they become part of; every verb has an awaitable form. A dequeue
+    conflicts with a transaction that takes the same item. It costs one read of 1 to K items, or two in parallel in a
+    queue with timers, and two writes.
 
     Args:
         queue: the queue, its `Leases`, whose policy and clock it follows, or a layer that has leases, such as a
@@ -169,38 +164,15 @@ class RelaxedQueue(Named, QueueWithLeases[V]):
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, window: int = WINDOW) -> None:
         given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
         self.queue = given.queue
-        head = RelaxedHead(self.queue.layout, window=window)
         self.leases = Leases(
             self.queue,
             max_attempts=given.retry.max_attempts,
             backoff=given.retry.backoff,
             clock=given.clock,
-            head=head,
+            head=RelaxedHead(self.queue.layout, window=window),
         )
         """The leases of items that are picked in this way: lease, ack, nack and the rest."""
         self._window = window
-        self._delivery = RelaxedDelivery(self.leases, head)
 
     def __repr__(self) -> str:
         return f"RelaxedQueue({self.queue.layout.describe()}, window={self._window})"
-
-    @verb
-    async def dequeue(self, tr: Transaction | Database) -> Item[V] | None:
-        """Take one of the first items out; None if there is none.
-
-        As with `Queue.dequeue`, a call that is cancelled while it commits may lose its item: nobody has it then. Lease
-        items that must not be lost.
-
-        Raises:
-            FormatError, CodecError: the picked item can't be read; it stays in its place.
-
-        *Conflicts:* with a transaction that takes the same item. *Cost:* one read of 1 to K items, or two in parallel
-        in a queue with timers; two writes.
-        """
-        items = await self.dequeue_many.steps(tr, limit=1)
-        return items[0] if items else None
-
-    @verb
-    async def dequeue_many(self, tr: Transaction | Database, *, limit: int = 100) -> list[Item[V]]:
-        """Take a run of up to `limit` of the first items out, in order; otherwise as `dequeue`."""
-        return await self._delivery.dequeue(tr, limit=limit)

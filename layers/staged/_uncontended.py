@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from fdbqueue.lowlevel import KeyValue, Layout, Transaction
 
+from ..leases.taking import HeadRead
 from ._attempt import Attempt, Unforeseen
 from ._prefetch import Prefetch
 from ._versions import RECENT_SECONDS
-from .allotments import HeadRead
 from .delivery import HeadDelivery
 
 ROWS_AT_MOST = 32

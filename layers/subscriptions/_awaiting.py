@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -37,7 +37,6 @@ from ..leases import Lease, LeaseHandle, LeaseRef, Leases
 from ..leases.commit_if_written import commit_if_written
 from ..leases.granting import TAKE_SECONDS
 from ..leases.lease import lease_of
-from ..leases.taking import Taken, TakeTerms
 from ..leases.timers import next_due_us
 from ..leases.transitions import Transitions
 from ..staged.grants import LOOK_SECONDS
@@ -45,8 +44,18 @@ from ..staged.requests import REQUEST_SECONDS, Request, Wish
 from ._head import Habit
 from .waiters import Waiters
 
-Take = Callable[[Transaction], Steps[tuple[Taken, bool, bool]]]
-"""Takes items of a subscription; also returns whether it wrote, and whether the subscription may have items at all."""
+
+class Taken(NamedTuple):
+    """What one transaction took of a subscription."""
+
+    leases: list[Lease]
+    again: bool
+    """Whether it could not clear all due timers and all items that are over, so that another one must look."""
+    wrote: bool
+    may_have: bool
+    """Whether the subscription may have items at all."""
+
+
 _WATCHED = ("enqueued", "returned")
 """Each arrival changes one of these counters."""
 
@@ -80,9 +89,13 @@ Body = Callable[[Transaction], Steps[tuple[_WaitLook, bool]]]
 class AwaitedTake:
     """What a call wants."""
 
-    terms: TakeTerms
-    """How many items to take, and on which terms."""
-    take: Take
+    limit: int
+    """How many items to take."""
+    duration_us: int
+    """The duration of their leases."""
+    consumer: str
+    """Who takes them."""
+    take: Callable[[Transaction], Steps[Taken]]
     """Takes items of the subscription, if there are some."""
     on_retry: Callable[[FDBError], None]
     """Called with the error before a transaction that takes items is repeated."""
@@ -256,7 +269,8 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                     renewed = True
                 elif self._looked and await self._stand_behind(tr, look, own):
                     return look, False
-        taken, wrote, ready = await self._awaited.take(tr)
+        taken = await self._awaited.take(tr)
+        wrote, ready = taken.wrote, taken.may_have
         if taken.leases:
             look.leases = taken.leases
             # A process that did not wait may well find more items. It registers when it finds none.
@@ -382,7 +396,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         if granted and not await self._may_begin(tr):
             await self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
             return []
-        now_us, terms = self._leases.now_us(), self._awaited.terms
+        now_us, terms = self._leases.now_us(), self._awaited
         moves = Transitions(tr, self._layout)
         reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
         leases = []
@@ -407,7 +421,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         if self._request is None:
             return look, False
         granted = await self._step_out(tr, self._request)
-        limit = self._awaited.terms.limit
+        limit = self._awaited.limit
         await self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
         look.leases = await self._collect(tr, granted[:limit])
         return look, True

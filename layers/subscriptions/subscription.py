@@ -31,12 +31,12 @@ from fdbqueue.stored.rename_marks import refuse_renamed
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases
 from ..leases.leases import this_consumer
-from ..leases.taking import Taken, TakeTerms, Taking
+from ..leases.taking import TOKEN_BYTES, Allotment, Taking
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
 from ..staged.requests import REQUEST_SECONDS
-from ._awaiting import AwaitedTake, Awaiting
+from ._awaiting import AwaitedTake, Awaiting, Taken
 from ._head import Cursor, ExclusiveHead, Habit
 from .records import (
     Credit,
@@ -51,7 +51,6 @@ from .selectors import ItemTest, Selector, Selects
 from .waiters import Waiters
 
 T = TypeVar("T")
-TOKEN_BYTES = 8
 
 
 class Subscription(Named, Generic[V]):
@@ -146,24 +145,19 @@ class Subscription(Named, Generic[V]):
         if timeout != 0:
             check_waits(tr)
             await long_wait("Subscription.lease_many" if limit > 1 else "Subscription.lease")
-        terms = TakeTerms(
-            limit,
-            positive(duration, "duration"),
-            this_consumer(consumer),
-            os.urandom(TOKEN_BYTES),
-            strict=is_database(tr),
-            subscription=self.name,
-        )
-        if not is_database(tr):
-            return (await self._take(cast(Transaction, tr), terms))[0].leases
+        own_transactions = is_database(tr)
+        terms = (positive(duration, "duration"), this_consumer(consumer))
+        adaptive, token = AdaptiveLimit(limit), os.urandom(TOKEN_BYTES)
+
+        def take(tr: Transaction) -> Steps[Taken]:
+            own = Allotment(adaptive.limit, *terms, own=True, token=token)
+            return self._take(tr, own, own_transactions)
+
+        if not own_transactions:
+            return (await take(cast(Transaction, tr))).leases
         db = cast(Database, tr)
-        adaptive = AdaptiveLimit(limit)
-
-        def take(tr: Transaction) -> Steps[tuple[Taken, bool, bool]]:
-            return self._take(tr, terms.with_limit(adaptive.limit))
-
         calls = self._apart() if timeout == 0 else self._waiting.setdefault(os.getpid(), KeptBeside(self._apart)).of(db)
-        return await calls.steps(db, AwaitedTake(terms, take, adaptive.note, timeout))
+        return await calls.steps(db, AwaitedTake(limit, *terms, take, adaptive.note, timeout))
 
     def _apart(self) -> Awaiting:
         # A waiting call looks, and so renews its ownership, whenever a third of the ownership time has passed.
@@ -289,36 +283,45 @@ class Subscription(Named, Generic[V]):
         """
         await self._change(tr, lambda registration: replace(registration, owned_until_us=0))
 
-    async def _take(self, tr: Transaction, terms: TakeTerms) -> tuple[Taken, bool, bool]:
-        """Take items; also return whether it wrote, and whether the subscription may have items at all."""
+    async def _take(self, tr: Transaction, own: Allotment, strict: bool) -> Taken:
+        """Take items for the allotment of a call.
+
+        Args:
+            strict: whether to look again while more timers are due, instead of taking items.
+        """
         now_us = self.leases.now_us()
-        head = self._head(terms, now_us)
-        registration = await head.prepare(tr, fresh=terms.strict)
+        head = self._head(own.wanted, now_us)
+        registration = await head.prepare(tr, fresh=strict)
         renewed = self._hold(tr, registration, now_us) is not registration
         left = await credit_left(tr, self._layout, self.name, registration)
         settled = False
-        short = left.size_bytes is not None or (left.items is not None and left.items < terms.limit)
+        short = left.size_bytes is not None or (left.items is not None and left.items < own.wanted)
         if short and left != Credit(registration.credit, registration.credit_bytes):
             # Expired leases use credit until a transaction reclaims them.
             moves = await self._fire_due(tr, now_us)
             head.came_back(moves.arrived)
             settled = moves.any
             left = await credit_left(tr, self._layout, self.name, registration)
-        limit = terms.limit if left.items is None else min(terms.limit, left.items)
+        limit = own.wanted if left.items is None else min(own.wanted, left.items)
         suspended = registration.suspended or await is_paused(tr, self._layout)
         if suspended or not limit:
             # One transaction fires a limited number of timers; the rest may return credit too.
-            return Taken([], again=settled and terms.strict and not suspended), renewed or settled, False
+            return Taken([], settled and strict and not suspended, renewed or settled, may_have=False)
         head.bytes_left = left.size_bytes
         if isinstance(head, Cursor):
             head.accepts = self._test(registration)
-        taking = Taking(self.leases.queue, head, self.leases.retry)
-        taken, wrote = await taking.take(tr, terms.with_limit(limit), now_us)
+        own.wanted = limit
+        leases = self.leases
+        taking = Taking(leases.queue, head, leases.retry, leases.now_us, subscription=self.name)
+        served = await taking.take(tr, taking.look(tr, limit=limit), [own], most=limit, strict=strict)
+        if served.error is not None and not (strict and served.wrote):
+            raise served.error
         noted = await head.finish(tr)
-        if not taken.leases and not terms.strict:
+        if not own.got and not strict:
             head.found_nothing(tr)
-        again = taken.again or (head.more and not taken.leases)
-        return Taken(taken.leases, again), wrote or noted or renewed or settled, not head.stuck
+        again = not own.got and (served.again or served.error is not None or head.more)
+        wrote = served.wrote or noted or renewed or settled
+        return Taken([got.given for got in own.got], again, wrote, may_have=not head.stuck)
 
     async def _may_begin(self, tr: Transaction) -> bool:
         """Return whether items that were granted to a waiting call may begin."""
@@ -326,9 +329,9 @@ class Subscription(Named, Generic[V]):
         paused = await is_paused(tr, self._layout)
         return not paused and not self._registration(await value_of(stored)).suspended
 
-    def _head(self, terms: TakeTerms, now_us: int) -> Cursor | ExclusiveHead:
+    def _head(self, limit: int, now_us: int) -> Cursor | ExclusiveHead:
         if self._exclusive_all:
-            return ExclusiveHead(self._layout, self.name, wanted=terms.limit)
+            return ExclusiveHead(self._layout, self.name, wanted=limit)
         return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)
 
     async def _fire_due(self, tr: Transaction, now_us: int) -> Transitions:

@@ -21,7 +21,6 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.benchmarks.harness import (
     ROUNDS,
     SIZE,
@@ -118,8 +117,7 @@ def taking(
 def taken_by(db: Any, verb: str, leases: Leases) -> Callable[[], object]:
     """Return what takes an item, by the same layers whatever the order."""
     if verb == "dequeue":
-        delivery = HeadDelivery(leases)
-        return lambda: there(run(delivery.dequeue(db, limit=1)))
+        return lambda: there(run(leases.taking.first(db, 1)))
     return lambda: leases.ack(db, there(leases.lease(db)))
 
 

@@ -145,11 +145,11 @@ def count_looks(one: Subscription, number: int, looks: list[int]) -> None:
     """Count how often a subscription looks for items."""
     take = one._take
 
-    def counting(tr: Any, terms: Any) -> Any:
+    def counting(tr: Any, *terms: Any) -> Any:
         looks[number] += 1
-        return take(tr, terms)
+        return take(tr, *terms)
 
-    one._take = counting  # type: ignore[method-assign]
+    one._take = counting  # type: ignore[assignment, method-assign]
 
 
 def new(db: Any) -> Leases:

@@ -13,9 +13,9 @@ from fdbqueue import Queue
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, verb
 
 from ...leases import Leases, ReclaimReport
+from ...leases.taking import ITEMS_AT_ONCE, Allotment, HeadRead, Served
 from ...staged import StagedQueue
-from ...staged.allotments import Allotment, HeadRead, Served
-from ...staged.delivery import ITEMS_AT_ONCE, HeadDelivery
+from ...staged.delivery import HeadDelivery
 from ..session.records import Held, HeldCodec
 
 if TYPE_CHECKING:
@@ -61,7 +61,13 @@ class LineDelivery(HeadDelivery):
         self._line = leases.line
 
     def take(
-        self, tr: Transaction, look: HeadRead, allotments: list[Allotment], *, most: int = ITEMS_AT_ONCE
+        self,
+        tr: Transaction,
+        look: HeadRead,
+        allotments: list[Allotment],
+        *,
+        most: int = ITEMS_AT_ONCE,
+        strict: bool = True,
     ) -> Steps[Served]:
         if monotonic() < self._line.joined_until:
             return super().take(tr, look, allotments, most=most)

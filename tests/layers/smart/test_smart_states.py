@@ -11,11 +11,10 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace, transactional
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.smart import Messages, MessageType, SmartQueue
 from fdbqueue.layers.smart.types import Answer, Decision, Replace
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._putting_back import put_back
-from fdbqueue.layers.staged.allotments import Allotment
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.helpers.clock import Clock
 from tests.helpers.smart import (
@@ -97,7 +96,7 @@ def test_an_item_put_back_for_a_cancelled_caller_is_in_the_index_again(db: Any, 
 
     @transactional
     def give_back(tr: Any) -> None:
-        run(put_back(tr, smart.leases, allotment.got))
+        run(smart.leases.taking.put_back(tr, allotment.got))
 
     take(db)
     assert contents(smart, db) == []

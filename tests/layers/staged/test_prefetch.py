@@ -18,10 +18,9 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.leases import LeaseHandle, Leases
+from fdbqueue.layers.leases.taking import Got
 from fdbqueue.layers.staged import StagedQueue, _uncontended
 from fdbqueue.layers.staged import delivery as _delivery
-from fdbqueue.layers.staged._putting_back import put_back
-from fdbqueue.layers.staged.allotments import Got
 from fdbqueue.stored.items import NO_NOTES, envelope
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, When
@@ -281,7 +280,7 @@ def test_an_item_that_is_put_back_while_the_next_is_taken_comes_first(
     key = staged.queue.layout.item_key(item.position)
     stored = envelope(staged.queue.encode("3"), None)
     got = Got(item, staged.queue.layout.available.packed(key), stored, NO_NOTES)
-    watching.before = lambda: run(attempts(db, lambda tr: put_back(tr, leases, [got])))
+    watching.before = lambda: run(attempts(db, lambda tr: leases.taking.put_back(tr, [got])))
     assert list(rest(staged, watching)) == ["3", "4", "5", "6", "7"]
 
 

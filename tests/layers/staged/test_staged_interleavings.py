@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
+from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
-from fdbqueue.layers.staged.allotments import Allotment
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.stored.layout import pack

@@ -311,11 +311,11 @@ def test_a_call_does_not_miss_an_item_because_the_leader_stands_still(
     everything, late = subscriptions.subscribe(db, "all"), Promise()
     take, stands = everything._take, threading.Event()
 
-    async def slow(tr: Any, terms: Any) -> Any:
+    async def slow(tr: Any, *terms: Any) -> Any:
         if not stands.is_set():
             stands.set()
             await value_of(late)
-        return await take(tr, terms)
+        return await take(tr, *terms)
 
     monkeypatch.setattr(everything, "_take", slow)
 

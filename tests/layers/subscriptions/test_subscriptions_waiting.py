@@ -96,13 +96,13 @@ def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
         subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
         take, taking, cancelled = red._take, asyncio.Event(), Promise()
 
-        async def slow(tr: Any, terms: Any) -> Any:
-            taken = await take(tr, terms)
+        async def slow(tr: Any, *terms: Any) -> Any:
+            taken = await take(tr, *terms)
             taking.set()
             await value_of(cancelled)
             return taken
 
-        red._take = slow  # type: ignore[method-assign]
+        red._take = slow  # type: ignore[assignment, method-assign]
         task = asyncio.create_task(red.lease.aio(db, timeout=100))
         await taking.wait()
         task.cancel()
@@ -126,11 +126,11 @@ def test_one_enqueue_wakes_the_first_waiter_and_one_that_wants_it(db: Any, subsc
         for one in twice:
             take = one._take
 
-            def counting(tr: Any, terms: Any, take: Any = take, name: str = one.name) -> Any:
+            def counting(tr: Any, *terms: Any, take: Any = take, name: str = one.name) -> Any:
                 looks[name] += 1
-                return take(tr, terms)
+                return take(tr, *terms)
 
-            one._take = counting  # type: ignore[method-assign]
+            one._take = counting  # type: ignore[assignment, method-assign]
         tasks = [asyncio.create_task(one.lease.aio(db, timeout=None)) for one in twice]
         await until_waiting(subscriptions, db, len(tasks))
         quiet = 0
@@ -157,12 +157,12 @@ def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscr
         looks = 0
         take = everything._take
 
-        def counting(tr: Any, terms: Any) -> Any:
+        def counting(tr: Any, *terms: Any) -> Any:
             nonlocal looks
             looks += 1
-            return take(tr, terms)
+            return take(tr, *terms)
 
-        everything._take = counting  # type: ignore[method-assign]
+        everything._take = counting  # type: ignore[assignment, method-assign]
         stand_in_line(subscriptions, db, b"in front", "all")
         [task] = await started(subscriptions, db, everything)
         quiet = 0

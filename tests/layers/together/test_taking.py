@@ -28,8 +28,8 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.layers.leases import LeaseHandle
+from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.staged import RelaxedHead, _head_coordinator
-from fdbqueue.layers.staged.allotments import Allotment
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.lowlevel import Notes, headers_of, rows
