@@ -21,10 +21,10 @@ from ..common.logs import item_fields
 from ..common.middleware import call_of, with_plain
 from ..common.observing import Acked, on_acked, tell_acked
 from ..leases import Disposition, Done, Lease, Leases, exponential
-from ..leases.granting import any_untaken
 from ..leases.transitions import Retry
 from ..sessions import Sessions
 from ..staged import StagedQueue
+from ..staged.granting import any_untaken
 from ..subscriptions import Subscription
 from ..subscriptions.subscription import subscription_permit
 from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, all_acked, is_out

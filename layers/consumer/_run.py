@@ -18,8 +18,8 @@ from fdbqueue.stored.known import LOOK_SECONDS
 
 from ..common.logs import fields
 from ..leases import Lease, Leases
-from ..leases.granting import TAKE_SECONDS
 from ..sessions import Sessions
+from ..staged.granting import TAKE_SECONDS
 from ..subscriptions import Subscription
 from ._handling import Handling, ItemHandling
 from ._holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold

@@ -43,9 +43,9 @@ from fdbqueue.stored.layout import DROP, HOLD
 from ..common.ending import NotEnded, until_ended
 from ..common.waiting import long_wait
 from ..leases import Leases
-from ..leases.sweeping import sweep
 from ..leases.times import positive
 from ..leases.transitions import Transitions
+from .sweeping import sweep
 
 if TYPE_CHECKING:
     from ._groups import Groups

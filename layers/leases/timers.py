@@ -6,20 +6,32 @@ clock. To fire a timer is to move its item to its present place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position
-from fdbqueue.base.times import HELD_US
-from fdbqueue.lowlevel import KeyValue, Layout, Notes, Shown, Transaction, notes_of, pack, rows, value_of
-from fdbqueue.moves.outcomes import remove as remove_outcome
-from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
+from fdbqueue.base.contributions import Contributions
+from fdbqueue.engine.api import Value
+from fdbqueue.lowlevel import (
+    Future,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Shown,
+    Steps,
+    Transaction,
+    notes_of,
+    pack,
+    rows,
+    value_of,
+)
+from fdbqueue.stored.layout import DELAY, LEASE, RESULT, TTL
 
-from .granting import ask_again, take_back
 from .lease import Disposition
-from .sweeping import fire_of_group
 from .transitions import Retry, Transitions
 
 FIRE_LIMIT = 64
@@ -140,6 +152,103 @@ async def fire_first(
     return fired, strict and moves.any and (not all_fired or len(due) >= FIRE_LIMIT)
 
 
+class Timer(NamedTuple):
+    """A timer that is due."""
+
+    key: bytes
+    at_us: int
+    position: Position
+    kind: str
+    packed: bytes
+    """The packed position."""
+
+
+class Found(NamedTuple):
+    """The item of a timer."""
+
+    state: str
+    """Its place."""
+    stored: bytes
+    notes: Notes
+
+
+Reads: TypeAlias = list[tuple[str, Future[Value]]]
+"""The reads of the places where an item may be."""
+
+
+@dataclass(slots=True)
+class Firing:
+    """What one transaction does about due timers."""
+
+    tr: Transaction
+    layout: Layout
+    moves: Transitions
+    now_us: int
+    retry: Retry
+    reclaimed: list[Reclaimed] = field(default_factory=list)
+    """The moved items."""
+    seen: set[bytes] = field(default_factory=set)
+    """Their packed positions."""
+    written: int = 0
+    """About how many bytes they have."""
+    stale: bool = False
+    """Whether a timer moved other items than its own. The items of later timers are then read again, from this
+    transaction: a second move of the same item would bring a removed one back."""
+
+    def clear(self, timer: Timer) -> None:
+        """Remove a timer."""
+        self.tr.clear(timer.key)
+        self.moves.any = True
+
+    async def find(self, timer: Timer, reads: Reads, is_meant: Callable[[Notes], bool]) -> Found | None:
+        """Return the item of a timer, if it is to be moved. Remove the timer if it has none.
+
+        Args:
+            is_meant: returns whether the timer is that of an item with these notes.
+        """
+        found = None
+        for state, read in reads:
+            value = await value_of(read)
+            if value.present() and found is None:
+                found = (state, bytes(value))
+        if timer.packed in self.seen:
+            return None  # its delay and its life were over at the same time, and it was moved after this read
+        try:
+            notes = None if found is None else notes_of(found[1])
+        except FormatError:
+            return None  # left to the newer version of the library that wrote it; the check reports it
+        if found is None or notes is None or not is_meant(notes):
+            self.clear(timer)
+            return None
+        return Found(*found, notes)
+
+    def moved(self, timer: Timer, found: Found, fate: Disposition) -> None:
+        """Note that the item of a timer was moved."""
+        self.seen.add(timer.packed)
+        self.written += len(found.stored)
+        self.tell(timer.kind, timer.position, timer.packed, found.stored, found.notes, fate)
+
+    def tell(
+        self, kind: str, position: Position, packed: bytes, stored: bytes, notes: Notes, fate: Disposition
+    ) -> None:
+        """Note what became of an item; if it stands for items of a layer, of these."""
+        session = None
+        if self.retry.custody is not None:
+            session, item = self.retry.custody.about(packed, stored)
+            position = item or position
+        self.reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt, session))
+
+
+class TimerKind(NamedTuple):
+    """What becomes of the timers of one kind."""
+
+    fire: Callable[[Firing, Timer, Reads], Steps[None]]
+    """Fires one. If something that it needs can't be read, it leaves the timer to the newer version of the library that
+    wrote it, and raises nothing: it must not block other timers. The check reports it."""
+    places: tuple[str, ...] = ()
+    """Where its item may be."""
+
+
 async def fire_due(
     tr: Transaction, layout: Layout, moves: Transitions, due: list[KeyValue], *, now_us: int, retry: Retry
 ) -> tuple[list[Reclaimed], bool]:
@@ -148,155 +257,95 @@ async def fire_due(
     *Conflicts:* with a transaction that fires, acks, gives back or extends one of the same items at the same time; only
     one of them commits. *Cost:* a read, in parallel, and about four writes each.
     """
-    reads = [(row.key, *read) for row in due if (read := _reads(tr, layout, row.key)) is not None]
+    kinds = kinds_of_timers()
+    firing = Firing(tr, layout, moves, now_us, retry)
+    reads = []
+    for row in due:
+        read = layout.timer_of(row.key)
+        kind = None if read is None else kinds.get(read[2])
+        if read is not None and kind is not None:  # the check reports others; they must not block these
+            timer = Timer(row.key, *read, pack(read[1]))
+            reads.append((timer, kind, _reads_of(firing, timer, kind)))
     if due:
         await moves.ask()
-    reclaimed: list[Reclaimed] = []
-    seen: set[bytes] = set()
-    written = 0
-    # Whether a timer moved other items than its own. The items of later timers are then read again, from this
-    # transaction: a second move of the same item would bring a removed one back.
-    stale = asked = False
-    for key, at_us, position, kind, futures in reads:
-        packed = pack(position)
-        if written > SETTLE_BYTES:
-            await moves.settle()
-            _tell(layout, reclaimed, retry)
-            return reclaimed, False
-        if kind == RESULT:
-            # Without a read: an item that comes back clears its timer, and conflicts with this transaction.
-            tr.add_read_conflict_key(key)
-            remove_outcome(tr, layout, packed, at_us)
-            moves.any = True
-            continue
-        if kind in (GROUP, HOLD, SWEEP):
-            await fire_of_group(tr, layout, moves, key, at_us, position, kind, now_us, retry.custody)
-            stale = stale or kind == SWEEP
-            continue
-        if kind == GRANT:
-            try:
-                back = await take_back(tr, layout, moves, key, position.random, at_us=at_us, now_us=now_us)
-            except FormatError:
-                continue  # left to the newer version that wrote it
-            for position, fate, stored in back:
-                seen.add(pack(position))
-                notes = notes_of(stored)
-                about = retry.custody.about(pack(position), stored) if retry.custody is not None else (None, None)
-                session, item = about
-                put = Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt - 1, session)
-                reclaimed.append(put)
-            if back and not asked:
-                asked = True
-                await ask_again(tr, layout, now_us)
-            stale = stale or bool(back)
-            continue
-        if kind in (GO, DROP) and retry.custody is not None:
-            try:
-                await retry.custody.release(tr, moves, position, kind, now_us)
-            except FormatError:
-                continue  # left to the newer version that wrote the follow-up, as a plain one below
-            tr.clear(key)
-            moves.any = stale = True
-            continue
-        found = []
-        for state, future in _reads_of(tr, layout, packed, kind) if stale else futures:
-            value = await value_of(future)
-            if value.present():
-                found.append((state, bytes(value)))
-        if packed in seen:
-            # Its delay and its life were over at the same time. The code above moved it, after this read.
-            continue
-        try:
-            meant = bool(found) and _is_meant(kind, at_us, notes_of(found[0][1]))
-            if meant and kind == LEASE and retry.spares and retry.spares(position, notes_of(found[0][1]).token):
-                continue
-        except FormatError:
-            # Left to the newer version of the library that wrote it; the check reports it. It must not block other
-            # timers.
-            continue
-        if not meant:
-            tr.clear(key)
-            moves.any = True
-            continue
-        if kind in (GO, DROP):
-            tr.clear(key)
-        seen.add(packed)
-        state, stored = found[0]
-        written += len(stored)
-        if kind == LEASE and retry.custody is not None:
-            ended = await retry.custody.expire(tr, moves, packed, stored, now_us)
-            if ended is None:
-                continue  # as above
-            stale = True
-            notes, (session, item) = notes_of(stored), retry.custody.about(packed, stored)
-            reclaimed.append(Reclaimed(item or position, kind, ended, notes.consumer, notes.attempt, session))
-        else:
-            reclaimed.append(_fire_one(moves, position, packed, kind, state, stored, now_us, retry))
-    if due and not moves.any and layout.known.timers_passed is None:
+    all_fired = True
+    for timer, kind, futures in reads:
+        if firing.written > SETTLE_BYTES:
+            all_fired = False
+            break
+        await kind.fire(firing, timer, _reads_of(firing, timer, kind) if firing.stale else futures)
+    if all_fired and due and not moves.any and layout.known.timers_passed is None:
         layout.known.timers_passed = due[-1].key  # none of these could be fired: the next look goes on behind them
     await moves.settle()
-    _tell(layout, reclaimed, retry)
-    return reclaimed, True
+    for told in on_reclaimed if firing.reclaimed else ():
+        told(layout if retry.custody is None else retry.custody.items.layout, firing.reclaimed)
+    return firing.reclaimed, all_fired
 
 
-def _tell(layout: Layout, reclaimed: list[Reclaimed], retry: Retry) -> None:
-    if reclaimed:
-        for told in on_reclaimed:
-            told(layout if retry.custody is None else retry.custody.items.layout, reclaimed)
-
-
-def _reads(tr: Transaction, layout: Layout, key: bytes) -> tuple[int, Position, str, list[tuple[str, Any]]] | None:
-    timer = layout.timer_of(key)
-    if timer is None:
-        return None  # the check reports it; it must not block other timers
-    at_us, position, kind = timer
-    return at_us, position, kind, _reads_of(tr, layout, pack(position), kind)
-
-
-def _reads_of(tr: Transaction, layout: Layout, packed: bytes, kind: str) -> list[tuple[str, Any]]:
+def _reads_of(firing: Firing, timer: Timer, kind: TimerKind) -> Reads:
     """Begin to read the places where the item of a timer may be.
 
     Plain reads. Each adds a conflict on the one item. Of an ack and a reclaim, or two reclaims, at the same time, only
     one commits.
     """
-    if kind in (GRANT, GROUP, HOLD, RESULT, SWEEP):
-        return []
-    if kind == LEASE:
-        return [("leased", tr.get(layout.leased.key(packed)))]
-    reads = [("delayed", tr.get(layout.delayed.key(packed)))]
-    if kind == TTL:
-        reads.append(("available", tr.get(layout.available.key(packed))))
-    return reads
+    places: list[tuple[str, Place]] = [(state, getattr(firing.layout, state)) for state in kind.places]
+    return [(state, firing.tr.get(place.key(timer.packed))) for state, place in places]
 
 
-def _is_meant(kind: str, at_us: int, notes: Notes) -> bool:
-    if kind in (GO, DROP):
-        return notes.held
-    return at_us == {LEASE: notes.expires_at_us, DELAY: notes.visible_at_us, TTL: notes.ttl_at_us}.get(kind)
+async def _end_lease(firing: Firing, timer: Timer, reads: Reads) -> None:
+    retry, now_us = firing.retry, firing.now_us
+    found = await firing.find(timer, reads, lambda notes: notes.expires_at_us == timer.at_us)
+    if found is None or (retry.spares and retry.spares(timer.position, found.notes.token)):
+        return
+    _, stored, notes = found
+    if retry.custody is not None:
+        ended = await retry.custody.expire(firing.tr, firing.moves, timer.packed, stored, now_us)
+        if ended is None:
+            return  # as if its notes could not be read
+        firing.stale = True
+        firing.moved(timer, found, ended)
+        return
+    error = f"The lease of {notes.consumer or 'a consumer'} expired."
+    fate = firing.moves.fail(timer.packed, stored, notes, retry, now_us=now_us, delay_us=None, error=error)
+    firing.moved(timer, found, fate)
 
 
-def _fire_one(
-    moves: Transitions,
-    position: Position,
-    packed: bytes,
-    kind: str,
-    state: str,
-    stored: bytes,
-    now_us: int,
-    retry: Retry,
-) -> Reclaimed:
-    notes = notes_of(stored)
-    if kind == LEASE:
-        error = f"The lease of {notes.consumer or 'a consumer'} expired."
-        fate = moves.fail(packed, stored, notes, retry, now_us=now_us, delay_us=None, error=error)
-    else:
-        if state == "delayed":
-            moves.leave_delayed(packed, notes)
-        else:
-            moves.leave_available(packed, notes)
-        if kind == DROP:
-            moves.vanish(packed, stored, "deleted")
-            return Reclaimed(position, kind, Disposition.deleted, notes.consumer, notes.attempt)
-        delay_us = notes.visible_at_us - HELD_US if kind == GO else 0
-        fate = moves.put_back(packed, stored, notes, now_us=now_us, delay_us=delay_us)
-    return Reclaimed(position, kind, fate, notes.consumer, notes.attempt)
+async def _end_delay(firing: Firing, timer: Timer, reads: Reads) -> None:
+    found = await firing.find(timer, reads, lambda notes: notes.visible_at_us == timer.at_us)
+    if found is not None:
+        come_back(firing, timer, found)
+
+
+async def _end_life(firing: Firing, timer: Timer, reads: Reads) -> None:
+    found = await firing.find(timer, reads, lambda notes: notes.ttl_at_us == timer.at_us)
+    if found is not None:
+        come_back(firing, timer, found)
+
+
+def come_back(firing: Firing, timer: Timer, found: Found, *, delay_us: int = 0) -> None:
+    """Put the item of a timer back into its place, at once or after a delay. Remove it instead if its life is over."""
+    state, stored, notes = found
+    firing.moves.leave("delayed" if state == "delayed" else "available", timer.packed, notes)
+    fate = firing.moves.put_back(timer.packed, stored, notes, now_us=firing.now_us, delay_us=delay_us)
+    firing.moved(timer, found, fate)
+
+
+KINDS = {
+    LEASE: TimerKind(_end_lease, ("leased",)),
+    DELAY: TimerKind(_end_delay, ("delayed",)),
+    TTL: TimerKind(_end_life, ("delayed", "available")),
+}
+timer_kinds: Contributions[Mapping[str, TimerKind]] = Contributions(
+    leases="fdbqueue.layers.leases.timers:KINDS",
+    staged="fdbqueue.layers.staged.granting:KINDS",
+    results="fdbqueue.layers.results.ends:KINDS",
+    groups="fdbqueue.layers.groups.sweeping:KINDS",
+)
+"""The kinds of timers of each layer, by their names in keys. A timer may be due in a process that has not imported its
+layer."""
+
+
+@cache
+def kinds_of_timers() -> dict[str, TimerKind]:
+    """Return all kinds, by their names in keys."""
+    return {name: kind for kinds in timer_kinds.all().values() for name, kind in kinds.items()}

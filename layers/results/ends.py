@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
+from fdbqueue import FormatError
+from fdbqueue.base.times import HELD_US
 from fdbqueue.lowlevel import Layout, Notes, Transaction, count
-from fdbqueue.moves.outcomes import DEAD, DONE, OutcomeRecord, encode_record, pull
+from fdbqueue.moves.outcomes import DEAD, DONE, OutcomeRecord, encode_record, pull, remove
 from fdbqueue.stored.layout import DROP, GO, RESULT
+
+from ..leases import Disposition
+from ..leases.timers import Firing, Reads, Timer, TimerKind, come_back
 
 
 def end_outcome(
@@ -37,3 +43,38 @@ def end_outcome(
         count(tr, layout, outcomes=1)
     if how != DEAD:  # the follow-ups of a dead letter wait until it is redriven or purged
         pull(tr, notes.then, GO if how == DONE else DROP)
+
+
+async def _forget_outcome(firing: Firing, timer: Timer, reads: Reads) -> None:
+    # Without a read: an item that comes back clears its timer, and conflicts with this transaction.
+    firing.tr.add_read_conflict_key(timer.key)
+    remove(firing.tr, firing.layout, timer.packed, timer.at_us)
+    firing.moves.any = True
+
+
+async def _fire_follow_up(firing: Firing, timer: Timer, reads: Reads) -> None:
+    """Release a follow-up, or drop it."""
+    if firing.retry.custody is not None:
+        with suppress(FormatError):  # left to the newer version that wrote the follow-up
+            await firing.retry.custody.release(firing.tr, firing.moves, timer.position, timer.kind, firing.now_us)
+            firing.clear(timer)
+            firing.stale = True
+        return
+    found = await firing.find(timer, reads, lambda notes: notes.held)
+    if found is None:
+        return
+    firing.clear(timer)
+    if timer.kind == GO:
+        come_back(firing, timer, found, delay_us=found.notes.visible_at_us - HELD_US)
+        return
+    firing.moves.leave_delayed(timer.packed, found.notes)
+    firing.moves.vanish(timer.packed, found.stored, "deleted")
+    firing.moved(timer, found, Disposition.deleted)
+
+
+KINDS = {
+    RESULT: TimerKind(_forget_outcome),
+    GO: TimerKind(_fire_follow_up, ("delayed",)),
+    DROP: TimerKind(_fire_follow_up, ("delayed",)),
+}
+"""The kinds of timers of this layer."""

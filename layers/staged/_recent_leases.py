@@ -19,9 +19,9 @@ from fdbqueue.engine.waiting import pause
 from fdbqueue.lowlevel import Database, Transaction
 
 from ..leases import Lease, LeaseRef
-from ..leases.granting import UNMARKED
 from ..leases.holding import Live
 from ..leases.taking import Got
+from .granting import UNMARKED
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""

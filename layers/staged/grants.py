@@ -10,12 +10,12 @@ from fdbqueue.lowlevel import Future, Transaction, keep_out, value_of
 
 from ..common.batcher import Alarm
 from ..leases import Leases
-from ..leases.granting import TAKE_SECONDS, Grant
 from ..leases.taking import Allotment
 from ._attempt import Attempt, Leave, wanted_by
 from ._head_state import Hints
 from ._recent_leases import RecentLeases
 from .delivery import HeadDelivery
+from .granting import TAKE_SECONDS, Grant
 from .requests import REQUEST_SECONDS, Request, Requests, granted_us
 
 LOOK_SECONDS = 0.5

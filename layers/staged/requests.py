@@ -32,7 +32,7 @@ from fdbqueue.lowlevel import (
 )
 
 from ..leases import LeaseHandle
-from ..leases.granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
+from .granting import TAKE_SECONDS, Grant, keys_of_grant, read_grant, stored_grant, timer_of_grant
 
 REQUEST_SECONDS = 30.0
 """Seconds that a request lives without a renewal, if the engine knows whether its process is alive. It is renewed at

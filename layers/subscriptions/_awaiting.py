@@ -35,10 +35,10 @@ from fdbqueue.stored.own_values import of_item
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases
 from ..leases.commit_if_written import commit_if_written
-from ..leases.granting import TAKE_SECONDS
 from ..leases.lease import lease_of
 from ..leases.timers import next_due_us
 from ..leases.transitions import Transitions
+from ..staged.granting import TAKE_SECONDS
 from ..staged.grants import LOOK_SECONDS
 from ..staged.requests import REQUEST_SECONDS, Request, Wish
 from ._head import Habit

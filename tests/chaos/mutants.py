@@ -311,20 +311,20 @@ MUTANTS = (
     ),
     Mutant(
         "a lease that was granted and not taken counts as an attempt",
-        "layers/leases/granting.py",
-        (("stored, uncounted(notes), now_us", "stored, notes, now_us"),),
+        "layers/staged/granting.py",
+        (("        before = uncounted(notes)\n", "        before = notes\n"),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
     ),
     Mutant(
         "a grant is given back though its client has taken it",
-        "layers/leases/granting.py",
-        (("    if has_mark(tr, grant.process, client):\n        return []\n", ""),),
+        "layers/staged/granting.py",
+        (("    if has_mark(tr, grant.process, client):\n        return\n", ""),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
         "an untaken item is granted to the next process that may have ended",
-        "layers/leases/timers.py",
-        (("            if back and not asked:\n", "            if False:\n"),),
+        "layers/staged/granting.py",
+        (("    if returned and not asked:\n", "    if False:\n"),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
     ),
     Mutant(
@@ -1223,7 +1223,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member whose item is nowhere stays in its cancelled group",
-        "layers/leases/sweeping.py",
+        "layers/groups/sweeping.py",
         (("    tr.clear(group_keys(layout, name).members + packed)\n", ""),),
         tests=(
             "tests/layers/together/test_rescue.py::test_a_cancel_of_the_group_ends_members_whose_items_are_nowhere",
@@ -1231,13 +1231,8 @@ MUTANTS = (
     ),
     Mutant(
         "a follow-up in a session that can't be read stops every lease",
-        "layers/leases/timers.py",
-        (
-            (
-                "except FormatError:\n                continue  # left to the newer version that wrote the follow-up",
-                "except ZeroDivisionError:\n                continue  #",
-            ),
-        ),
+        "layers/results/ends.py",
+        (("with suppress(FormatError):", "with suppress(ZeroDivisionError):"),),
         tests=(
             "tests/layers/together/test_rescue.py::test_a_follow_up_in_a_session_that_cannot_be_read_holds_up_no_lease",
         ),
@@ -1904,7 +1899,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sweep reads foreign keys as members",
-        "layers/leases/sweeping.py",
+        "layers/groups/sweeping.py",
         (('for _, row in own_rows(layout, "groups", found)]', "for row in found]"),),
         tests=("tests/layers/together/test_foreign_keys_anywhere.py::test_foreign_members_stop_no_cancel_of_a_group",),
     ),

@@ -313,7 +313,7 @@ DECODES = {
     "layers/blobs/_uploads.py": HINT,
     "layers/common/token_bucket.py": HINT,
     "layers/groups/_group.py": HINT,
-    "layers/leases/sweeping.py": HINT,
+    "layers/groups/sweeping.py": HINT,
     "layers/oplog/_logged.py": "reads a template of a key",
     "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
     "layers/sessions/line/tracking.py": "reads a position",

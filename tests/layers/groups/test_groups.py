@@ -25,7 +25,7 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.layers.groups._group import BATCH_ITEMS
-from fdbqueue.layers.leases.sweeping import SWEEP_ITEMS
+from fdbqueue.layers.groups.sweeping import SWEEP_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.standin import StandIn

@@ -11,6 +11,8 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Disposition, Leases, constant
+from fdbqueue.layers.leases.timers import kinds_of_timers, timer_kinds
+from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import fill, lease_of
@@ -176,3 +178,9 @@ def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clo
     clock.now += 1e9
     assert leases.lease(db) is None
     assert leases.check(db).problems == ()
+
+
+def test_each_kind_of_timer_has_one_entry_in_the_table() -> None:
+    names = (LEASE, DELAY, TTL, RESULT, GO, DROP, GRANT, GROUP, HOLD, SWEEP)
+    assert sorted(kinds_of_timers()) == sorted(names)
+    assert sum(map(len, timer_kinds.all().values())) == len(names)

@@ -11,9 +11,9 @@ from fdbqueue import FdbQueueError, OrderError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases.granting import read_grant
 from fdbqueue.layers.priority import EarliestDeadline, PriorityQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue
+from fdbqueue.layers.staged.granting import read_grant
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register

@@ -224,7 +224,7 @@ MUTANTS = (
     Mutant(
         "timers are not read again after a layer has moved items",
         "layers/leases/timers.py",
-        (("if stale else futures", "if False else futures"),),
+        (("if firing.stale else futures", "if False else futures"),),
     ),
     Mutant(
         "an item is lent unseen behind 500 outdated ones",

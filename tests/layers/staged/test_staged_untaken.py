@@ -22,8 +22,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Consumer, Sessions, Subscriptions
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.leases.granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases
+from fdbqueue.layers.staged.granting import TAKE_SECONDS, UNMARKED, Grant, stored_grant
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock

@@ -19,9 +19,10 @@ from fdbqueue.lowlevel import UNREADABLE, Layout, Transaction, pack, rows, value
 from fdbqueue.stored.layout import GRANT
 from fdbqueue.stored.own_values import decoded
 
-from .holding import held_by
-from .lease import Disposition, LeaseHandle
-from .transitions import Transitions, uncounted
+from ..leases import LeaseHandle
+from ..leases.holding import held_by
+from ..leases.timers import Firing, Reads, Timer, TimerKind
+from ..leases.transitions import uncounted
 
 TAKE_SECONDS = 0.75
 """A client takes a grant within so many seconds."""
@@ -91,53 +92,46 @@ def keys_of_grant(layout: Layout, client: bytes, grant: Grant) -> list[bytes]:
     return keys
 
 
-async def take_back(
-    tr: Transaction,
-    layout: Layout,
-    moves: Transitions,
-    key: bytes,
-    client: bytes,
-    *,
-    at_us: int,
-    now_us: int,
-) -> list[tuple[Position, Disposition, bytes]]:
+async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
     """Fire the timer of a grant. If its client has not taken it, put its leases back, and count no attempt.
-
-    Returns the position, the disposition and the stored bytes of each lease.
-
-    Args:
-        key: the timer's key, as it was read.
-        client: the client in it.
-
-    Raises:
-        FormatError: a newer version wrote the grant; nothing was written.
 
     *Conflicts:* with the client that takes the grant, and with all that changes one of its leases. *Cost:* a read, and
     one for each lease.
     """
+    tr, layout, moves = firing.tr, firing.layout, firing.moves
+    client = timer.position.random
     grant_key = layout.grants.pack((client,))
     value = await value_of(tr.get(grant_key))  # a plain read: the client that takes it clears it
-    grant = read_grant(layout, grant_key, bytes(value)) if value.present() else None
-    tr.clear(key)
-    moves.any = True
-    if grant is None or grant.take_until_us != at_us:
-        return []
+    try:
+        grant = read_grant(layout, grant_key, bytes(value)) if value.present() else None
+    except FormatError:
+        return  # left to the newer version that wrote it
+    firing.clear(timer)
+    if grant is None or grant.take_until_us != timer.at_us:
+        return
     if client in UNMARKED:
-        return []  # this process took it, and is about to commit that
+        return  # this process took it, and is about to commit that
     tr.clear(grant_key)
     if has_mark(tr, grant.process, client):
-        return []
-    returned = []
+        return
+    asked = returned = any(one.kind == GRANT for one in firing.reclaimed)
     for lease in grant.leases:
-        [held] = await held_by(tr, layout, [lease])
+        try:
+            [held] = await held_by(tr, layout, [lease])
+        except FormatError:
+            continue  # the lease just expires
         # Another end than the granted one: the client has extended the lease, so it has the item.
         if held is None or held[2].expires_at_us != grant.ends_at_us:
             continue
         packed, stored, notes = held
         moves.leave_leased(packed, notes)
-        fate = moves.put_back(packed, stored, uncounted(notes), now_us=now_us, delay_us=0)
-        returned.append((lease.position, fate, stored))
-    return returned
+        before = uncounted(notes)
+        fate = moves.put_back(packed, stored, before, now_us=firing.now_us, delay_us=0)
+        firing.seen.add(packed)
+        firing.tell(GRANT, lease.position, packed, stored, before, fate)
+        returned = firing.stale = True
+    if returned and not asked:
+        await _ask_again(tr, layout, firing.now_us)
 
 
 async def any_untaken(tr: Transaction, layout: Layout) -> bool:
@@ -161,7 +155,7 @@ async def any_untaken(tr: Transaction, layout: Layout) -> bool:
     return False
 
 
-async def ask_again(tr: Transaction, layout: Layout, now_us: int) -> None:
+async def _ask_again(tr: Transaction, layout: Layout, now_us: int) -> None:
     """Remove the requests of waiting processes, and wake these processes: those that are alive register again.
 
     A transaction that finds a grant untaken does this. Its client has probably ended, and so may have others that wait.
@@ -195,3 +189,7 @@ async def ask_again(tr: Transaction, layout: Layout, now_us: int) -> None:
 def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
     handle = (position.index, position.random, token)
     return handle if position.rank is None else (*handle, position.rank)
+
+
+KINDS = {GRANT: TimerKind(_fire_grant)}
+"""The kinds of timers of this layer."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from fdbqueue import Position
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.groups import begin_sweep, group_keys, group_record
@@ -13,44 +12,11 @@ from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.states import InQueue
 
-from .transitions import Custody, Transitions
+from ..leases.timers import Firing, Reads, Timer, TimerKind
+from ..leases.transitions import Custody, Transitions
 
 SWEEP_ITEMS = 100
 """How many members one transaction looks at. It reads them, and each may have 100,000 bytes."""
-
-
-async def fire_of_group(
-    tr: Transaction,
-    layout: Layout,
-    moves: Transitions,
-    key: bytes,
-    at_us: int,
-    place: Position,
-    kind: str,
-    now_us: int,
-    custody: Custody | None,
-) -> None:
-    """Fire a group's timer.
-
-    Args:
-        key: the timer's key.
-        at_us: its time.
-        place: its place, which has the group's name.
-        kind: its kind.
-        custody: the layer that has the members, if they are no items of this queue.
-    """
-    name = place.random.decode()
-    tr.clear(key)
-    moves.any = True
-    if kind == SWEEP:
-        await sweep(tr, layout, moves, name, now_us, custody)
-    elif kind == HOLD:
-        await _end_holds(tr, layout, moves, name, now_us)
-    elif kind == GROUP:
-        group = await group_record(tr, layout, name)
-        keys = group_keys(layout, name)
-        if group is not None and group.ended_at_us and group.ended_at_us + group.keep_s * 1_000_000 <= at_us:
-            tr.clear_range(keys.begin, keys.end)
 
 
 async def sweep(
@@ -143,3 +109,28 @@ async def _end_holds(tr: Transaction, layout: Layout, moves: Transitions, name: 
             tr.add_read_conflict_key(row.key)
             tr.clear(row.key)
             moves.changed_groups |= {name}
+
+
+async def _fire_sweep(firing: Firing, timer: Timer, reads: Reads) -> None:
+    firing.clear(timer)
+    firing.stale = True
+    name = timer.position.random.decode()
+    await sweep(firing.tr, firing.layout, firing.moves, name, firing.now_us, firing.retry.custody)
+
+
+async def _fire_hold(firing: Firing, timer: Timer, reads: Reads) -> None:
+    firing.clear(timer)
+    await _end_holds(firing.tr, firing.layout, firing.moves, timer.position.random.decode(), firing.now_us)
+
+
+async def _forget_group(firing: Firing, timer: Timer, reads: Reads) -> None:
+    firing.clear(timer)
+    name = timer.position.random.decode()
+    group = await group_record(firing.tr, firing.layout, name)
+    keys = group_keys(firing.layout, name)
+    if group is not None and group.ended_at_us and group.ended_at_us + group.keep_s * 1_000_000 <= timer.at_us:
+        firing.tr.clear_range(keys.begin, keys.end)
+
+
+KINDS = {SWEEP: TimerKind(_fire_sweep), HOLD: TimerKind(_fire_hold), GROUP: TimerKind(_forget_group)}
+"""The kinds of timers of this layer; the place of such a timer has the group's name."""
